@@ -9,9 +9,9 @@ import pytest
 from standing_kit import NOW, ledger, machine
 
 from nodeattest_controller.controllers.node_attested.conditions import (
+    RefusedClaims,
     condition_of_machine,
     condition_of_pool,
-    refused_claim,
 )
 from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.last_decision import RESET, LastDecision
@@ -40,7 +40,7 @@ def test_an_attested_machine_says_by_what_and_until_when() -> None:
 
 
 def test_a_node_that_joined_without_attestation_is_told_of() -> None:
-    assert told(condition_of_machine(JOINED, None, NOW)) == (ConditionStatus.FALSE, "NotAttested")
+    assert told(condition_of_machine(JOINED, None, NOW)) == (ConditionStatus.UNKNOWN, "NotAttested")
 
 
 @pytest.mark.parametrize("refused", [None, Reason.PCR_VALUE_NOT_ALLOWED])
@@ -76,10 +76,14 @@ def test_a_reset_is_told() -> None:
     assert told(condition_of_machine(JOINED, reset, NOW)) == (ConditionStatus.UNKNOWN, "AttestationReset")
 
 
-def test_a_refused_claim_stays_until_there_is_better_news() -> None:
-    reason = told(refused_claim(Reason.ENDORSEMENT_KEY_UNTRUSTED))[1]
-    assert condition_of_machine(NEW, None, NOW, shown=reason) is None
-    assert told(condition_of_machine(JOINED, ledger(JOINED), NOW, shown=reason)) == (ConditionStatus.TRUE, "Attested")
+def test_refused_claims_are_in_the_message_of_a_machine_that_has_not_joined_and_nowhere_else() -> None:
+    claims = RefusedClaims(3, NOW, Reason.ENDORSEMENT_KEY_UNTRUSTED)
+    shown = condition_of_machine(NEW, None, NOW, claims)
+    assert told(shown) == told(condition_of_machine(NEW, None, NOW))
+    assert "3 requests that claim this machine refused since 2026-01-02T03:04:05Z" in shown.message
+    assert "EndorsementKeyUntrusted" in shown.message
+    for member, known in ((JOINED, ledger(JOINED)), (JOINED, None)):
+        assert condition_of_machine(member, known, NOW, claims) == condition_of_machine(member, known, NOW)
 
 
 def test_a_pool_counts_its_instances() -> None:
@@ -90,3 +94,4 @@ def test_a_pool_counts_its_instances() -> None:
     some = condition_of_pool([good, None, ended, failed], NOW)
     assert told(some) == (ConditionStatus.FALSE, "InstancesNotAttested")
     assert some.message == "1 of 4 instances attested"
+    assert told(condition_of_pool([good, None], NOW)) == (ConditionStatus.UNKNOWN, "InstancesNotAttested")

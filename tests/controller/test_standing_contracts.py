@@ -83,13 +83,12 @@ async def test_machines_and_pools_say_how_they_stand_beside_others_conditions(pl
     site.pool("pool", "sandbox://good", "sandbox://late")
     async with at_work(plane):
         await until(lambda: site.said("machines", "good") == ("True", "Attested"), "the certificate")
-        await until(lambda: site.said("machines", "unattested") == ("False", "NotAttested"), "the stranger")
+        await until(lambda: site.said("machines", "unattested") == ("Unknown", "NotAttested"), "the stranger")
         await until(lambda: site.said("machines", "new") == ("Unknown", "NotYetAttested"), "the new one")
-        await until(lambda: site.said("machinepools", "pool") == ("False", "InstancesNotAttested"), "the pool")
+        await until(lambda: site.said("machinepools", "pool") == ("Unknown", "InstancesNotAttested"), "the pool")
     kept = [text_at(one, "type") for one in site.conditions("machines", "good")]
     assert kept == ["InfrastructureReady", "NodeAttested"]
     ours = site.conditions("machines", "unattested")[1]
-    assert ("severity" in ours) is (site.version == "v1beta1")
     assert ("observedGeneration" in ours) is (site.version == "v1beta2")
 
 
@@ -105,6 +104,7 @@ async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site:
             )
         )  # fmt: skip
         await until(lambda: site.said("machines", "refused") == ("False", "PCRValueNotAllowed"), "the refusal")
+    assert ("severity" in site.conditions("machines", "refused")[1]) is (site.version == "v1beta1")
 
 
 @pytest.mark.parametrize("paused", ["cluster", "machine"])
@@ -124,7 +124,7 @@ async def test_what_is_paused_is_left_alone_until_it_is_resumed(plane: ControlPl
             site.client.patch(cluster, {"spec": {"paused": False}})
         else:
             site.client.patch(machine, {"metadata": {"annotations": None}})
-        await until(lambda: site.said("machines", name) == ("False", "NotAttested"), "the word after the pause")
+        await until(lambda: site.said("machines", name) == ("Unknown", "NotAttested"), "the word after the pause")
 
 
 async def test_another_namespaces_machines_are_not_this_clusters(plane: ControlPlane, site: Site) -> None:
@@ -137,5 +137,5 @@ async def test_another_namespaces_machines_are_not_this_clusters(plane: ControlP
     site.client.create(f"{other.root}/machines", body)
     site.machine("witness")
     async with at_work(plane):
-        await until(lambda: site.said("machines", "witness") == ("False", "NotAttested"), "the witness")
+        await until(lambda: site.said("machines", "witness") == ("Unknown", "NotAttested"), "the witness")
     assert other.said("machines", "foreign") == ("", "")

@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 from standing_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
+from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims
 from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
+    CLAIM_RATE,
     CLAIMS_BURST,
     VERDICT_BURST,
     PendingOutcomes,
@@ -63,7 +65,7 @@ def test_a_stolen_token_says_nothing_of_a_machine_that_has_joined() -> None:
     for reason in Reason:
         assert not desk.words.refused(refusal(reason, **STRANGER))
     assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
-    assert desk.words.claim(ME.provider_id) is None
+    assert desk.words.claims(ME.provider_id) is None
 
 
 def test_a_node_says_nothing_of_another_nodes_machine() -> None:
@@ -82,14 +84,23 @@ def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> No
     assert not desk.words.refused(refusal(BAD))
 
 
-def test_a_machine_that_has_not_joined_may_show_refused_claims_rarely() -> None:
+def test_refused_claims_on_a_machine_that_has_not_joined_are_all_counted_and_shown_rarely() -> None:
     desk = Desk()
     claim = refusal(BAD, provider_id=NEW.provider_id, node_name=NodeName("node-2"), **STRANGER)
-    reported = [desk.words.refused(claim) for _ in range(100)]
-    assert reported.count(True) == CLAIM_BURST
-    assert desk.words.claim(NEW.provider_id) is BAD
-    desk.words.reported(NEW.provider_id)
-    assert desk.words.claim(NEW.provider_id) is None
+    assert [desk.words.refused(claim) for _ in range(100)].count(True) == CLAIM_BURST
+    assert desk.words.claims(NEW.provider_id) == RefusedClaims(CLAIM_BURST, NOW, BAD)
+    desk.words.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
+    desk.seconds += 1 / CLAIM_RATE
+    desk.words.show_claims()
+    assert desk.words.claims(NEW.provider_id) == RefusedClaims(101, NOW, LESS)
+
+
+def test_a_token_says_nothing_that_is_recorded_of_a_machine_that_has_not_joined() -> None:
+    desk = Desk()
+    for reason in Reason:
+        desk.words.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
+        desk.words.refused(refusal(reason, provider_id=NEW.provider_id))  # a node of another name
+    assert desk.words.pending() == set()
 
 
 def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> None:

@@ -2,6 +2,8 @@
 
 Promises: a condition that says the same already is not written again; others' conditions stay, word for word, and a
 write that would undo what somebody wrote meanwhile is a Conflict, after which the object is read and judged anew.
+``lastTransitionTime`` moves with the status only, in both contracts: a MachineHealthCheck counts from it, and what
+anyone can cause must not move it. (Cluster API's own setter for v1beta1 moves it with reason and message, too.)
 Leaves to others: what a condition says, and when.
 Source: cluster-api util/conditions/setter.go and util/conditions/deprecated/v1beta1/setter.go (what moves
 lastTransitionTime), util/conditions/patch.go (its controllers merge three ways, so that ours stay, too),
@@ -154,17 +156,11 @@ def _put(known: list[JsonObject], condition: Condition, now: datetime, generatio
     before = find(known, condition.type)
     entry = _document(condition, generation)
     since = text(dict(before), "lastTransitionTime") if before is not None else ""
-    moved = before is None or not since or _has_moved(dict(before), entry, is_old=generation is None)
+    moved = before is None or not since or before.get("status") != entry["status"]
     entry["lastTransitionTime"] = rfc3339(now) if moved else since
     if before is None:
         return [*known, entry]
     return [entry if one.get("type") == condition.type else one for one in known]
-
-
-def _has_moved(before: JsonObject, entry: JsonObject, *, is_old: bool) -> bool:
-    """Tell whether lastTransitionTime moves: in v1beta1 with any change, in v1beta2 with the status only."""
-    reported = ("status", "reason", "severity", "message") if is_old else ("status",)
-    return any(before.get(name) != entry.get(name) for name in reported)
 
 
 def _document(condition: Condition, generation: int | None) -> JsonObject:

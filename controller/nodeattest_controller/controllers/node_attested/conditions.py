@@ -1,7 +1,8 @@
 """What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
 
-Promises: the same ledger gives the same condition, in every replica and after every restart. Nobody's refused request
-but the node's own makes it ``False`` once the machine has joined: a refusal counts when it stands in the ledger.
+Promises: the same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by
+what the node's own certificate authenticated, which stands in the ledger, or by expiry: a MachineHealthCheck deletes
+what is ``False``. Requests by bootstrap tokens are counted in the message and change nothing else.
 Leaves to others: writing it.
 Source: cluster-api docs/proposals/20240916-improve-status-in-CAPI-resources.md (positive polarity, ``Unknown`` before
 anything is known, a reason always).
@@ -10,6 +11,7 @@ anything is known, a reason always).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -27,10 +29,10 @@ from nodeattest_providers.names import Purpose
 __all__ = [
     "CONDITION",
     "Known",
+    "RefusedClaims",
     "condition_of_machine",
     "condition_of_pool",
     "is_refused",
-    "refused_claim",
 ]
 
 CONDITION: Final = "NodeAttested"
@@ -47,11 +49,27 @@ class Known(StrEnum):
     ATTESTED = "Attested"
     NOT_YET = "NotYetAttested"
     NOT_ATTESTED = "NotAttested"
-    CLAIM_REFUSED = "ClaimRefused"
     EXPIRED = "CertificateExpired"
     RESET = "AttestationReset"
     INSTANCES_MISSING = "InstancesNotAttested"
     NO_INSTANCES = "NoInstances"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedClaims:
+    """Refused requests by bootstrap tokens that claim a machine which has not joined; they prove nothing of it."""
+
+    count: int
+    since: datetime
+    """Of the first one that this replica counted."""
+    reason: Reason
+    """Of the last one."""
+
+    def __str__(self) -> str:
+        """Say it."""
+        requests = "1 request that claims" if self.count == 1 else f"{self.count} requests that claim"
+        refused = f"{requests} this machine refused since {rfc3339(self.since)}, the last one: {self.reason}"
+        return f"{refused}; whoever holds a bootstrap token can file one"
 
 
 def is_refused(ledger: Attestation) -> bool:
@@ -60,16 +78,16 @@ def is_refused(ledger: Attestation) -> bool:
 
 
 def condition_of_machine(
-    member: MachineView, ledger: Attestation | None, now: datetime, shown: str = ""
-) -> Condition | None:
-    """Say how a Machine stands; None: what is there stays. ``shown`` is the reason of the condition that is there.
+    member: MachineView, ledger: Attestation | None, now: datetime, claims: RefusedClaims | None = None
+) -> Condition:
+    """Say how a Machine stands; ``claims`` are shown while it has not joined.
 
-    1. Without a certificate: an operator's reset, a node that joined without attestation, a refused claim that was told
-    of, or nothing yet; 2. a certificate that ended; 3. a refusal of the node's own request; 4. attested.
+    1. Without a certificate, which is never ``False``: an operator's reset, a node that joined without attestation, or
+    nothing yet; 2. a certificate that ended; 3. a refusal of the node's own request; 4. attested.
     """
     newest = _newest(ledger)
     if ledger is None or newest is None:  # 1
-        return _without_certificate(member, ledger, shown)
+        return _without_certificate(member, ledger, claims)
     until = rfc3339(newest.not_after)
     if newest.not_after <= now:  # 2
         last = f"; the last refusal was {ledger.verdict.reason}" if ledger.verdict and is_refused(ledger) else ""
@@ -83,35 +101,29 @@ def condition_of_machine(
 
 
 def condition_of_pool(instances: Sequence[Attestation | None], now: datetime) -> Condition:
-    """Say how many of a MachinePool's instances are attested, by their ledgers."""
+    """Say how many of a MachinePool's instances are attested, by their ledgers.
+
+    ``False`` where the certificate of an instance ended or its own request was refused; one that has yet to join is
+    ``Unknown``, as a Machine is.
+    """
     if not instances:
-        return Condition(CONDITION, ConditionStatus.UNKNOWN, Known.NO_INSTANCES, "the pool lists no instance yet")
+        return _unknown(Known.NO_INSTANCES, "the pool lists no instance yet")
     attested = sum(_is_attested(ledger, now) for ledger in instances)
     message = f"{attested} of {len(instances)} instances attested"
     if attested == len(instances):
         return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
-    return _false(Known.INSTANCES_MISSING, message, Severity.WARNING)
+    if any(_newest(ledger) is not None and not _is_attested(ledger, now) for ledger in instances):
+        return _false(Known.INSTANCES_MISSING, message, Severity.WARNING)
+    return _unknown(Known.INSTANCES_MISSING, message)
 
 
-def refused_claim(reason: Reason) -> Condition:
-    """Say that somebody's request for a machine that has not joined was refused; it proves nothing of the machine."""
-    message = f"a request that claims this machine was refused: {reason}; whoever holds a bootstrap token can file one"
-    return _false(Known.CLAIM_REFUSED, message, Severity.WARNING)
-
-
-def _without_certificate(member: MachineView, ledger: Attestation | None, shown: str) -> Condition | None:
+def _without_certificate(member: MachineView, ledger: Attestation | None, claims: RefusedClaims | None) -> Condition:
     if ledger is not None and ledger.verdict is not None and ledger.verdict.verdict == RESET:
-        return Condition(
-            CONDITION, ConditionStatus.UNKNOWN, Known.RESET, "an operator has reset it; it may bind itself anew"
-        )
-    if member.node_ref_name:
-        message = "its node joined without attestation: adopt it, or re-create the Machine"
-        return _false(Known.NOT_ATTESTED, message, Severity.WARNING)
-    if shown == Known.CLAIM_REFUSED:
-        return None
-    return Condition(
-        CONDITION, ConditionStatus.UNKNOWN, Known.NOT_YET, "no certificate was issued for this machine yet"
-    )
+        return _unknown(Known.RESET, "an operator has reset it; it may bind itself anew")
+    if member.node_ref_name:  # by a node's word: whoever controls another machine's node can write its provider ID
+        return _unknown(Known.NOT_ATTESTED, "its node joined without attestation: adopt it, or re-create the Machine")
+    message = "no certificate was issued for this machine yet"
+    return _unknown(Known.NOT_YET, f"{message}; {claims}" if claims is not None else message)
 
 
 def _is_attested(ledger: Attestation | None, now: datetime) -> bool:
@@ -128,6 +140,10 @@ def _newest(ledger: Attestation | None) -> IssuedCertificate | None:
 def _severity(reason: str) -> Severity:
     failed = reason in set(Reason) and DENIAL_SEVERITIES.get(Reason(reason)) is DenialSeverity.MACHINE
     return Severity.ERROR if failed else Severity.WARNING
+
+
+def _unknown(reason: str, message: str) -> Condition:
+    return Condition(CONDITION, ConditionStatus.UNKNOWN, reason, message)
 
 
 def _false(reason: str, message: str, severity: Severity) -> Condition:

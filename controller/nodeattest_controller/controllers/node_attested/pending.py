@@ -1,4 +1,4 @@
-"""Words on a cluster's machines that are not written down yet: refusals of their nodes, late certificates, claims.
+"""Outcomes on a cluster's machines that are not recorded yet, and refused claims on machines that have not joined.
 
 Promises: bounded by the cluster's machines; losing them costs nothing that lasts, for a node asks again. Pure but for
 the clock. Leaves to others: writing.
@@ -7,9 +7,10 @@ the clock. Leaves to others: writing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.conditions import is_refused
+from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims, is_refused
 from nodeattest_controller.controllers.node_attested.remediation import is_failing
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.model.attestation import Attestation
@@ -22,7 +23,7 @@ from nodeattest_providers.errors import Reason
 __all__ = ["PendingOutcomes"]
 
 CLAIM_BURST, CLAIM_RATE = 2, 1 / 300
-"""Refused claims on one machine that are told of at once, and a second after that: any token can cause them."""
+"""Writes of one machine's count of refused claims at once, and a second after that: any token can cause them."""
 CLAIMS_BURST, CLAIMS_RATE = 50, 1 / 10
 """The same on all machines of a cluster."""
 VERDICT_BURST, VERDICT_RATE = 6, 1 / 300
@@ -39,7 +40,10 @@ class PendingOutcomes:
         self._inventory = inventory
         self._refusals: dict[str, CSRDenied] = {}
         self._grants: dict[str, CSRIssued] = {}
-        self._claims: dict[str, Reason] = {}
+        self._claims: dict[str, RefusedClaims] = {}
+        """Of machines that have not joined; each is counted."""
+        self._shown: dict[str, RefusedClaims] = {}
+        """As conditions shall show them: the newest of the above within the rates."""
         self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
         self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
         self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
@@ -53,8 +57,8 @@ class PendingOutcomes:
         """Take in a refusal; tells whether it says anything of a machine.
 
         1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A node speaks for the machine
-        that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. Anybody
-        else is listened to about machines that have not joined, and rarely.
+        that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. A token
+        says nothing of a machine; of one that has not joined its refused claims are counted.
         """
         provider_id = verdict.provider_id
         members = self._inventory.members(self._key, provider_id)
@@ -70,10 +74,22 @@ class PendingOutcomes:
             return True
         if verdict.by_node or verdict.reason in _SILENT or members[0].is_pool_instance or members[0].node_ref_name:
             return False
-        if not (self._claim.take(provider_id) and self._all_claims.take("")):  # 3
-            return False
-        self._claims[provider_id] = verdict.reason
-        return True
+        before = self._claims.get(provider_id) or RefusedClaims(0, verdict.at, verdict.reason)  # 3
+        self._claims[provider_id] = replace(before, count=before.count + 1, reason=verdict.reason)
+        return self._show(provider_id)
+
+    def show_claims(self) -> None:
+        """Let conditions show the counts that the rates held back, and forget those of machines that joined or went."""
+        for provider_id in list(self._claims):
+            members, ledger = (
+                self._inventory.members(self._key, provider_id),
+                self._inventory.ledger(self._key, provider_id),
+            )
+            if len(members) != 1 or members[0].node_ref_name or (ledger is not None and ledger.issued):
+                self._claims.pop(provider_id)
+                self._shown.pop(provider_id, None)
+            elif self._claims[provider_id] != self._shown.get(provider_id):
+                self._show(provider_id)
 
     def verdict(self, provider_id: str, ledger: Attestation) -> LastDecision | None:
         """Return what has to be written down of a machine; None where nothing is news.
@@ -102,23 +118,26 @@ class PendingOutcomes:
         return None
 
     def pending(self) -> set[str]:
-        """Return the machines on which there is a word that nobody wrote down or told of yet."""
-        return {*self._refusals, *self._grants, *self._claims}
+        """Return the machines with an outcome that the ledger does not have yet."""
+        return {*self._refusals, *self._grants}
 
     def remembered(self, provider_id: str) -> None:
         """Hear that the ledger has it."""
         self._refusals.pop(provider_id, None)
         self._grants.pop(provider_id, None)
 
-    def claim(self, provider_id: str) -> Reason | None:
-        """Return why the last claim on a machine was refused."""
-        return self._claims.get(provider_id)
-
-    def reported(self, provider_id: str) -> None:
-        """Hear that the claim was told of."""
-        self._claims.pop(provider_id, None)
+    def claims(self, provider_id: str) -> RefusedClaims | None:
+        """Return the refused claims on a machine that its condition shall show."""
+        return self._shown.get(provider_id)
 
     def forget(self, provider_id: str) -> None:
         """Hear that the machine is gone."""
         self.remembered(provider_id)
-        self.reported(provider_id)
+        self._claims.pop(provider_id, None)
+        self._shown.pop(provider_id, None)
+
+    def _show(self, provider_id: str) -> bool:
+        if not (self._claim.take(provider_id) and self._all_claims.take("")):
+            return False
+        self._shown[provider_id] = self._claims[provider_id]
+        return True

@@ -16,10 +16,8 @@ from typing import Final, Literal
 
 from nodeattest_controller.controllers.node_attested.attestation_patcher import AttestationPatcher
 from nodeattest_controller.controllers.node_attested.conditions import (
-    CONDITION,
     condition_of_machine,
     condition_of_pool,
-    refused_claim,
 )
 from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
 from nodeattest_controller.controllers.node_attested.missing_machines import MissingMachines
@@ -36,7 +34,7 @@ from nodeattest_controller.controllers.node_attested.remediation import (
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView, views_of_pool
-from nodeattest_controller.model.objects import condition, items, mapping, text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
@@ -151,6 +149,7 @@ class NodeAttestedReconciler:
         management, policy = self._deps.management, self._policy()
         pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
         around, withheld = around_of(pairs, absent=self._missing.count(pairs)), 0
+        self._pending.show_claims()
         due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
         for number, (member, ledger) in enumerate(pairs):
             if number % BATCH == 0:
@@ -203,7 +202,7 @@ class NodeAttestedReconciler:
         if resource is None or member.paused or member.deleting:
             return False
         machine = self._deps.management.object_at(resource, member.namespace, member.name)
-        return machine is not None and self._patch(machine, self._condition_of(machine, member, ledger)) is not None
+        return machine is not None and self._patch(machine, self._condition_of(member, ledger)) is not None
 
     # One step
 
@@ -249,12 +248,7 @@ class NodeAttestedReconciler:
         machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
         if resource is None or machine is None:
             return
-        wanted = self._condition_of(machine, member, ledger)
-        claim = self._pending.claim(provider_id)
-        if claim is not None and not member.node_ref_name and (ledger is None or not ledger.issued):
-            wanted = refused_claim(claim)
-        await self._write_condition(resource, machine, wanted, ("machine", provider_id))
-        self._pending.reported(provider_id)
+        await self._write_condition(resource, machine, self._condition_of(member, ledger), ("machine", provider_id))
 
     async def _record_outcome(self, member: MachineView, ledger: Attestation) -> Attestation:
         """Record the last CSR outcome in the MachineAttestation, where it is new."""
@@ -334,9 +328,8 @@ class NodeAttestedReconciler:
         owners = inventory.owners(self._key, member.provider_id)
         return ledger if ledger is not None and ledger.owner_uid in owners else None
 
-    def _condition_of(self, machine: JsonObject, member: MachineView, ledger: Attestation | None) -> Condition | None:
-        shown = condition(items(machine, "status", "conditions"), CONDITION) or {}
-        return condition_of_machine(member, ledger, self._deps.now(), text(dict(shown), "reason"))
+    def _condition_of(self, member: MachineView, ledger: Attestation | None) -> Condition:
+        return condition_of_machine(member, ledger, self._deps.now(), self._pending.claims(member.provider_id))
 
     def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         instances = views_of_pool(pool)

@@ -1,0 +1,190 @@
+"""The reconciler of ``NodeAttested`` in process, over a management and a workload cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+from csr_world import ScriptedApi
+from standing_kit import KEY, NOW, ledger, refusal
+
+from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.attestation import Attestation, render_attestation
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import condition, items, mapping, text
+from nodeattest_controller.runtime.csr_observer import CSRDenied
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Reason
+
+__all__ = ["NodeAttestedWorld", "claim"]
+
+OWN = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
+
+
+def claim(member: MachineView, reason: Reason = Reason.PCR_VALUE_NOT_ALLOWED, **changes: object) -> CSRDenied:
+    """Make the refusal of a bootstrap token's request that claims a machine."""
+    by_token: dict[str, object] = {"by_node": False, "username": "system:bootstrap:abcdef"}
+    return refusal(reason, **{"provider_id": member.provider_id, "node_name": member.name, **by_token, **changes})
+
+
+class NodeAttestedWorld:
+    """One cluster, its machines, and the reconciler at work on them."""
+
+    def __init__(self, version: str = "v1beta2") -> None:
+        self.version = version
+        self.capi = f"/apis/cluster.x-k8s.io/{version}/namespaces/fleet"
+        self.management_api, self.workload_api = ScriptedApi(), ScriptedApi()
+        self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": version}}
+        self.leads = True
+        self.seconds = 0.0
+        self.metrics = Metrics()
+        self.management = ManagementCache(
+            self.management_api,
+            namespace=None,
+            on_change=lambda _key, _ids: None,
+            inventory=("ClusterAPI", "MachineRecords"),
+        )
+        self.events = EventRecorder(
+            self.management_api, now=self.now, component="t", instance="t", clock=lambda: self.seconds
+        )
+        self.controller = NodeAttestedController(
+            NodeAttestedDeps(
+                management=self.management,
+                guard=ClusterGuard(self.management, LeaderOwnsAll(lambda: self.leads)),
+                metrics=self.metrics,
+                now=self.now,
+                clock=lambda: self.seconds,
+            ),
+            events=self.events,
+        )
+        self.reconciler: NodeAttestedReconciler = self.controller.for_cluster(KEY, self.workload_api)
+        self.cluster()
+        self.policy()
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.seconds)
+
+    # Objects
+
+    def cluster(self, **spec: JsonValue) -> None:
+        body: JsonObject = {"apiVersion": f"cluster.x-k8s.io/{self.version}", "kind": "Cluster", "spec": spec}
+        self.management_api.put(f"{self.capi}/clusters/c", body)
+
+    def policy(self, **spec: JsonValue) -> None:
+        whole: JsonObject = {"authorizedAttestors": ["tpm"], "maxFailedShare": 100, **spec}
+        self.management_api.put(f"{OWN}/nodeattestationpolicies/p", {"spec": whole})
+
+    def machine(self, member: MachineView, known: Attestation | None = None, *, node: bool = True) -> str:
+        """Create a Machine, its ledger if it has one, and its Node if it has joined; return the Machine's path."""
+        labels: JsonObject = {"cluster.x-k8s.io/control-plane": ""} if member.is_control_plane else {}
+        body: JsonObject = {
+            "apiVersion": f"cluster.x-k8s.io/{self.version}",
+            "kind": "Machine",
+            "metadata": {"name": member.name, "uid": member.uid, "labels": labels},
+            "spec": {"clusterName": "c", "providerID": member.provider_id},
+            "status": {"nodeRef": {"name": member.node_ref_name}} if member.node_ref_name else {},
+        }
+        path = f"{self.capi}/machines/{member.name}"
+        self.management_api.put(path, body)
+        if known is not None:
+            self.ledger(member, known)
+        if node and member.node_ref_name:
+            self.workload_api.put(self.node_path(member), {"spec": {"providerID": member.provider_id}})
+        return path
+
+    def joined(self, member: MachineView, **changes: object) -> str:
+        """Create a Machine that has joined; ``changes`` are ``standing_kit.ledger``'s."""
+        return self.machine(member, ledger(member, **changes))  # pyright: ignore[reportArgumentType]
+
+    def ledger(self, member: MachineView, known: Attestation) -> None:
+        body = render_attestation(known, member, "signer")
+        spec: JsonObject = {**mapping(body, "spec")}
+        if known.verdict is not None:
+            spec["lastVerdict"] = known.verdict.render()
+        if known.treatment is not None:
+            spec["onFailure"] = known.treatment.render()
+        owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind, "name": member.name}
+        meta: JsonObject = {"ownerReferences": [{**owner, "uid": member.uid}]}
+        self.management_api.put(f"{OWN}/machineattestations/{known.name}", {**body, "metadata": meta, "spec": spec})
+
+    def pool(self, *members: MachineView) -> str:
+        path = f"{self.capi}/machinepools/pool"
+        body: JsonObject = {
+            "apiVersion": f"cluster.x-k8s.io/{self.version}",
+            "kind": "MachinePool",
+            "metadata": {"name": "pool", "uid": "p-0"},
+            "spec": {"clusterName": "c", "providerIDList": [one.provider_id for one in members]},
+        }
+        self.management_api.put(path, body)
+        for member in members:
+            self.ledger(member, ledger(member))
+        return path
+
+    def node_path(self, member: MachineView) -> str:
+        return f"/api/v1/nodes/{member.name}"
+
+    def taints(self, member: MachineView) -> list[str]:
+        node = self.workload_api.objects[self.node_path(member)]
+        return [text(taint, "value") for taint in items(node, "spec", "taints")]
+
+    # What it says
+
+    def shown(self, path: str) -> JsonObject:
+        """Return our condition of an object; empty where it has none."""
+        status = mapping(self.management_api.objects[path], "status")
+        return dict(condition(items(status, "conditions"), "NodeAttested") or {})
+
+    def said(self, path: str) -> tuple[str, str]:
+        """Return status and reason."""
+        found = self.shown(path)
+        return text(found, "status"), text(found, "reason")
+
+    def of_ledger(self, known: Attestation, *path: str) -> str:
+        return text(self.management_api.objects[f"{OWN}/machineattestations/{known.name}"], "spec", *path)
+
+    def told(self) -> list[str]:
+        """Return the reasons of the Events, oldest first."""
+        found = [obj for path, obj in self.management_api.objects.items() if "/events/" in path]
+        return [text(event, "reason") for event in found]
+
+    def writes(self) -> list[str]:
+        """Name what was written, Events apart: the last part of each path but ``status``."""
+        calls = [*self.management_api.calls, *self.workload_api.calls]
+        written = [path for method, path in calls if method in {"PATCH", "PUT", "DELETE"}]
+        return [path.removesuffix("/status").rpartition("/")[2] for path in written]
+
+    # Time
+
+    async def settle(self) -> None:
+        """Let watches, workers and the event recorder do what they have to do."""
+        for _turn in range(400):
+            await asyncio.sleep(0)
+
+    async def resync(self, seconds: float = 0.0) -> None:
+        """Check all machines, so many seconds later."""
+        self.seconds += seconds
+        await self.settle()
+        await self.reconciler.reconcile()
+        await self.settle()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[NodeAttestedWorld]:
+        """Run it; the first check is done."""
+        ready = asyncio.Event()
+        tasks = [asyncio.create_task(self.management.run(ready))]
+        try:
+            await asyncio.wait_for(ready.wait(), 5)
+            tasks.append(asyncio.create_task(self.reconciler.run()))
+            await self.settle()
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,449 @@
+"""The reconciler of NodeAttested in process: whose outcome changes what, and every way in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from node_attested_world import NodeAttestedWorld, claim
+from standing_kit import NOW, grant, ledger, machine, refusal
+
+from nodeattest_controller.controllers.node_attested.reconciler import (
+    FORBIDDEN_PAUSE,
+    NODE_PERIOD,
+    OBJECT_BURST,
+    REFUSED_IN_A_ROW,
+    REFUSED_PAUSE,
+)
+from nodeattest_controller.model.attestation import new_attestation
+from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.policy import FailureAction
+from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ProviderID
+
+BAD = Reason.PCR_VALUE_NOT_ALLOWED
+ME, OTHER, NEW = machine(0), machine(1), machine(2, node=False)
+ATTESTED, NOT_YET = ("True", "Attested"), ("Unknown", "NotYetAttested")
+FORBIDDEN = Forbidden(403, "Forbidden", "no")
+
+
+def frozen(world: NodeAttestedWorld, path: str) -> tuple[str, str, str]:
+    """Return what a MachineHealthCheck reads of the condition, and its reason."""
+    shown = world.shown(path)
+    return text(shown, "status"), text(shown, "reason"), text(shown, "lastTransitionTime")
+
+
+# What anyone with a bootstrap token can cause
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_requests_by_a_token_change_neither_status_nor_time_and_are_counted(version: str) -> None:
+    world = NodeAttestedWorld(version)
+    path = world.machine(NEW)
+    async with world.running():
+        before = frozen(world, path)
+        assert before[:2] == NOT_YET
+        message = ""
+        for number, reason in enumerate(Reason):
+            world.controller.refused(claim(NEW, reason))
+            await world.settle()
+            assert frozen(world, path) == before
+            if number == 2:
+                message = text(world.shown(path), "message")
+        await world.resync(3600)
+        assert frozen(world, path) == before
+        last = text(world.shown(path), "message")
+    assert "2 requests that claim this machine refused since 2026-01-02T03:04:05Z" in message
+    assert "whoever holds a bootstrap token can file one" in last
+    assert f"{len(Reason) - 2} requests" in last  # all but the two by which first requests end
+
+
+async def test_counted_claims_are_forgotten_when_the_machine_joins() -> None:
+    world = NodeAttestedWorld()
+    path = world.machine(NEW)
+    async with world.running():
+        world.controller.refused(claim(NEW))
+        await world.settle()
+        assert "1 request that claims" in text(world.shown(path), "message")
+        world.ledger(NEW, ledger(NEW))
+        await world.resync(60)
+        assert world.said(path) == ATTESTED
+        world.management_api.remove(
+            f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations/{ledger(NEW).name}"
+        )
+        await world.resync(60)
+        assert text(world.shown(path), "message") == "no certificate was issued for this machine yet"
+
+
+async def test_a_condition_that_an_earlier_version_made_false_for_a_claim_is_unknown_again() -> None:
+    world = NodeAttestedWorld()
+    path = world.machine(NEW)
+    old: JsonObject = {"type": "NodeAttested", "status": "False", "reason": "ClaimRefused", "message": "m",
+                       "lastTransitionTime": "2025-01-01T00:00:00Z"}  # fmt: skip
+    world.management_api.objects[path]["status"] = {"conditions": [old]}
+    async with world.running():
+        assert world.said(path) == NOT_YET
+
+
+async def test_a_token_and_another_node_change_nothing_of_a_machine_that_has_joined() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="DeleteNode")
+    path = world.joined(ME)
+    async with world.running():
+        before, writes = world.shown(path), world.writes()
+        for reason in Reason:
+            world.controller.refused(claim(ME, reason))
+            world.controller.refused(claim(ME, reason, by_node=True, node_name="node-1", username="system:node:node-1"))
+        await world.resync(60)
+        assert world.shown(path) == before
+        assert world.writes() == writes
+
+
+@pytest.mark.parametrize("known", [None, new_attestation(ME)])
+async def test_a_nodes_word_that_it_is_a_machine_makes_nothing_false(known: object) -> None:
+    """Cluster API takes ``nodeRef`` from a Node's provider ID, which the node's kubelet writes."""
+    world = NodeAttestedWorld()
+    path = world.machine(ME, replace(new_attestation(ME), resource_version="1") if known else None)
+    async with world.running():
+        assert world.said(path) == ("Unknown", "NotAttested")
+
+
+async def test_an_instance_that_has_yet_to_join_makes_its_pool_unknown_not_false() -> None:
+    world = NodeAttestedWorld()
+    first, second = (replace(one, kind="MachinePool", uid="p-0", name="pool") for one in (ME, OTHER))
+    path = world.pool(first, second)
+    world.management_api.remove(
+        f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations/{ledger(second).name}"
+    )
+    async with world.running():
+        assert world.said(path) == ("Unknown", "InstancesNotAttested")
+        world.controller.refused(claim(second))
+        await world.resync(60)
+        assert world.said(path) == ("Unknown", "InstancesNotAttested")
+        assert text(world.shown(path), "message") == "1 of 2 instances attested"
+        world.ledger(second, ledger(second, refused=BAD))
+        await world.resync(60)
+        assert world.said(path) == ("False", "InstancesNotAttested")
+
+
+# What the node itself, and time, cause
+
+
+async def test_a_refusal_of_the_nodes_own_request_reaches_the_ledger_then_the_condition() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    async with world.running():
+        assert world.said(path) == ATTESTED
+        world.controller.refused(refusal(BAD))
+        await world.settle()
+        assert world.said(path) == ("False", BAD)
+        assert world.of_ledger(ledger(ME), "lastVerdict", "verdict") == "Denied"
+        assert world.writes()[-2:] == [ledger(ME).name, ME.name]
+
+
+async def test_a_certificate_takes_a_refusal_back() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME, refused=BAD, since=NOW - timedelta(minutes=1))
+    async with world.running():
+        assert world.said(path) == ("False", BAD)
+        world.controller.granted(grant(ME))
+        await world.settle()
+        assert world.said(path) == ATTESTED
+
+
+async def test_a_certificate_that_ends_is_told_at_the_next_resync() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME, ends=NOW + timedelta(minutes=1))
+    async with world.running():
+        assert world.said(path) == ATTESTED
+        await world.resync(61)
+        assert world.said(path) == ("False", "CertificateExpired")
+
+
+async def test_a_reset_machine_that_has_a_node_is_told_as_reset() -> None:
+    world = NodeAttestedWorld()
+    verdict = LastDecision(RESET, "AttestationReset", NOW)
+    path = world.machine(ME, replace(new_attestation(ME), resource_version="1", verdict=verdict))
+    async with world.running():
+        assert world.said(path) == ("Unknown", "AttestationReset")
+
+
+async def test_a_predecessors_ledger_says_nothing_of_a_machine() -> None:
+    world = NodeAttestedWorld()
+    path = world.machine(NEW)
+    predecessor = replace(NEW, uid="former")
+    world.ledger(predecessor, ledger(predecessor))
+    async with world.running():
+        assert world.said(path) == NOT_YET
+
+
+# Ways in which it ends
+
+
+@pytest.mark.parametrize("how", ["paused cluster", "paused machine", "deleting", "not this replica's", "no Cluster"])
+async def test_what_is_not_to_be_touched_is_left_alone(how: str) -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME, refused=BAD)
+    world.policy(onFailure="Taint")
+    found = world.management_api.objects[path]
+    match how:
+        case "paused cluster":
+            world.cluster(paused=True)
+        case "paused machine":
+            world.management_api.put(
+                path, {**found, "metadata": {**_meta(found), "annotations": {"cluster.x-k8s.io/paused": ""}}}
+            )
+        case "deleting":
+            world.management_api.put(
+                path, {**found, "metadata": {**_meta(found), "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+            )
+        case "no Cluster":
+            world.management_api.remove(f"{world.capi}/clusters/c")
+        case _:
+            world.leads = False
+    async with world.running():
+        world.controller.refused(refusal(Reason.EVENT_LOG_MISMATCH))
+        await world.resync(60)
+        assert world.writes() == []
+
+
+async def test_a_provider_id_that_two_machines_have_is_nobodys() -> None:
+    world = NodeAttestedWorld()
+    world.joined(ME)
+    world.machine(replace(OTHER, provider_id=ME.provider_id))
+    async with world.running():
+        world.controller.refused(refusal(BAD))
+        await world.resync(60)
+        assert world.writes() == []
+
+
+async def test_an_outcome_on_a_machine_that_is_gone_is_forgotten() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    async with world.running():
+        world.management_api.remove(path)
+        world.controller.refused(refusal(BAD))
+        world.controller.granted(grant(ME))
+        await world.resync(60)
+        writes = world.writes()
+        world.joined(ME)
+        await world.resync(60)
+        assert world.said(path) == ATTESTED
+    assert writes == [ME.name]
+
+
+async def test_an_outcome_of_a_cluster_that_is_not_connected_is_passed_over() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    async with world.running():
+        world.controller.refused(refusal(BAD, cluster="fleet/another"))
+        world.controller.granted(replace(grant(ME), cluster="fleet/another"))  # pyright: ignore[reportArgumentType]
+        await world.settle()
+        assert world.said(path) == ATTESTED
+
+
+async def test_a_record_gets_its_condition_in_its_own_group() -> None:
+    world = NodeAttestedWorld()
+    path = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machinerecords/unit-1"
+    spec: JsonObject = {"clusterName": "c", "providerID": "metal://unit-1", "nodeName": "unit-1"}
+    world.management_api.put(
+        path, {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "MachineRecord", "spec": spec}
+    )
+    async with world.running():
+        assert world.said(path) == NOT_YET
+        assert "observedGeneration" in world.shown(path)
+
+
+async def test_a_write_that_meets_another_writer_is_made_again_in_silence() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    world.management_api.fail("PATCH", "machines/", Conflict(409, "Conflict", "c"), times=3)
+    async with world.running():
+        async with asyncio.timeout(5):
+            while world.said(path) != ATTESTED:
+                await asyncio.sleep(0.01)
+        assert world.told() == []
+
+
+async def test_a_ledger_that_changed_meanwhile_is_read_and_judged_anew() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    async with world.running():
+        world.management_api.fail("PATCH", "machineattestations/", Conflict(409, "Conflict", "c"))
+        world.controller.refused(refusal(BAD))
+        async with asyncio.timeout(5):
+            while world.said(path) != ("False", BAD):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_ledger_that_is_gone_meanwhile_leaves_no_verdict() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    async with world.running():
+        world.management_api.fail("PATCH", "machineattestations/", NotFound(404, "NotFound", "gone"))
+        world.controller.refused(refusal(BAD))
+        async with asyncio.timeout(5):
+            while world.said(path) != ("Unknown", "NotAttested"):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_fails_is_asked_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    world.management_api.fail("PATCH", "machines/", ApiError(500, "InternalError", "broken"))
+    async with world.running():
+        async with asyncio.timeout(5):
+            while world.said(path) != ATTESTED:
+                await asyncio.sleep(0.01)
+    assert "cannot write where a machine stands" in caplog.text
+
+
+async def test_a_missing_right_is_told_once_silences_all_and_ends_by_itself() -> None:
+    world = NodeAttestedWorld()
+    machines = [machine(number, node=False) for number in range(20)]
+    paths = [world.machine(one) for one in machines]
+    world.management_api.fail("PATCH", "machines/", FORBIDDEN, times=REFUSED_IN_A_ROW)
+    async with world.running():
+        for _change in range(3):
+            await world.resync(1)
+        assert len(world.writes()) == len(set(world.writes())) == REFUSED_IN_A_ROW
+        assert world.told() == ["StandingForbidden"]
+        await world.resync(FORBIDDEN_PAUSE)
+        shown = [world.said(path) for path in paths]
+        assert shown.count(NOT_YET) == len(machines) - REFUSED_IN_A_ROW  # those that were refused come later
+        await world.resync(REFUSED_PAUSE)
+        assert {world.said(path) for path in paths} == {NOT_YET}
+
+
+async def test_one_object_that_is_refused_silences_no_other() -> None:
+    world = NodeAttestedWorld()
+    paths = [world.machine(machine(number, node=False)) for number in range(6)]
+    for refused in (0, 1):
+        world.management_api.fail("PATCH", f"machines/node-{refused}/", FORBIDDEN, times=9)
+    async with world.running():
+        for _change in range(3):
+            await world.resync(1)
+        assert [world.said(path) for path in paths] == [("", "")] * 2 + [NOT_YET] * 4
+        assert (world.writes().count("node-0"), world.writes().count("node-1")) == (1, 1)
+
+
+async def test_an_object_that_changes_all_the_time_is_written_within_its_rate() -> None:
+    world = NodeAttestedWorld()
+    world.joined(ME)
+    async with world.running():
+        for number in range(3 * OBJECT_BURST):
+            reason = (None, BAD)[number % 2]
+            world.ledger(ME, ledger(ME, refused=reason))
+            await world.resync()
+        assert world.writes().count(ME.name) == OBJECT_BURST
+
+
+# The Node
+
+
+async def test_a_failing_node_is_recorded_then_treated_then_told_of_and_released_by_a_certificate() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    path = world.joined(ME, since=NOW - timedelta(minutes=1))
+    async with world.running():
+        world.controller.refused(refusal(BAD))
+        await world.resync()
+        assert world.taints(ME) == ["Taint"]
+        assert world.of_ledger(ledger(ME), "onFailure", "action") == "Taint"
+        assert "its Node was tainted" in text(world.shown(path), "message")
+        world.seconds += 60
+        world.controller.granted(grant(ME, at=world.now()))
+        await world.resync()
+        assert world.taints(ME) == []
+        assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
+        assert world.told() == ["NodeTainted", "NodeReleased"]
+
+
+async def test_a_node_that_came_back_is_treated_again_after_a_while() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    world.joined(ME, refused=BAD)
+    async with world.running():
+        assert world.taints(ME) == ["Taint"]
+        world.workload_api.remove(world.node_path(ME))
+        world.workload_api.put(world.node_path(ME), {"spec": {"providerID": ME.provider_id}})
+        await world.resync(1)
+        assert world.taints(ME) == []
+        await world.resync(NODE_PERIOD)
+        assert world.taints(ME) == ["Taint"]
+
+
+async def test_a_failing_node_beyond_the_share_is_told_of_and_left_alone() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint", maxFailedShare=1)
+    world.joined(ME, refused=BAD)
+    world.joined(OTHER, refused=BAD)
+    async with world.running():
+        await world.resync()
+        assert [len(world.taints(one)) for one in (ME, OTHER)].count(1) == 1
+        assert "OnFailureWithheld" in world.told()
+
+
+@pytest.mark.parametrize("node", ["none", "another machine's"])
+async def test_a_name_whose_node_is_not_the_machines_is_left_alone(node: str) -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="DeleteNode")
+    world.machine(ME, ledger(ME, refused=BAD), node=False)
+    if node != "none":
+        world.workload_api.put(world.node_path(ME), {"spec": {"providerID": ProviderID("sandbox://thief")}})
+    async with world.running():
+        assert world.workload_api.count("DELETE") == world.workload_api.count("PATCH") == 0
+        assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
+
+
+async def test_a_right_on_nodes_that_is_missing_leaves_no_record_and_is_asked_for_again() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    path = world.joined(ME, refused=BAD)
+    world.workload_api.fail("PATCH", "nodes/", FORBIDDEN)
+    async with world.running():
+        await world.resync(1)
+        assert world.taints(ME) == []
+        assert world.told() == ["OnFailureForbidden"]
+        assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
+        assert world.said(path) == ("False", BAD)
+        await world.resync(FORBIDDEN_PAUSE)
+        assert world.taints(ME) == ["Taint"]
+
+
+@pytest.mark.parametrize("how", ["no policy", "Audit", "None"])
+async def test_a_node_is_released_by_the_policy_and_left_as_it_is_without_one(how: str) -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    world.joined(ME, refused=BAD)
+    async with world.running():
+        assert world.taints(ME) == ["Taint"]
+        if how == "no policy":
+            world.management_api.remove(
+                "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies/p"
+            )
+        elif how == "Audit":
+            world.policy(onFailure="Taint", enforcement="Audit")
+        else:
+            world.policy(onFailure="None")
+        await world.resync(NODE_PERIOD)
+        assert world.taints(ME) == (["Taint"] if how == "no policy" else [])
+
+
+async def test_a_reset_releases_nothing() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    reset = replace(ledger(ME, treated=FailureAction.TAINT), verdict=LastDecision(RESET, "AttestationReset", NOW))
+    world.machine(ME, reset)
+    async with world.running():
+        assert world.taints(ME) == ["Taint"]
+
+
+def _meta(obj: JsonObject) -> JsonObject:
+    found = obj.get("metadata")
+    return dict(found) if isinstance(found, dict) else {}
