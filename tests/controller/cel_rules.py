@@ -1,7 +1,9 @@
-"""The rules of a CRD (``x-kubernetes-validations``) as an API server evaluates them, by the CEL team's library.
+"""CEL as an API server evaluates it, by the CEL team's library: a CRD's rules, and an admission policy's expression.
 
-Promises: rules are found and run where apiextensions-apiserver finds and runs them (pkg/apiserver/schema/cel
-/validation.go): at each node of the schema for which the object has a value, ``self`` being that value.
+Promises: rules (``x-kubernetes-validations``) are found and run where apiextensions-apiserver finds and runs them
+(pkg/apiserver/schema/cel/validation.go): at each node of the schema for which the object has a value, ``self`` being
+that value; a ValidatingAdmissionPolicy's expression sees ``object`` and ``request``, absent fields being absent
+(apiserver pkg/admission/plugin/cel/condition.go).
 Leaves out types: an API server also refuses a definition whose rule names an unknown field, hence ``selected``.
 """
 
@@ -17,7 +19,7 @@ import pytest
 from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Rule", "compiled", "rules_of", "violations"]
+__all__ = ["Rule", "admits", "compiled", "rules_of", "violations"]
 
 _SELECTION = re.compile(r"\bself((?:\.[A-Za-z_]\w*)+)(?!\w*\()")
 _LOOP = re.compile(r"\b(\w+(?:\.\w+|\[\w+\])*)\.(?:all|exists|exists_one|map|filter)\((\w+),")
@@ -82,10 +84,24 @@ def rules_of(node: JsonObject, path: str = "", bounds: tuple[int | None, ...] = 
 
 def compiled(expression: str, node: JsonObject) -> _Expression:
     """Compile a rule; raises RuntimeError."""
-    # Found by name, so that the type checker needs no library that only these tests need.
-    cel = cast("_Cel", pytest.importorskip("cel_expr_python.cel"))
+    cel = _library()
     kind = cel.Type.STRING if text(node, "type") == "string" else cel.Type.DYN
     return cel.NewEnv(variables={"self": kind}).compile(expression)
+
+
+def admits(expression: str, obj: JsonObject, request: JsonObject) -> bool:
+    """Evaluate an admission policy's expression; raises RuntimeError where it cannot be evaluated."""
+    cel = _library()
+    env = cel.NewEnv(variables={"object": cel.Type.DYN, "request": cel.Type.DYN})
+    answer = env.compile(expression).eval(data={"object": obj, "request": request}).plain_value()
+    if not isinstance(answer, bool):
+        raise RuntimeError(f"{expression}: {answer}")
+    return answer
+
+
+def _library() -> _Cel:
+    """Find the library by name, so that the type checker needs none that only these tests need."""
+    return cast("_Cel", pytest.importorskip("cel_expr_python.cel"))
 
 
 def violations(node: JsonObject, value: JsonValue) -> Iterator[str]:

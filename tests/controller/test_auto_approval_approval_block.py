@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping
 from uuid import uuid4
 
 import pytest
+from cel_rules import admits
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,6 +39,13 @@ BINDING = f"{ADMISSION}/validatingadmissionpolicybindings/{POLICY_NAME}"
 RBAC = "rbac.authorization.k8s.io/v1"
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+OTHER_RULE: JsonMap = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+    "scope": "*",
+}
 BOOTSTRAPPERS = ("system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token")
 
 
@@ -68,7 +77,7 @@ async def block(control_plane: ControlPlane) -> AsyncIterator[ApprovalBlock]:
 def file_request(
     plane: ControlPlane, groups: tuple[str, ...], signer: str = IN_TREE_SIGNER, *, name: str = "", query: str = ""
 ) -> int:
-    """File a request as somebody; returns the status."""
+    """File a request as somebody; returns the status. A name that ends with a dash is generated."""
     names = [
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
         x509.NameAttribute(NameOID.COMMON_NAME, "system:node:n"),
@@ -78,7 +87,7 @@ def file_request(
     body: JsonMap = {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
-        "metadata": {"name": name or f"tests-{uuid4().hex[:8]}"},
+        "metadata": {"generateName" if name.endswith("-") else "name": name or f"tests-{uuid4().hex[:8]}"},
         "spec": {
             "signerName": signer,
             "usages": ["digital signature", "key encipherment", "client auth"],
@@ -92,16 +101,24 @@ def file_request(
     return 201
 
 
+async def await_force(block: ApprovalBlock, *, expected: bool = True) -> None:
+    """Wait until a change takes effect: a real API server compiles its policies once a second."""
+    end = asyncio.get_running_loop().time() + 20
+    while await block.in_force() is not expected:
+        assert asyncio.get_running_loop().time() < end, f"in force: {not expected}"
+        await asyncio.sleep(0.1)
+
+
 async def test_it_is_in_force_once_installed_and_gone_once_removed(
     control_plane: ControlPlane, block: ApprovalBlock
 ) -> None:
-    assert not await block.in_force()
+    await await_force(block, expected=False)
     await block.install()
-    assert await block.in_force()
+    await await_force(block)
     await block.install()
     assert await block.in_force()
     await block.remove()
-    assert not await block.in_force()
+    await await_force(block, expected=False)
     await block.remove()
     assert permissions_of_role(control_plane.client().get(ROLE))
 
@@ -112,6 +129,7 @@ async def test_the_policy_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody
     with_policies: ControlPlane, block: ApprovalBlock, groups: tuple[str, ...], signer: str
 ) -> None:
     await block.install()
+    await await_force(block)
     refused = BOOTSTRAPPERS[0] in groups and signer == IN_TREE_SIGNER
     assert file_request(with_policies, groups, signer) == (403 if refused else 201)
 
@@ -120,11 +138,12 @@ async def test_the_check_itself_is_refused_as_a_dry_run_only_and_leaves_nothing(
     with_policies: ControlPlane, block: ApprovalBlock
 ) -> None:
     await block.install()
-    assert await block.in_force()
+    await await_force(block)
     with pytest.raises(ApiRefusal):
         with_policies.client().get(f"{CSRS}/{CHECK_NAME}")
     assert file_request(with_policies, ("system:masters",), name=CHECK_NAME, query="?dryRun=All") == 403
     assert file_request(with_policies, ("system:masters",), name="other", query="?dryRun=All") == 201
+    assert file_request(with_policies, ("system:masters",), name="generated-", query="?dryRun=All") == 201
 
 
 @pytest.mark.parametrize(
@@ -132,7 +151,7 @@ async def test_the_check_itself_is_refused_as_a_dry_run_only_and_leaves_nothing(
     [
         (BINDING, {"spec": {"validationActions": ["Audit"]}}),
         (POLICY, {"spec": {"failurePolicy": "Ignore"}}),
-        (POLICY, {"spec": {"matchConstraints": {"resourceRules": []}}}),
+        (POLICY, {"spec": {"matchConstraints": {"resourceRules": [OTHER_RULE]}}}),
     ],
 )
 async def test_what_somebody_changed_is_put_right(
@@ -143,7 +162,7 @@ async def test_what_somebody_changed_is_put_right(
     with_policies.client().patch(path, dict(patch))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - JSON
     await block.install()
     assert map_at(with_policies.client().get(path), "spec") == before
-    assert await block.in_force()
+    await await_force(block)
 
 
 async def test_before_kubernetes_1_30_the_role_is_emptied_and_stays_so(
@@ -190,9 +209,49 @@ async def test_an_account_that_may_not_grant_is_never_refused_and_leaves_the_rul
     admin.patch(ROLE, {"rules": rule})
 
 
-def test_the_expression_names_the_signer_and_the_group() -> None:
-    assert f"'{IN_TREE_SIGNER}'" in EXPRESSION
-    assert "'system:bootstrappers' in request.userInfo.groups" in EXPRESSION
+REQUESTERS: Mapping[str, tuple[str, ...] | None] = {
+    "system:bootstrap:abcdef": (*BOOTSTRAPPERS, "system:authenticated"),
+    "system:bootstrap:fedcba": (BOOTSTRAPPERS[0],),
+    "a person in the group": ("system:masters", BOOTSTRAPPERS[0]),
+    "system:node:n": ("system:nodes", "system:authenticated"),
+    "system:serviceaccount:kube-system:c": ("system:serviceaccounts", "system:authenticated"),
+    "admin": ("system:masters", "system:authenticated"),
+    "system:anonymous": ("system:unauthenticated",),
+    "of a name alike": (BOOTSTRAPPERS[1], "system:bootstrapper", "System:Bootstrappers", " system:bootstrappers"),
+    "without groups": (),
+    "without the field": None,
+}
+"""Every kind of user of an API server, and the groups with which it comes; the first three are refused."""
+SIGNERS = (
+    "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
+    "kubernetes.io/kubelet-serving",
+    "kubernetes.io/kube-apiserver-client",
+    "kubernetes.io/legacy-unknown",
+    f"{IN_TREE_SIGNER}-tpm",
+)
+
+
+def admission(user: str, *, dry_run: bool | None) -> JsonObject:
+    """Make ``request`` as an API server does: what is empty is left out."""
+    groups = REQUESTERS[user]
+    info: JsonObject = {"username": user, "uid": "", **({} if groups is None else {"groups": [*groups]})}
+    return {"operation": "CREATE", "userInfo": info, **({} if dry_run is None else {"dryRun": dry_run})}
+
+
+def filed(signer: str, metadata: JsonObject) -> JsonObject:
+    return {"metadata": metadata, "spec": {"signerName": signer, "usages": ["client auth"], "request": ""}}
+
+
+@pytest.mark.parametrize("metadata", [{"name": "csr-1"}, {"generateName": "csr-"}, {"name": CHECK_NAME}])
+@pytest.mark.parametrize("dry_run", [None, False, True])
+@pytest.mark.parametrize("user", REQUESTERS)
+def test_the_expression_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody_anything_else_but_the_check(
+    user: str, dry_run: bool | None, metadata: JsonObject
+) -> None:
+    request = admission(user, dry_run=dry_run)
+    refused = BOOTSTRAPPERS[0] in (REQUESTERS[user] or ()) or (dry_run is True and metadata == {"name": CHECK_NAME})
+    assert admits(EXPRESSION, filed(IN_TREE_SIGNER, metadata), request) is not refused
+    assert all(admits(EXPRESSION, filed(signer, metadata), request) for signer in SIGNERS)
 
 
 def test_a_role_of_another_name_is_what_its_rules_say() -> None:

@@ -25,7 +25,8 @@ BINDINGS: Final = f"{GROUP}/validatingadmissionpolicybindings"
 _EXPRESSION: Final = re.compile(
     r"object\.spec\.signerName != '(?P<signer>[^']+)' \|\| !\("
     r"\(has\(request\.userInfo\.groups\) && '(?P<group>[^']+)' in request\.userInfo\.groups\)"
-    r" \|\| \(has\(request\.dryRun\) && request\.dryRun && object\.metadata\.name == '(?P<name>[^']+)'\)\)"
+    r" \|\| \(has\(request\.dryRun\) && request\.dryRun"
+    r" && has\(object\.metadata\.name\) && object\.metadata\.name == '(?P<name>[^']+)'\)\)"
 )
 
 

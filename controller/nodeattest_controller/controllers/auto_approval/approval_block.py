@@ -44,9 +44,13 @@ CHECK_NAME: Final = "nodeattest-admission-check"
 EXPRESSION: Final = (
     f"object.spec.signerName != '{IN_TREE_SIGNER}' || !("
     f"(has(request.userInfo.groups) && '{BOOTSTRAP_GROUP}' in request.userInfo.groups)"
-    f" || (has(request.dryRun) && request.dryRun && object.metadata.name == '{CHECK_NAME}'))"
+    f" || (has(request.dryRun) && request.dryRun"
+    f" && has(object.metadata.name) && object.metadata.name == '{CHECK_NAME}'))"
 )
-"""The check has a clause in the same expression: its refusal proves that this expression is evaluated."""
+"""The check has a clause in the same expression: its refusal proves that this expression is evaluated.
+
+An object that asks for a generated name has none yet; what cannot be evaluated is refused (``failurePolicy``).
+"""
 _ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _POLICIES: Final = "validatingadmissionpolicies"
 _BINDINGS: Final = "validatingadmissionpolicybindings"
