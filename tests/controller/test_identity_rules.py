@@ -133,6 +133,26 @@ def test_a_node_that_has_joined_is_not_kept_from_its_name_by_what_another_machin
         assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
 
 
+def test_a_node_that_has_joined_keeps_its_name_while_its_machine_has_lost_its_status() -> None:
+    """As after ``clusterctl move``: no nodeRef, no addresses, and another guest claims the name."""
+    mine = make_member(name="another-name")
+    known = bound(mine)
+    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
+    around = NameContext(claimants=[liar], holders=[known])
+    check_node_name(make_request(username="system:node:node-0"), mine, around, None)
+    refusals = [
+        (make_request(), mine, around),  # a token
+        (make_request(username="system:node:node-0"), mine, NameContext(claimants=[], holders=[])),
+        (make_request(username="system:node:node-0"), mine, replace(around, holders=[replace(known, issued=())])),
+        (make_request(username="system:node:node-0"), liar, replace(around, claimants=[liar, mine])),
+        (make_request(username="system:node:node-0"), replace(mine, kind="MachinePool"), around),
+        (make_request(username="system:node:node-0"), replace(mine, node_ref_name=NodeName("n")), around),
+    ]
+    for request, member, context in refusals:
+        with pytest.raises(Denied):
+            check_node_name(request, member, context, None)
+
+
 def test_a_machines_own_claim_does_not_count_against_it() -> None:
     check_node_name(make_request(), make_member(), NameContext(claimants=[make_member()], holders=()), None)
 

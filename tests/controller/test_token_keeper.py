@@ -6,13 +6,14 @@ import asyncio
 import base64
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Final, cast
 
 import pytest
+from standing_kit import certificate
 
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
@@ -21,8 +22,14 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     OWNER_ANNOTATION,
     Owner,
 )
-from nodeattest_controller.controllers.bootstrap_token.reconciler import BATCH, BootstrapTokenReconciler, in_batches
+from nodeattest_controller.controllers.bootstrap_token.reconciler import (
+    BATCH,
+    CONFIRM_LOST,
+    BootstrapTokenReconciler,
+    in_batches,
+)
 from nodeattest_controller.manifests import crds
+from nodeattest_controller.model.attestation import new_attestation, render_attestation
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -129,6 +136,13 @@ class Scene:
     def register(self, name: str) -> None:
         path = f"{CAPI}/namespaces/{self.namespace}/machines/{name}/status"
         self.admin.patch(path, {"status": {"nodeRef": {"name": name, "uid": "u"}}})
+
+    def remember(self, name: str, owner_uid: str = "") -> None:
+        """Write down that the machine has a certificate."""
+        [member] = self.management.inventory.members(self.key, f"x://{name}")
+        known = replace(new_attestation(member), issued=(certificate(),))
+        document = render_attestation(known, replace(member, uid=owner_uid or member.uid), "signer")
+        self.management.inventory.put_ledger(f"{self.namespace}/{known.name}", document)
 
     def rename(self, name: str, token: str) -> None:
         path = f"/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/{self.namespace}/kubeadmconfigs/{name}"
@@ -342,6 +356,55 @@ async def test_objects_that_disappear_in_a_move_cost_no_token_its_life(plane: Co
         assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
 
 
+@pytest.mark.parametrize("left_over", ["a token", "none"])
+async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_status(
+    plane: ControlPlane, left_over: str
+) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        keeper = scene.keeper()
+        await scene.look(keeper)
+        scene.remember("m")
+        if left_over == "none":
+            scene.admin.delete(path_of(token))
+        await scene.look(keeper)
+        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
+        assert scene.told.losses == []
+        if left_over == "a token":
+            assert near(left(scene, token), GRACE)
+            assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
+
+
+async def test_a_predecessors_ledger_settles_no_machine(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        scene.remember("m", owner_uid="former")
+        await scene.look()
+        assert near(left(scene, token), LIFETIME)
+
+
+async def test_a_machine_whose_node_ref_comes_back_soon_after_a_move_is_not_told_to_be_deleted(
+    plane: ControlPlane,
+) -> None:
+    """A node that joined before the policy has no ledger, and its token is long gone."""
+    async with staged(plane) as scene:
+        token = scene.token()
+        scene.machine("m", token)
+        scene.admin.delete(path_of(token))
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        keeper = scene.keeper()
+        await scene.look(keeper, times=5)
+        scene.register("m")
+        inventory = scene.management.inventory
+        await scene.sees(lambda: any(member.node_ref_name for member in inventory.members(scene.key, "x://m")))
+        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
+        assert scene.told.losses == []
+
+
 async def test_the_token_of_a_machine_that_had_the_name_before_is_deleted(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         former, mine = scene.token(), scene.token()
@@ -367,7 +430,9 @@ async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane)
         scene.machine("odd", "no token")
         await scene.sees(lambda: len(scene.names("machines")) == 4)
         before = [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)]
-        await scene.look(scene.keeper(), times=3)
+        keeper = scene.keeper()
+        await scene.look(keeper, times=3)
+        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
         assert [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)] == before
         assert scene.told.writes == []
         assert set(scene.told.losses) == {"Machine/past", "Machine/odd"}
@@ -381,9 +446,9 @@ async def test_a_token_that_somebody_deleted_is_told_of_and_not_made_again(plane
         keeper = scene.keeper()
         await scene.look(keeper)
         scene.admin.delete(path_of(token))
-        await scene.look(keeper)
+        await scene.look(keeper, times=3)
         assert scene.told.losses == []
-        await scene.look(keeper)
+        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
         assert scene.told.losses == ["Machine/m"]
         assert not is_there(scene, token)
 

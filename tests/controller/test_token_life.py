@@ -166,9 +166,15 @@ def test_a_machine_needs_its_token_until_its_node_has_registered_with_a_provider
     assert (owner.settled, owner.key, owner.config is not None) == (settled, "Machine/m", True)
 
 
+def test_a_machine_that_the_ledger_has_joined_needs_no_token_though_its_status_is_gone() -> None:
+    machine: JsonObject = {**MACHINE, "spec": {**mapping(MACHINE, "spec"), "providerID": "x"}}
+    assert token_owner(machine, "Machine", attested=True).settled
+
+
 def test_a_pool_needs_its_token_as_long_as_it_stands() -> None:
     pool: JsonObject = {"metadata": {}, "spec": {"providerID": "x"}, "status": NODE}
     assert not token_owner(pool, "MachinePool").settled
+    assert not token_owner(pool, "MachinePool", attested=True).settled
 
 
 def test_a_configuration_of_another_kind_is_none() -> None:

@@ -113,6 +113,14 @@ class Attestation:
         """Return the entries of one purpose, oldest first; each purpose is counted apart."""
         return tuple(entry for entry in self.issued if entry.purpose is purpose)
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether the machine got a client certificate, and no operator has reset it since.
+
+        A Machine's ``nodeRef`` says the same later, and not at all for a while after ``clusterctl move``.
+        """
+        return bool(self.of_purpose(Purpose.CLIENT))
+
     def entry_for(self, spki: str, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
         """Return the certificate issued for a key and a purpose."""
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.spki == spki), None)

@@ -14,7 +14,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.names import NodeName
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
@@ -110,10 +110,12 @@ def check_node_name(request: NodeRequest, member: MachineView, around: NameConte
     """Rule 2: the requested name is this Machine's, and no other Machine's too.
 
     A nodeRef, and the name in a record, beat claims by addresses, which a guest can invent: they take no renewal from a
-    node that has joined, and no join from a machine that an operator named.
+    node that has joined, and no join from a machine that an operator named. So does the name that the ledger bound,
+    where the node itself asks and the Machine has no nodeRef: ``clusterctl move`` drops nodeRef and addresses.
     """
     allowed = allowed_node_names(member, proven)
-    if request.csr.node_name not in allowed:
+    bound = request.is_renewal and _lost_node_ref(member) and any(_holds(holder, member) for holder in around.holders)
+    if request.csr.node_name not in allowed and not bound:
         raise Denied(
             Reason.NODE_NAME_MISMATCH,
             expected=" or ".join(dict.fromkeys(allowed)) or "a name that the provider proves (pool instance)",
@@ -121,7 +123,7 @@ def check_node_name(request: NodeRequest, member: MachineView, around: NameConte
             remedy="let the node use its own Machine's name",
         )
     others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
-    if member.node_ref_name or member.given_name:
+    if member.node_ref_name or member.given_name or bound:
         others = [other for other in others if other.node_ref_name or other.given_name]
     if others:
         raise Denied(
@@ -130,6 +132,15 @@ def check_node_name(request: NodeRequest, member: MachineView, around: NameConte
             got=", ".join(sorted({other.name for other in others} | {member.name})),
             remedy="give each Machine its own host name",
         )
+
+
+def _lost_node_ref(member: MachineView) -> bool:
+    """Tell whether a Machine that may have joined has no nodeRef; pools' instances and records never need one."""
+    return member.node_ref_name is None and member.given_name is None and not member.is_pool_instance
+
+
+def _holds(holder: Attestation, member: MachineView) -> bool:
+    return holder.provider_id == member.provider_id and holder.has_joined
 
 
 def check_no_hijack(member: MachineView, around: NameContext, node: JsonObject | None) -> None:
@@ -184,7 +195,7 @@ def check_binding(
         raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
     if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
         return
-    joined = ledger.of_purpose(Purpose.CLIENT)
+    joined = ledger.has_joined
     if member.node_ref_name and not joined and not ledger.was_reset:
         raise _unattested("a Machine with a nodeRef and no ledger entry", "re-create the Machine")
     if not secure and joined:
@@ -202,7 +213,7 @@ def check_takeover(request: NodeRequest, ledger: Attestation, node: JsonObject |
     A nodeRef says that a Machine has a node (``check_binding``), but nobody writes one for a MachineRecord, and for a
     Machine Cluster API does so some time after the node joined. The Node itself, read live, is there from the first.
     """
-    if request.is_renewal or node is None or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
+    if request.is_renewal or node is None or ledger.has_joined or ledger.was_reset:
         return
     raise _unattested(
         f"Node {request.csr.node_name} stands, and no ledger entry", "delete the Node if nothing runs there any more"
@@ -217,7 +228,7 @@ def check_adoption(request: NodeRequest, member: MachineView, ledger: Attestatio
     record names it and the Node has the record's provider ID; the name was compared by rule 2. 2. That Node stands in
     the cluster, and rule 3 has compared its provider ID.
     """
-    if not request.is_renewal or ledger.of_purpose(Purpose.CLIENT) or ledger.was_reset:
+    if not request.is_renewal or ledger.has_joined or ledger.was_reset:
         return
     if member.given_name is not None and member.node_ref_name is None:  # 1
         if node is not None and text(node, "spec", "providerID") == member.provider_id:

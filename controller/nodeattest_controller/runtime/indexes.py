@@ -132,6 +132,11 @@ class Inventory:
         """Return the ledger of one machine."""
         return next(iter(self._ledgers.find((cluster, "id", provider_id))), None)
 
+    def own_ledger(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
+        """Return the ledger of one machine, unless it is a predecessor's that is about to be collected."""
+        ledger = self.ledger(cluster, provider_id)
+        return ledger if ledger is not None and ledger.owner_uid in self.owners(cluster, provider_id) else None
+
     def ledgers_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
         """Return the ledgers of a cluster that bound this node name."""
         return self._ledgers.find((cluster, "name", node_name))

@@ -46,6 +46,9 @@ BATCH: Final = 200
 """Owners that are processed before other tasks may run."""
 CONFIRM_AFTER: Final = 10.0
 """Seconds until a second run confirms that the owner of a token is gone."""
+CONFIRM_LOST: Final = timedelta(minutes=5)
+"""How long a machine's token is not found before that is reported: the provider names a token before it makes it, and
+after ``clusterctl move`` a node that joined before the policy has no nodeRef until Cluster API has found it again."""
 
 
 class Recorder(Protocol):
@@ -122,9 +125,10 @@ class BootstrapTokenReconciler:
         self._most = most
         self._gone: set[str] = set()
         """Tokens whose owners the last run did not find: a second run confirms it, for the cache may be filling."""
-        self._missed: set[str] = set()
-        """UIDs of machines whose tokens the last run did not find: the provider names a token before it makes it."""
-        self._missing: set[str] = set()
+        self._missed: dict[str, datetime] = {}
+        """Since when each run has not found the token of a machine, by UID."""
+        self._missing: dict[str, datetime] = {}
+        """The same, of the run that is under way."""
 
     async def reconcile(self, cluster: JsonObject, now: datetime) -> float | None:
         """Do what is due; returns the seconds until the next run where it must come soon.
@@ -135,7 +139,7 @@ class BootstrapTokenReconciler:
         view = TokenSnapshot(
             cluster, now, tokens, others, {owner.key: owner for owner in self._owners()}, _by_owner(tokens)
         )
-        self._missed, self._missing = self._missing, set()
+        self._missed, self._missing = self._missing, {}
         async for owner in in_batches(view.owners.values()):
             if owner.paused:
                 continue
@@ -162,9 +166,16 @@ class BootstrapTokenReconciler:
         return found, frozenset(others)
 
     def _owners(self) -> Sequence[Owner]:
-        machines = [token_owner(one, "Machine") for one in self._management.objects_of(self._key, "machines")]
+        machines = [
+            token_owner(one, "Machine", attested=self._has_joined(text(one, "spec", "providerID")))
+            for one in self._management.objects_of(self._key, "machines")
+        ]
         pools = [token_owner(one, "MachinePool") for one in self._management.objects_of(self._key, "machinepools")]
         return [*machines, *pools]
+
+    def _has_joined(self, provider_id: str) -> bool:
+        ledger = self._management.inventory.own_ledger(self._key, provider_id) if provider_id else None
+        return ledger is not None and ledger.has_joined
 
     # Needed
 
@@ -175,7 +186,7 @@ class BootstrapTokenReconciler:
         own = next((one for one in held if _is(one, record)), None)
         if owner.kind == "Machine" and own is not None and renewal(own, record, view.now) is None:
             if own.is_past(view.now):
-                self._lost(owner)
+                self._lost(owner, view.now)
             return  # a Machine's token does not change, and this one is good for long enough
         config = await self._config(owner)
         if config is None:
@@ -186,16 +197,16 @@ class BootstrapTokenReconciler:
                 await self._delete(former, owner.key)  # of a Machine that had the name before
         if named is None or named.is_past(view.now):
             if _named_id(config) not in {"", *view.others}:
-                self._lost(owner)
+                self._lost(owner, view.now)
             return
         until = renewal(named, record, view.now)
         if until is not None:
             await self._write(named, record, until, "renewed")
 
-    def _lost(self, owner: Owner) -> None:
-        """Report a token that two runs did not find. None is made: its deletion may have been intended."""
-        self._missing.add(owner.uid)
-        if owner.uid in self._missed:
+    def _lost(self, owner: Owner, now: datetime) -> None:
+        """Report a token that was not found for a while. None is made: its deletion may have been intended."""
+        since = self._missing[owner.uid] = self._missed.get(owner.uid, now)
+        if now - since >= CONFIRM_LOST:
             self._recorder.lost(owner)
 
     async def _config(self, owner: Owner) -> JsonObject | None:

@@ -322,11 +322,7 @@ class NodeAttestedReconciler:
         return members[0]
 
     def _ledger(self, member: MachineView) -> Attestation | None:
-        """Return a machine's ledger, unless it is a predecessor's that is about to be collected."""
-        inventory = self._deps.management.inventory
-        ledger = inventory.ledger(self._key, member.provider_id)
-        owners = inventory.owners(self._key, member.provider_id)
-        return ledger if ledger is not None and ledger.owner_uid in owners else None
+        return self._deps.management.inventory.own_ledger(self._key, member.provider_id)
 
     def _condition_of(self, member: MachineView, ledger: Attestation | None) -> Condition:
         return condition_of_machine(member, ledger, self._deps.now(), self._pending.claims(member.provider_id))
