@@ -105,16 +105,12 @@ class PeriodicReconciler:
                 continue
             share = self._config.share * (self._clock() - started)
             await self._rest(max(min(self._config.min_interval, delay), share))
-            try:
-                await asyncio.wait_for(self._wake.wait(), delay)
-            except TimeoutError:
-                continue
+            await _wait(self._wake, delay)
 
     async def _rest(self, seconds: float) -> None:
         """Wait so long, or for ``urgent`` seconds where it is urgent."""
         await asyncio.sleep(min(self._config.urgent, seconds))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._urgent.wait(), max(0.0, seconds - self._config.urgent))
+        await _wait(self._urgent, max(0.0, seconds - self._config.urgent))
 
     async def _attempt(self) -> float:
         """Run once; returns the delay before the next run."""
@@ -127,3 +123,13 @@ class PeriodicReconciler:
             return delay
         self._failures = 0
         return self._config.period if again_after is None else again_after
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most so long.
+
+    Not by ``asyncio.wait_for``, which in Python 3.11 loses a cancellation that comes with the event.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

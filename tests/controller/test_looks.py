@@ -55,6 +55,23 @@ def looks_of(looker: Seen) -> PeriodicReconciler:
     return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_cancellation_that_comes_with_a_change_ends_it(turns: int) -> None:
+    looker = Seen([])
+    config = ResyncConfig(spread=0, period=30, min_interval=0, urgent=0, share=0)
+    reconciler = PeriodicReconciler(looker, config, random=lambda: 0.5)
+    task = asyncio.create_task(reconciler.run())
+    await looker.done.wait()
+    for _turn in range(50):
+        await asyncio.sleep(0)
+    reconciler.changed()
+    for _turn in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _pending = await asyncio.wait({task}, timeout=5)
+    assert done == {task}
+
+
 async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
     looker = Seen([REFUSED, REFUSED, REFUSED, REFUSED, True, REFUSED])
     await go(looks_of(looker), looker.done)
