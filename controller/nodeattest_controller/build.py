@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
-from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.controllers.bootstrap_signer.controller import TokenPairController, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
 from nodeattest_controller.controllers.csr.controller import CSRController
@@ -145,16 +144,14 @@ def _controllers(
     """Build the controllers of each cluster, and those that run once."""
     settings, events, metrics = shared.settings, shared.events, shared.metrics
     management, guard = shared.management, shared.guard
-    auto_approval = AutoApprovalController(
-        management,
-        StatusReporter(management, events=events, metrics=metrics, now=_now),
-        ownership=shared.ownership,
-        enabled=settings.enabled("hardening"),
-        now=_now,
+    auto_approval = (
+        [AutoApprovalController(management, guard=guard, events=events, metrics=metrics, now=_now)]
+        if settings.enabled("hardening")
+        else []
     )
     deps = NodeAttestedDeps(management=management, guard=guard, metrics=metrics, now=_now, clock=time.monotonic)
     node_attested = [NodeAttestedController(deps, events=events)] if settings.enabled("standing") else []
-    in_clusters: list[ClusterController] = [auto_approval, *node_attested]
+    in_clusters: list[ClusterController] = [*auto_approval, *node_attested]
     everywhere: dict[str, Callable[[], Awaitable[None]]] = {}
     keys = ChallengeKeys(
         management.client,
@@ -164,7 +161,7 @@ def _controllers(
     )
     everywhere["challenge-keys"] = keys.run
     if _purposes(settings):
-        csr = _csr_controller(shared, keys, verifiers, observers=(auto_approval, *node_attested))
+        csr = _csr_controller(shared, keys, verifiers, observers=(*auto_approval, *node_attested))
         in_clusters.insert(0, csr)
         everywhere["csr"] = csr.run
         everywhere["policy-status"] = _policy_status(shared).run

@@ -13,6 +13,7 @@ import copy
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
@@ -39,11 +40,14 @@ class FakeApi(ApiClient):
         """By the path of each."""
         self.documents: dict[str, JsonObject] = {}
         """What is no object, by path: discovery."""
+        self.answers: dict[str, Callable[[JsonObject], JsonObject]] = {}
+        """What a POST returns instead of creating an object, by path: reviews, dry runs. May raise an ``ApiError``."""
         self.calls: list[tuple[str, str]] = []
         self.on_call: Callable[[str, str], Awaitable[None]] | None = None
         self.closed = False
-        self._versions = itertools.count(1)
-        self._version = 0
+        self._versions = itertools.count(2)
+        self._version = 1
+        """Of an empty server; its first object has a later one, so that a watch from an empty list shows it."""
         self._log: list[tuple[int, str, WatchType, JsonObject]] = []
         self._changed = asyncio.Event()
 
@@ -74,7 +78,7 @@ class FakeApi(ApiClient):
         await self._call("GET", path)
         if path in self.documents:
             return copy.deepcopy(self.documents[path])
-        found = self.objects.get(path)
+        found = self.objects.get(unquote(path))
         if found is not None:
             return copy.deepcopy(found)
         if query is not None and "limit" in query:
@@ -88,7 +92,9 @@ class FakeApi(ApiClient):
 
     async def create(self, path: str, body: JsonObject) -> JsonObject:
         await self._call("POST", path)
-        at = f"{path}/{dig_text(body, 'metadata', 'name')}"
+        if path in self.answers:
+            return self.answers[path](body)
+        at = f"{unquote(path)}/{dig_text(body, 'metadata', 'name')}"
         if at in self.objects:
             raise AlreadyExists(409, "AlreadyExists", f"{at} exists")
         return copy.deepcopy(self._store(at, body, WatchType.ADDED))
@@ -120,13 +126,14 @@ class FakeApi(ApiClient):
 
     async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
         await self._call("DELETE", path)
-        found = self.objects.get(path)
+        at = unquote(path)
+        found = self.objects.get(at)
         if found is None:
             raise _not_found(path)
         for name, wanted in (("uid", uid), ("resourceVersion", resource_version)):
             if wanted is not None and dig_text(found, "metadata", name) != wanted:
                 raise Conflict(409, "Conflict", f"{path}: another {name}")
-        self.remove(path)
+        self.remove(at)
 
     async def pages(
         self,
@@ -216,12 +223,13 @@ class FakeApi(ApiClient):
         found: list[JsonValue] = [
             copy.deepcopy(obj) for at, obj in self.objects.items() if _is_in(at, path) and _selected(obj, query)
         ]
-        return {"kind": "List", "metadata": {"resourceVersion": str(self._version or 1)}, "items": found}
+        return {"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": found}
 
 
 def _object_path(path: str) -> str:
-    head, _, last = path.rpartition("/")
-    return head if last in SUBRESOURCES else path
+    """Return the path under which the object is stored: as its names are, unquoted."""
+    head, _, last = unquote(path).rpartition("/")
+    return head if last in SUBRESOURCES else f"{head}/{last}"
 
 
 def _is_in(path: str, collection: str) -> bool:

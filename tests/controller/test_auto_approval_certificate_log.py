@@ -47,8 +47,8 @@ class Watched:
             Inventory(),
             now=lambda: datetime.now(UTC) + timedelta(seconds=self.skipped),
             clock=lambda: loop.time() + self.skipped,
-            wake=self.woken.set,
         )
+        self.log.subscribe(self.woken.set)
 
 
 @pytest.fixture

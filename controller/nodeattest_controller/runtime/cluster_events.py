@@ -45,6 +45,10 @@ class ClusterEvents:
         """Log what was done."""
         self._log.info(message, extra=fields(cluster=self.key, **more))
 
+    def debug(self, message: str, **more: object) -> None:
+        """Log what is no trouble yet."""
+        self._log.debug(message, extra=fields(cluster=self.key, **more))
+
     def warn(self, about: Hashable | None, message: str, period: float = PERIOD, /, **more: object) -> bool:
         """Log trouble once in a period, or with None each time; tells whether it was due."""
         due = about is None or self.allow(about, period)

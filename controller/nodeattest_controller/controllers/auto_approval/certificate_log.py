@@ -140,14 +140,12 @@ class CertificateLog:
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
-        wake: Callable[[], None],
     ) -> None:
-        """``wake`` is called when a request was approved or issued."""
         self._key = key
         self._inventory = inventory
         self._now = now
         self._clock = clock
-        self._wake = wake
+        self._subscribers: list[Callable[[], None]] = []
         self._judged: dict[str, tuple[str, bool]] = {}
         """By name of a request that is still there: its UID, and whether its certificate was issued when judged."""
         self._observed_from: datetime | None = None
@@ -165,6 +163,10 @@ class CertificateLog:
             max_bytes=MAX_BYTES,
             clock=clock,
         )
+
+    def subscribe(self, subscriber: Callable[[], None]) -> None:
+        """Have a subscriber notified of requests that were approved or issued."""
+        self._subscribers.append(subscriber)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -215,7 +217,8 @@ class CertificateLog:
         if value is None:
             self._judged.pop(name, None)
         elif flag(value, "approved"):
-            self._wake()
+            for subscriber in self._subscribers:
+                subscriber()
 
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:

@@ -1,6 +1,6 @@
 """Watches ClusterRoles and ClusterRoleBindings of a workload cluster, so that a new permission is seen within seconds.
 
-Promises: of each object is kept only whether it matters; a change that does calls ``on_grant`` at once.
+Promises: of each object is kept only whether it matters; subscribers are notified at once of a change that does.
 Leaves to others: what is granted to whom, which is read anew (``rbac_audit``).
 """
 
@@ -33,8 +33,8 @@ MAX_SILENCE: Final = 300.0
 class RBACWatch:
     """The two watches of one cluster."""
 
-    def __init__(self, client: ApiClient, *, on_grant: Callable[[], None]) -> None:
-        self._on_grant = on_grant
+    def __init__(self, client: ApiClient) -> None:
+        self._subscribers: list[Callable[[], None]] = []
         kinds = {"clusterroles": _role, "clusterrolebindings": _binding}
         self._reflectors = [
             Reflector(
@@ -48,6 +48,10 @@ class RBACWatch:
             for resource, keep in kinds.items()
         ]
 
+    def subscribe(self, subscriber: Callable[[], None]) -> None:
+        """Have a subscriber notified of permissions that appear."""
+        self._subscribers.append(subscriber)
+
     def trouble(self) -> str:
         """Say what keeps one of the two from being followed; empty while nothing does."""
         return next((found for one in self._reflectors if (found := trouble_of(one))), "")
@@ -60,7 +64,8 @@ class RBACWatch:
 
     def _changed(self, _name: str, value: JsonObject | None) -> None:
         if value is not None and flag(value, "matters"):
-            self._on_grant()
+            for subscriber in self._subscribers:
+                subscriber()
 
 
 def trouble_of(reflector: Reflector) -> str:

@@ -10,8 +10,7 @@ Leaves to others: facts (``rbac_audit``, ``certificate_log``), decisions (``deci
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -40,11 +39,10 @@ from nodeattest_controller.controllers.auto_approval.decide import (
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant, SubjectKind
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.rbac_watch import RBACWatch
-from nodeattest_controller.controllers.auto_approval.status import MANAGEMENT_REMEDY, REMEDY, StatusReporter
-from nodeattest_controller.logs import fields
-from nodeattest_controller.model.objects import condition, items, mapping, moment, text, text_map
+from nodeattest_controller.controllers.auto_approval.status import REMEDY, StatusReporter
+from nodeattest_controller.model.objects import condition, items, moment, text, text_map
 from nodeattest_controller.model.policy import selects
-from nodeattest_controller.runtime.guard import Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound, Unreachable
@@ -53,13 +51,14 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["AutoApprovalReconciler"]
 
-_LOG: Final = logging.getLogger(__name__)
 _ATTEMPTS: Final = 4
 """Audits in one run: one after each of two deletions, and two for an API server whose caches lag."""
 _RECHECK: Final = 10.0
 """Seconds until the next audit while something is awaited that no watch shows."""
 _REPORT_AFTER: Final = 3
 """Failures in a row after which the condition becomes Unknown; a short outage does not change it."""
+_REMOVAL_LIMIT: Final = 5.0
+"""Seconds for removing the block when a cluster is disconnected."""
 _SETTLE: Final = 1.0
 """Seconds to wait after a deletion: API servers authorize from caches."""
 _EARLIER: Final = 600
@@ -80,21 +79,21 @@ class AutoApprovalReconciler:
         management: ManagementCache,
         report: StatusReporter,
         *,
-        ownership: Ownership,
+        guard: ClusterGuard,
         now: Callable[[], datetime],
         clock: Callable[[], float],
-        hurry: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.key = key
         self._management = management
         self._report = report
-        self._ownership = ownership
+        self._guard = guard
         self._now = now
-        self._hurry = hurry
+        self._sleep = sleep
         self._rbac_audit = RBACAudit(key, client, management.inventory, now=now, clock=clock)
         self._block = ApprovalBlock(client)
-        self._rbac = RBACWatch(client, on_grant=self._on_grant)
-        self._certificates = CertificateLog(key, client, management.inventory, now=now, clock=clock, wake=hurry)
+        self._rbac = RBACWatch(client)
+        self._certificates = CertificateLog(key, client, management.inventory, now=now, clock=clock)
         self._open_seen = False
         """Whether a watch has shown a permission that no audit has covered yet."""
         self._was_closed: bool | None = None
@@ -104,6 +103,12 @@ class AutoApprovalReconciler:
         self._was_audit = False
         self._nodes: Mapping[str, datetime | None] | None = None
         """When each Node was created, as far as they were counted."""
+        self._rbac.subscribe(self._grant_appeared)
+
+    def subscribe(self, hurry: Callable[[], None]) -> None:
+        """Have a subscriber notified of permissions and certificates that a watch shows: they need an audit at once."""
+        self._rbac.subscribe(hurry)
+        self._certificates.subscribe(hurry)
 
     def watches(self) -> list[Coroutine[object, object, None]]:
         """Return the watches, to be run beside the periodic audits."""
@@ -116,21 +121,23 @@ class AutoApprovalReconciler:
         cluster = self._management.cluster(self.key)
         return cluster is not None and not is_initialized(cluster)
 
-    def is_left(self) -> bool:
-        """Return whether no policy selects the cluster any more, which this replica owns and nobody deletes."""
-        cluster = self._cluster()
-        return cluster is not None and not self._management.opts_in(cluster)
-
     async def install_block(self) -> bool:
         """Install it where the policy says ``Enforce``; raises ApiError."""
-        if self._cluster() is None or self._enforces() is not True:
+        if not self._guard.may_act(self.key) or self._enforces() is not True:
             return False
         await self._block.install()
         return True
 
     async def remove_block(self) -> None:
-        """Remove it; raises ApiError."""
-        await self._block.remove()
+        """Remove it where no policy selects the cluster any more, which this replica owns and nobody deletes."""
+        cluster = self._guard.active_cluster(self.key)
+        if cluster is None or self._management.opts_in(cluster):
+            return
+        try:
+            async with asyncio.timeout(_REMOVAL_LIMIT):
+                await self._block.remove()
+        except (ApiError, TimeoutError) as error:
+            self._report.block_not_removed(error)
 
     # Audits
 
@@ -138,7 +145,7 @@ class AutoApprovalReconciler:
         """Reconcile; a change, a watch event or the resync period starts the next run."""
         self._restore_state()
         self._review_certificates()
-        cluster = self._cluster()
+        cluster = self._guard.active_cluster(self.key)
         finding = None if cluster is None else await self._reconcile(cluster)
         if finding is not None:
             await self._write_condition(finding)
@@ -152,11 +159,8 @@ class AutoApprovalReconciler:
         """Report a failure: a missing right at once, and at once where a watch has shown a permission."""
         if isinstance(error, _ConditionNotWritten):
             return
-        cluster = self._cluster()
-        level = logging.WARNING if cluster is not None and is_initialized(cluster) else logging.DEBUG
-        _LOG.log(
-            level, "cannot audit automatic approval", extra=fields(cluster=self.key, error=str(error), delay=delay)
-        )
+        cluster = self._guard.active_cluster(self.key)
+        self._report.not_audited(error, delay, initialized=cluster is not None and is_initialized(cluster))
         self._review_certificates()
         if cluster is None:
             return
@@ -168,16 +172,8 @@ class AutoApprovalReconciler:
             elif failures >= _REPORT_AFTER or self._open_seen:
                 await self._write_condition(unverified(f"the cluster does not answer: {error}"))
 
-    def _on_grant(self) -> None:
+    def _grant_appeared(self) -> None:
         self._open_seen = True
-        self._hurry()
-
-    def _cluster(self) -> JsonObject | None:
-        """Return the Cluster if it may be acted for now."""
-        cluster = self._management.cluster(self.key) if self._ownership.owns(self.key) else None
-        if cluster is None or self._management.is_paused(cluster):
-            return None
-        return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
 
     async def _reconcile(self, cluster: JsonObject) -> Finding | None:
         enforce = self._enforces()
@@ -208,7 +204,7 @@ class AutoApprovalReconciler:
         finding: Finding | None = None
         for look in range(_ATTEMPTS):
             if look:
-                await asyncio.sleep(_SETTLE)
+                await self._sleep(_SETTLE)
             enforce = self._enforces()
             if enforce is None:
                 return None
@@ -218,7 +214,7 @@ class AutoApprovalReconciler:
             facts, doubt = await self._facts(refused, enforce=enforce)
             decision = decide(replace(facts, unverified=doubt))
             finding = decision.finding
-            if decision.remove and self._cluster() is not None and self._enforces() is True:
+            if decision.remove and self._guard.may_act(self.key) and self._enforces() is True:
                 await self._remove(decision.remove, finding)
             elif finding.reason is not ApprovalReason.FOREIGN_AUTHORIZER:
                 break  # a foreign authorizer is reported only if a second audit shows it: caches may lag
@@ -268,7 +264,7 @@ class AutoApprovalReconciler:
             for grant in grants:
                 with suppress(NotFound, Conflict):  # changed meanwhile: the next audit sees the present state
                     await self._rbac_audit.remove(grant)
-                    self._report.removed(self.key, grant)
+                    self._report.removed(grant)
         finally:
             if finding.reason not in CLOSED_REASONS and self._said_closed():
                 await self._write_condition(finding)
@@ -300,7 +296,7 @@ class AutoApprovalReconciler:
             return
         self._certificates.found.accept(self._reviewed(cluster))
         for issued in self._certificates.review(self._since(), self._nodes):
-            self._report.issued(self.key, issued)
+            self._report.issued(issued)
 
     def _since(self) -> datetime:
         """Return from when on in-tree approval is a violation: policy, Cluster, end of Audit, operator's review."""
@@ -348,13 +344,9 @@ class AutoApprovalReconciler:
         if certificates and self._enforces() is True:
             finding = with_certificates(finding, str(certificates))
         try:
-            await self._report.tell(self.key, finding)
+            await self._report.tell(finding)
         except ApiError as error:
-            remedy = MANAGEMENT_REMEDY if isinstance(error, Forbidden) else ""
-            _LOG.warning(
-                "cannot write the Cluster's condition",
-                extra=fields(cluster=self.key, error=str(error), finding=finding.reason, remedy=remedy),
-            )
+            self._report.not_written(error, finding)
             raise _ConditionNotWritten(error.status, error.reason, error.message) from error
 
 

@@ -1,4 +1,4 @@
-"""Reports automatic approval: a condition on the Cluster, an Event when it changes, metrics and logs.
+"""Reports automatic approval in one cluster: a condition on the Cluster, an Event when it changes, metrics and logs.
 
 Promises: an unchanged condition is not written again; one that cannot be written raises ApiError and is written by the
 next run. Leaves to others: the content (``decide``).
@@ -6,7 +6,6 @@ next run. Leaves to others: the content (``decide``).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -14,21 +13,18 @@ from typing import Final
 from nodeattest_controller.controllers.auto_approval.certificate_log import IssuedInTree
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION, RUNBOOK, ApprovalReason, Finding
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant
-from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.objects import condition, items, text
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_kube import paths
-from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.client import ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "StatusReporter"]
 
-_LOG: Final = logging.getLogger(__name__)
 REMEDY: Final = (
     "apply manifests/workload-hardening in the workload cluster, or disable hardening with --controllers and close "
     "automatic approval yourself"
@@ -43,22 +39,22 @@ _QUIET: Final = frozenset(
 
 
 class StatusReporter:
-    """Reports on all clusters."""
+    """Reports on one cluster."""
 
     def __init__(
-        self, management: ManagementCache, *, events: EventRecorder, metrics: Metrics, now: Callable[[], datetime]
+        self, management: ManagementCache, *, events: ClusterEvents, metrics: Metrics, now: Callable[[], datetime]
     ) -> None:
         self._management = management
         self._events = events
         self._metrics = metrics
         self._now = now
 
-    async def tell(self, key: ClusterKey, finding: Finding) -> None:
+    async def tell(self, finding: Finding) -> None:
         """Write the condition, and say so where it is another than before; raises ApiError."""
-        cluster = self._management.cluster(key)
+        cluster = self._management.cluster(self._events.key)
         if cluster is None:
             return
-        self._metrics.auto_approval_closed(key, closed=finding.status is ConditionStatus.TRUE)
+        self._metrics.auto_approval_closed(self._events.key, closed=finding.status is ConditionStatus.TRUE)
         before = condition(items(cluster, "status", "conditions"), CONDITION)
         severity = Severity.INFO if finding.reason is ApprovalReason.AUDIT else Severity.WARNING
         made = Condition(CONDITION, finding.status, finding.reason, finding.message, severity)
@@ -67,27 +63,40 @@ class StatusReporter:
             return
         kind = "Normal" if finding.reason in _QUIET else "Warning"
         said = f"{CONDITION} is {finding.status}: {finding.message}"
-        self._events.record(cluster_ref(cluster), kind, f"SideDoors{finding.reason}", said)
-        _LOG.info("automatic approval", extra=fields(cluster=key, reason=finding.reason, message_=finding.message))
+        self._events.event(kind, f"SideDoors{finding.reason}", said)
+        self._events.info("automatic approval", reason=finding.reason, message_=finding.message)
 
-    def removed(self, key: ClusterKey, grant: RoleGrant) -> None:
+    def not_written(self, error: ApiError, finding: Finding) -> None:
+        """Log that the condition could not be written."""
+        remedy = MANAGEMENT_REMEDY if isinstance(error, Forbidden) else ""
+        self._events.warn(
+            None, "cannot write the Cluster's condition", error=str(error), finding=finding.reason, remedy=remedy
+        )
+
+    def not_audited(self, error: ApiError, delay: float, *, initialized: bool) -> None:
+        """Log a failed audit; that a control plane which is coming up does not answer is no trouble."""
+        if initialized:
+            self._events.warn(None, "cannot audit automatic approval", error=str(error), delay=delay)
+        else:
+            self._events.debug("cannot audit automatic approval", error=str(error), delay=delay)
+
+    def block_not_removed(self, error: Exception) -> None:
+        """Log that the block stays in a cluster that no policy selects any more."""
+        self._events.warn(None, f"cannot remove the block of in-tree approvals; see {RUNBOOK}", error=str(error))
+
+    def removed(self, grant: RoleGrant) -> None:
         """Tell of a binding that was deleted."""
         self._metrics.auto_approval_binding_removed(grant.name)
-        _LOG.info("deleted an auto-approving binding", extra=fields(cluster=key, binding=grant.name, role=grant.role))
-        cluster = self._management.cluster(key)
-        if cluster is not None:
-            said = f"deleted ClusterRoleBinding {grant} in the workload cluster"
-            self._events.record(cluster_ref(cluster), "Normal", REMOVED, said)
+        self._events.info("deleted an auto-approving binding", binding=grant.name, role=grant.role)
+        self._events.event("Normal", REMOVED, f"deleted ClusterRoleBinding {grant} in the workload cluster")
 
-    def issued(self, key: ClusterKey, issued: IssuedInTree) -> None:
+    def issued(self, issued: IssuedInTree) -> None:
         """Report a certificate that no attestation covers, with its serial and end."""
         if issued.serial:
-            self._metrics.in_tree_certificate(key)
+            self._metrics.in_tree_certificate(self._events.key)
+        self._events.warn(None, "a certificate was issued past attestation", certificate=str(issued))
         said = f"the in-tree signer's approval was given without attestation: {issued}; see {RUNBOOK}"
-        _LOG.warning("a certificate was issued past attestation", extra=fields(cluster=key, certificate=str(issued)))
-        cluster = self._management.cluster(key)
-        if cluster is not None:
-            self._events.record(cluster_ref(cluster), "Warning", ISSUED, said)
+        self._events.event("Warning", ISSUED, said)
 
 
 def _path(cluster: JsonObject) -> str:

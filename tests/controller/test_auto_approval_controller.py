@@ -1,0 +1,341 @@
+"""Automatic approval, reconciled in process: every reason of the condition, what is deleted, and how a run ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from auto_approval_world import ADMISSION, BINDINGS, CLUSTER_INFO, CSRS, KEY, POLICY, ROLE, ROLES, AutoApprovalWorld
+from builders import make_member
+from management_kit import add_policy, cluster_path, until
+
+from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
+from nodeattest_controller.controllers.auto_approval.permissions import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION
+from nodeattest_controller.controllers.auto_approval.status import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
+from nodeattest_controller.model.objects import items, text_map
+from nodeattest_controller.runtime.csr_observer import CSRIssued
+from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
+
+NO_RIGHT = Forbidden(403, "Forbidden", "may not")
+
+
+def fail(world: AutoApprovalWorld, error: ApiError, *calls: tuple[str, str]) -> None:
+    """Let calls of the workload cluster fail: methods, and what their path starts with."""
+
+    async def on_call(method: str, path: str) -> None:
+        if any(method == wanted and path.startswith(prefix) for wanted, prefix in calls):
+            raise error
+
+    world.workload.on_call = on_call
+
+
+# What the condition says
+
+
+async def test_a_cluster_without_permissions_is_closed() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed", "True")
+    assert POLICY in world.workload.objects
+    assert world.metrics.registry.get_sample_value("nodeattest_side_doors_closed", {"cluster": KEY}) == 1
+
+
+async def test_kubeadms_binding_for_tokens_is_deleted_and_that_for_nodes_stays_while_nodes_need_it() -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    async with world.running():
+        await world.reports("ClosedForBootstrap", "False")
+    assert world.bindings() == {KUBEADM_ROTATION}
+    assert REMOVED in world.events()
+
+
+async def test_a_permission_that_appears_is_closed_and_reported() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        world.bind(KUBEADM_BOOTSTRAP, "nodeclient", "system:bootstrappers:kubeadm:default-node-token")
+        await until(lambda: not world.bindings())
+        await world.reports("Closed")
+    assert "SideDoorsOpen" in world.events()
+
+
+async def test_a_binding_of_others_is_named_and_never_deleted() -> None:
+    world = AutoApprovalWorld()
+    world.bind("ours", "nodeclient", "system:bootstrappers")
+    async with world.running():
+        assert "ours" in await world.reports("ForeignBinding", "False")
+        await world.audited_again()
+    assert world.bindings() == {"ours"}
+
+
+async def test_a_permission_that_no_binding_grants_is_an_authorizers() -> None:
+    world = AutoApprovalWorld()
+    world.allowed.add("nodeclient")
+    async with world.running():
+        assert "--authorization-mode" in await world.reports("ForeignAuthorizer", "False")
+
+
+async def test_an_audit_deletes_nothing_and_blocks_nothing() -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    add_policy(world.api, enforcement="Audit")
+    async with world.running():
+        assert KUBEADM_BOOTSTRAP in await world.reports("Audit", "False")
+        await world.audited_again()
+    assert world.bindings() == {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION}
+    assert POLICY not in world.workload.objects
+
+
+async def test_before_the_control_plane_is_up_the_block_is_installed_and_nothing_deleted() -> None:
+    world = AutoApprovalWorld(initialized=False)
+    world.bind_as_kubeadm()
+    async with world.running():
+        await world.reports("NotInitialized", "Unknown")
+        await until(lambda: POLICY in world.workload.objects)
+        assert KUBEADM_BOOTSTRAP in world.bindings()
+        world.put_cluster()
+        await world.reports("ClosedForBootstrap")
+
+
+async def test_without_cluster_info_kubeadm_may_still_create_its_bindings() -> None:
+    world = AutoApprovalWorld()
+    world.workload.remove(CLUSTER_INFO)
+    async with world.running() as runner:
+        await world.reports("WaitingForClusterInfo", "Unknown")
+        world.workload.put(CLUSTER_INFO, {})
+        runner.changed()
+        await world.reports("Closed")
+
+
+async def test_a_block_that_the_server_does_not_evaluate_is_not_verified() -> None:
+    world = AutoApprovalWorld()
+    world.enforced = False
+    async with world.running():
+        await world.reports("BlockNotVerified", "Unknown")
+
+
+async def test_a_cluster_that_is_older_than_the_record_is_incomplete_until_an_operator_reviews_it() -> None:
+    old: JsonObject = {"creationTimestamp": "2020-01-01T00:00:00Z"}
+    world = AutoApprovalWorld(metadata=old)
+    async with world.running() as runner:
+        await world.reports("RecordIncomplete", "Unknown")
+        reviewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        annotation: JsonObject = {"attestation.cluster.x-k8s.io/in-tree-certificates-reviewed": reviewed}
+        world.put_cluster(metadata={**old, "annotations": annotation})
+        runner.changed()
+        await world.reports("Closed")
+
+
+async def test_what_the_in_tree_signer_issued_without_attestation_takes_precedence() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        approved: JsonObject = {"conditions": [{"type": "Approved"}], "certificate": "bm8gY2VydGlmaWNhdGU="}
+        spec: JsonObject = {"signerName": IN_TREE_SIGNER, "username": "system:bootstrap:abcdef"}
+        world.workload.put(f"{CSRS}/node-csr-1", {"spec": spec, "status": approved})
+        assert "node-csr-1" in await world.reports("CertificatesIssued", "False")
+    assert ISSUED in world.events()
+    assert world.metrics.registry.get_sample_value("nodeattest_in_tree_certificates_total", {"cluster": KEY}) == 1
+
+
+async def test_what_an_earlier_process_found_is_reported_when_its_request_is_gone() -> None:
+    found: JsonObject = {
+        "type": "SideDoorsClosed",
+        "status": "False",
+        "reason": "CertificatesIssued",
+        "message": "n-1 (serial 1f); besides: open",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    world = AutoApprovalWorld(status={"conditions": [found]})
+    async with world.running():
+        await until(lambda: "besides: neither" in str(world.condition()["message"]))
+    assert str(world.condition()["message"]).startswith("n-1 (serial 1f)")
+    assert world.condition()["reason"] == "CertificatesIssued"
+
+
+# What cannot be verified
+
+
+async def test_a_policy_that_cannot_be_used_changes_nothing() -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    add_policy(world.api, "second")
+    async with world.running():
+        assert "nothing is changed" in await world.reports("CannotVerify", "Unknown")
+    assert KUBEADM_BOOTSTRAP in world.bindings()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [("LIST", ROLES), ("GET", CLUSTER_INFO), ("GET", ADMISSION), ("WATCH", BINDINGS), ("WATCH", CSRS)],
+    ids=["roles", "cluster-info", "admission", "watched-bindings", "watched-requests"],
+)
+async def test_a_missing_right_is_reported_at_once_with_its_remedy(call: tuple[str, str]) -> None:
+    world = AutoApprovalWorld()
+    fail(world, NO_RIGHT, call)
+    async with world.running():
+        assert REMEDY in await world.reports("CannotVerify", "Unknown")
+
+
+async def test_a_block_that_may_not_be_installed_is_reported_before_the_control_plane_is_up() -> None:
+    world = AutoApprovalWorld(initialized=False)
+    fail(world, NO_RIGHT, ("GET", ADMISSION))
+    async with world.running():
+        assert REMEDY in await world.reports("CannotVerify", "Unknown")
+
+
+async def test_a_short_outage_changes_no_condition_and_a_longer_one_makes_it_unknown() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        failures = 0
+
+        async def on_call(method: str, path: str) -> None:
+            nonlocal failures
+            if (method, path) == ("GET", ADMISSION):
+                failures += 1
+                if failures < 3:
+                    assert world.condition()["reason"] == "Closed"
+                raise Unreachable("no route")
+
+        world.workload.on_call = on_call
+        assert "no route" in await world.reports("CannotVerify", "Unknown")
+        world.workload.on_call = None
+        await world.reports("Closed")
+    assert failures >= 3
+
+
+async def test_a_control_plane_that_does_not_answer_yet_is_not_initialized() -> None:
+    world = AutoApprovalWorld(initialized=False)
+    fail(world, Unreachable("booting"), ("GET", ADMISSION))
+    async with world.running():
+        await world.reports("NotInitialized", "Unknown")
+
+
+async def test_a_binding_that_changed_meanwhile_is_audited_again() -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    conflicts = 0
+
+    async def on_call(method: str, path: str) -> None:
+        nonlocal conflicts
+        if method == "DELETE" and path.startswith(BINDINGS) and not conflicts:
+            conflicts += 1
+            raise Conflict(409, "Conflict", "changed")
+
+    world.workload.on_call = on_call
+    async with world.running():
+        await world.reports("ClosedForBootstrap")
+    assert conflicts == 1
+
+
+async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_written_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = AutoApprovalWorld()
+    refused = 0
+
+    async def on_call(method: str, path: str) -> None:
+        nonlocal refused
+        if method == "PATCH" and path.startswith(cluster_path()) and refused < 2:
+            refused += 1
+            raise NO_RIGHT
+
+    world.api.on_call = on_call
+    async with world.running():
+        await world.reports("Closed")
+    [first, *_] = [record for record in caplog.records if "cannot write the Cluster's condition" in record.message]
+    assert MANAGEMENT_REMEDY in str(first.__dict__)
+
+
+# When nothing is done
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec"), [({}, {"paused": True}), ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {})]
+)
+async def test_a_cluster_that_is_paused_or_being_deleted_is_left_alone(metadata: JsonObject, spec: JsonObject) -> None:
+    world = AutoApprovalWorld(metadata=metadata, spec=spec)
+    world.bind_as_kubeadm()
+    async with world.running() as runner:
+        runner.hurry()
+        await until(lambda: world.workload.count("WATCH") >= 3)
+        assert not world.reviews()
+        world.put_cluster()
+        await world.reports("ClosedForBootstrap")
+    assert world.events().count("SideDoorsClosedForBootstrap") == 1
+
+
+async def test_another_replicas_cluster_is_left_alone() -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    world.owned = False
+    async with world.running():
+        await until(lambda: world.workload.count("WATCH") >= 3)
+        assert not world.reviews()
+        world.owned = True
+        await world.reports("ClosedForBootstrap")
+
+
+# What starts an audit, and the end
+
+
+async def test_an_issued_certificate_starts_an_audit() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        world.controller.granted(
+            CSRIssued(
+                cluster=KEY,
+                member=make_member(),
+                node_name=NodeName("node-0"),
+                provider=ProviderName("tpm"),
+                purpose=Purpose.CLIENT,
+                serial="1f",
+                not_after=datetime.now(UTC),
+                at=datetime.now(UTC),
+            )
+        )
+        await world.audited_again()
+
+
+async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        world.api.remove(world.policy)
+        await until(world.policy_is_gone)
+    assert POLICY not in world.workload.objects
+
+
+async def test_a_cluster_that_a_policy_still_selects_keeps_the_block() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+    assert POLICY in world.workload.objects
+
+
+async def test_a_block_that_cannot_be_removed_is_reported_and_the_end_comes_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        fail(world, Unreachable("no route"), ("DELETE", ADMISSION))
+        world.api.remove(world.policy)
+        await until(world.policy_is_gone)
+    assert "cannot remove the block" in caplog.text
+
+
+async def test_a_server_without_admission_policies_has_the_role_emptied_and_restored() -> None:
+    world = AutoApprovalWorld(admission_policies=False)
+    async with world.running():
+        await world.reports("Closed")
+        assert not items(world.workload.objects[ROLE], "rules")
+        world.api.remove(world.policy)
+        await until(world.policy_is_gone)
+    role = world.workload.objects[ROLE]
+    assert items(role, "rules")
+    assert text_map(role, "metadata", "annotations") == {"rbac.authorization.kubernetes.io/autoupdate": "true"}
