@@ -172,8 +172,10 @@ class AddOn:
             return response
         if path == "/page":
             return web.Response(text=PAGE, content_type="text/html")
-        if path == "/moved":
-            return web.Response(status=302, headers={"Location": unquote(request.raw_path.partition("?to=")[2])})
+        if path.startswith("/moved"):
+            status = int(path.rpartition("/")[2]) if path != "/moved" else 302
+            location = unquote(request.raw_path.partition("?to=")[2])
+            return web.Response(status=status, headers={"Location": location, "Set-Cookie": "session=1"})
         told["body"] = (await request.read()).decode()
         return web.json_response(told)
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
@@ -215,11 +216,35 @@ async def test_a_path_that_means_two_things_goes_nowhere(tmp_path: Path, path: s
         assert site.add_on.seen == []
 
 
-async def test_without_a_path_the_way_to_one_is_shown(tmp_path: Path) -> None:
+async def test_without_a_path_a_page_leads_to_one(tmp_path: Path) -> None:
+    browser = {**JANE, "Accept": "text/html,*/*;q=0.8"}
     async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        status, headers, _ = await get(client, site, f"{DASHBOARD}?add-auth=true&x=1")
-        assert (status, headers["Location"]) == (301, "proxy/?add-auth=true&x=1")
+        status, headers, body = await get(client, site, f"{DASHBOARD}?add-auth=true&x=1", browser)
+        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert b'content="0; url=./proxy/?add-auth=true&amp;x=1"' in body
+        assert (await get(client, site, DASHBOARD))[0] == 406
         assert (await get(client, site, DASHBOARD, method="POST"))[0] == 404
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
+@pytest.mark.parametrize("location", ["/login?x=1", "login", "", "https://other.example/"])
+async def test_no_redirect_of_an_add_on_leaves_the_gateway(tmp_path: Path, status: int, location: str) -> None:
+    own = {"/login?x=1": b"../login?x=1", "login": b"../moved/login"}
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        for accept in ("text/html", "*/*"):
+            path = f"{DASHBOARD}/moved/{status}?to={quote(location)}"
+            got, headers, body = await get(client, site, path, {**JANE, "Accept": accept})
+            assert "Location" not in headers
+            assert b"other.example" not in body
+            assert headers["Set-Cookie"] == "session=1"
+            if status == 304 or not location:
+                assert got == status
+            elif location in own:
+                assert got == (200 if accept == "text/html" else 406)
+                assert own[location] in body
+            else:
+                assert got == 404
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200, "the connection is usable"
 
 
 async def test_a_service_that_nobody_knows_and_one_that_is_down(tmp_path: Path) -> None:

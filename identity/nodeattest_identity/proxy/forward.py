@@ -69,6 +69,10 @@ class Upstream:
         return URL(f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{target.raw}", encoded=True)
 
 
+def _unchanged(response: web.StreamResponse) -> web.StreamResponse:
+    return response
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOptions:
     """How to forward a request."""
@@ -83,8 +87,8 @@ class ForwardOptions:
     """Header fields to add; client fields of the same names are removed first."""
     without: frozenset[bytes] = frozenset()
     """Further fields to remove, by canonical name."""
-    relocate: Callable[[str], str] = str
-    """Rewrites a ``Location``."""
+    replace: Callable[[web.StreamResponse], web.StreamResponse] = _unchanged
+    """Returns the response to send in place of the upstream's: itself, or a whole ``web.Response``."""
 
 
 def sender_of(request: web.BaseRequest, trusted: Sequence[Network] = ()) -> Sender:
@@ -156,7 +160,7 @@ class Forwarder:
             headers[hdrs.CONTENT_LENGTH] = str(body_stream.length)
         if key is not None:
             headers.update(upgrade.HEADERS)
-        exchange = _Exchange(request, key, options.relocate)
+        exchange = _Exchange(request, key, options.replace)
         now = asyncio.get_running_loop().time()
         answer_by = min(options.deadline, now + self._limits.answer_seconds)
         try:
@@ -210,11 +214,16 @@ class Forwarder:
 class _Exchange:
     """The response to one client."""
 
-    def __init__(self, request: web.BaseRequest, key: str | None, relocate: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        key: str | None,
+        replace: Callable[[web.StreamResponse], web.StreamResponse],
+    ) -> None:
         """``key``: of a request for WebSocket."""
         self._request = request
         self._key = key
-        self._relocate = relocate
+        self._replace = replace
         self._sent: web.StreamResponse | None = None
 
     async def relay(self, response: ClientResponse) -> web.StreamResponse:
@@ -224,12 +233,13 @@ class _Exchange:
                 sent = self._sent = upgrade.accepted(response, self._key)
                 await upgrade.tunnel(self._request, response, sent)
                 return sent
-            sent = self._sent = _new_response(response)
-            if hdrs.LOCATION in sent.headers:
-                sent.headers[hdrs.LOCATION] = self._relocate(sent.headers[hdrs.LOCATION])
+            sent = self._sent = self._replace(_new_response(response))
             if self._key is not None:
                 sent.force_close()
             await sent.prepare(self._request)
+            if isinstance(sent, web.Response):
+                await sent.write_eof()
+                return sent
             async for chunk in response.content.iter_any():
                 await sent.write(chunk)
             await sent.write_eof()

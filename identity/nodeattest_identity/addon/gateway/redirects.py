@@ -1,36 +1,151 @@
-"""Rewrites the redirects of an add-on so that a browser behind kube-apiserver can follow them. Pure.
+"""Replaces the redirects of an add-on, which kube-apiserver passes on to nobody. Pure.
 
-Promises: a ``Location`` on the add-on's own host (``/login``, or an absolute URL) becomes a relative reference to the
-same place below the add-on's path. Every other ``Location`` stays. No redirect leaves the service's path that did not
-before.
+kube-apiserver answers 502 to every status 3xx with a ``Location`` of an aggregated API server, because that could lead
+its users, with their credentials, anywhere (CVE-2022-3172).
 
-kube-apiserver prepends the gateway's own address, which no browser reaches, to every ``Location`` that begins with a
-slash, and passes relative ones.
-Source: apimachinery pkg/util/proxy/transport.go (rewriteURL, with no PathPrepend for aggregated servers);
-RFC 3986 §4.2 and §5.2, RFC 9110 §10.2.2.
+Promises: no status 3xx leaves with a ``Location``. A browser gets a page that leads on, but only to a place below the
+add-on's own path, by a relative reference, with GET. Everybody else gets an error that says where to ask. A place that
+is not the add-on's own is named nowhere. Cookies of a redirect are kept. A ``Location`` of another status that is the
+add-on's own becomes relative: kube-apiserver would write the gateway's own address before it.
+Leaves to others: links and scripts in pages, which are the add-on's own.
+Source: apimachinery pkg/util/proxy/upgradeaware.go (RejectForwardingRedirects) and transport.go (rewriteURL);
+kube-apiserver's ``--aggregator-reject-forwarding-redirect``, true since 1.22.14, 1.23.11, 1.24.5 and 1.25.1; RFC 3986
+§5.2, RFC 9110 §15.4; URL Standard (WHATWG) for encoded dots and backslashes; HTML Standard, "Refresh".
 """
 
 from __future__ import annotations
 
+import html
+import re
+from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote
 
-__all__ = ["relative", "to_slash"]
+from aiohttp import hdrs, web
 
-_SCHEMES: Final = ("http://", "https://")
+from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.proxy.paths import RequestTarget
+
+__all__ = ["own_reference", "replace_redirect", "to_slash"]
+
+_SPLIT: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
+"""Scheme, authority, path, query, fragment (RFC 3986 appendix B)."""
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f\\]")
+"""Browsers remove some control characters, and take a backslash for a slash."""
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_KEPT: Final = "%/:@!$&()*+,;=~-._?#"
+"""Characters that are not percent-encoded, letters and digits aside; no quotes and no angle brackets."""
+_FIRST_REDIRECT: Final = 300
+_LAST_REDIRECT: Final = 399
+_CHANGES_POST: Final = frozenset({300, 301, 302})
+"""Clients repeat a POST as GET after these, and any method after 303; 307 and 308 keep it (RFC 9110 §15.4)."""
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+_HTML: Final = re.compile(r"\s*(?:text/html|application/xhtml\+xml)\s*(?:;|$)", re.IGNORECASE)
+_PAGE: Final = (
+    '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Redirect</title>'
+    '<meta http-equiv="refresh" content="0; url={0}"></head><body><p><a href="{0}">Continue</a></p></body></html>\n'
+)
+_HEADERS: Final = {
+    hdrs.CACHE_CONTROL: "no-store",
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    hdrs.SERVER: "nodeattest",
+}
 
 
-def relative(location: str, *, path: str, host: str) -> str:
-    """Rewrite the ``Location`` of an answer to a request for ``path`` that was sent to ``host``."""
-    for scheme in _SCHEMES:
-        if location.lower().startswith(f"{scheme}{host.lower()}/"):
-            location = location[len(scheme) + len(host) :]
-            break
-    if not location.startswith("/") or location.startswith(("//", "/\\")):
-        return location
-    up = "../" * (path.count("/") - 1)
-    return f"{up or './'}{location[1:]}"
+def own_reference(location: str, *, target: RequestTarget, host: str) -> str | None:
+    """Return a relative reference to the place of a ``Location``; None if that is not the add-on's own.
+
+    ``target`` is the request that was sent to the add-on at ``host``. The reference begins with ``./`` or ``../`` and
+    stays below the add-on's path: a way up ends at its root, as on a server of its own.
+    """
+    found = _SPLIT.fullmatch(location)
+    if found is None or _FORBIDDEN.search(location) is not None:
+        return None
+    scheme, authority, path, query, fragment = found.groups()
+    if scheme is not None and (scheme.lower() not in _DEFAULT_PORTS or authority is None):
+        return None
+    if authority is not None and not _is_host(authority, (scheme or "").lower(), host):
+        return None
+    if not path and authority is None:
+        path, query = target.path, query or (f"?{target.query}" if target.query else "")
+    elif not path.startswith("/"):
+        path = "/" if authority is not None else target.path.rpartition("/")[0] + "/" + path
+    up = "../" * (target.path.count("/") - 1)
+    return quote(f"{up or './'}{_without_dots(path)[1:]}{query or ''}{fragment or ''}", safe=_KEPT)
 
 
-def to_slash(query: str) -> str:
-    """Return the ``Location`` that leads from ``…/proxy`` to ``…/proxy/``."""
-    return f"proxy/?{query}" if query else "proxy/"
+def replace_redirect(
+    sent: web.StreamResponse, *, request: web.BaseRequest, target: RequestTarget
+) -> web.StreamResponse:
+    """Return the response to send in place of an add-on's: itself, if it is no redirect."""
+    locations = [each for each in sent.headers.popall(hdrs.LOCATION, []) if each]
+    if not locations or sent.status == HTTPStatus.NOT_MODIFIED:
+        return sent
+    is_redirect = _FIRST_REDIRECT <= sent.status <= _LAST_REDIRECT
+    reference = None
+    if len(locations) == 1:
+        reference = own_reference(locations[0], target=target, host=request.headers.get(hdrs.HOST, ""))
+        if not is_redirect:
+            sent.headers[hdrs.LOCATION] = reference or locations[0]
+    if not is_redirect:
+        return sent
+    made = _instead(request, sent.status, reference)
+    for cookie in sent.headers.getall(hdrs.SET_COOKIE, []):
+        made.headers.add(hdrs.SET_COOKIE, cookie)
+    return made
+
+
+def to_slash(request: web.BaseRequest) -> web.Response:
+    """Lead from ``…/proxy`` to ``…/proxy/``: the links of a page are relative to it."""
+    query = request.raw_path.partition("?")[2]
+    reference = quote(f"./proxy/?{query}" if query else "./proxy/", safe=_KEPT)
+    return _instead(request, HTTPStatus.PERMANENT_REDIRECT, reference)
+
+
+def _instead(request: web.BaseRequest, status: int, reference: str | None) -> web.Response:
+    """Make the page or the error in place of a redirect; ``reference``: None for a place that is not the add-on's."""
+    method = request.method
+    with_get = method in _SAFE_METHODS or status == HTTPStatus.SEE_OTHER
+    with_get = with_get or (method == "POST" and status in _CHANGES_POST)
+    if reference is not None and with_get and _accepts_html(request):
+        page = _PAGE.format(html.escape(reference))
+        return web.Response(text=page, content_type="text/html", charset="utf-8", headers=_HEADERS)
+    got = f"expected an answer, got a redirect ({status}), which kube-apiserver does not pass on"
+    if reference is None:
+        error = StatusError(
+            HTTPStatus.NOT_FOUND, f"{got}, to a place that is not the add-on's own: let the add-on link to it in a page"
+        )
+    elif with_get:
+        error = StatusError(
+            HTTPStatus.NOT_ACCEPTABLE, f"{got}: ask for {reference}, relative to this path, or accept text/html"
+        )
+    else:
+        error = StatusError(HTTPStatus.NOT_FOUND, f"{got}: send the {method} to {reference}, relative to this path")
+    return web.Response(status=error.status, body=status_body(error), content_type="application/json", headers=_HEADERS)
+
+
+def _accepts_html(request: web.BaseRequest) -> bool:
+    """Whether a page is asked for by name, as browsers do when they navigate; ``*/*`` is said by programs, too."""
+    return any(_HTML.match(part) for value in request.headers.getall(hdrs.ACCEPT, []) for part in value.split(","))
+
+
+def _is_host(authority: str, scheme: str, host: str) -> bool:
+    port = _DEFAULT_PORTS.get(scheme, "")
+    return authority.lower().removesuffix(port) == host.lower().removesuffix(port)
+
+
+def _without_dots(path: str) -> str:
+    """Remove dot segments, also encoded ones, and stop at the root (RFC 3986 §5.2.4)."""
+    kept: list[str] = []
+    segments = path.split("/")[1:]
+    for index, segment in enumerate(segments, 1):
+        plain = segment.lower().replace("%2e", ".")
+        if plain not in {".", ".."}:
+            kept.append(segment)
+            continue
+        if plain == "..":
+            del kept[-1:]
+        if index == len(segments):
+            kept.append("")
+    return "/" + "/".join(kept)

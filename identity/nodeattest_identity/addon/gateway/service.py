@@ -28,7 +28,7 @@ from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo, identify
 from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
 from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.redirects import relative, to_slash
+from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
 from nodeattest_identity.addon.gateway.settings import UserLimits
 from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
 from nodeattest_identity.addon.gateway.token_cache import TokenCache
@@ -131,7 +131,7 @@ class Gateway:
         """Forward a request to a service.
 
         1. kube-apiserver states the user. 2. The path names a service. 3. The user is within the limits. 4. The user is
-        authorized. 5. A path without its slash is redirected. 6. The rest of the path is unambiguous. 7. There is an
+        authorized. 5. A path without its slash leads to it. 6. The rest of the path is unambiguous. 7. There is an
         endpoint. 8. Mint a token and forward.
         """
         identity = self._identity(request)  # 1
@@ -141,7 +141,7 @@ class Gateway:
         try:
             await self._deps.authorizer.authorize(identity, target, request.method)  # 4
             if target.path is None:
-                return _to_slash(request)  # 5
+                return to_slash(request)  # 5
             asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
             endpoint = await self._deps.resolver.resolve(target)  # 7
             lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
@@ -158,7 +158,7 @@ class Gateway:
                 deadline=asyncio.get_running_loop().time() + self._request_seconds,
                 sender=sender_of(request),
                 inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
-                relocate=partial(relative, path=asked.path, host=request.headers.get(hdrs.HOST, "")),
+                replace=partial(replace_redirect, request=request, target=asked),
             )
             return await self._deps.forwarder.forward(request, options)
         finally:
@@ -179,14 +179,6 @@ class Gateway:
 
 def _too_many(message: str, wait: int) -> StatusError:
     return StatusError(HTTPStatus.TOO_MANY_REQUESTS, message, {hdrs.RETRY_AFTER: str(wait)})
-
-
-def _to_slash(request: web.BaseRequest) -> web.Response:
-    """Redirect to the path with its slash: the links of a page are relative to it."""
-    if request.method not in _READ:
-        raise StatusError(HTTPStatus.NOT_FOUND, "expected a path behind proxy, got none")
-    location = to_slash(request.raw_path.partition("?")[2])
-    return web.Response(status=HTTPStatus.MOVED_PERMANENTLY, headers={hdrs.LOCATION: location})
 
 
 def _answer(refused: StatusError) -> web.Response:
