@@ -191,7 +191,7 @@ from nodeattest_cli.demo.platforms.aws import AwsDemoPlatform
 print(*AwsDemoPlatform.missing())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install 'nodeattest[aws]' 'moto[ec2,server]'" in done.stdout
+    assert "pip install 'nodeattest-common[aws]' 'moto[ec2,server]'" in done.stdout
     assert "choose another --provider" in done.stdout
 
 

@@ -22,7 +22,7 @@ def test_every_named_test_exists() -> None:
 
 def test_every_named_module_exists() -> None:
     named = set(
-        re.findall(r"`((?:providers|controller|kube|authenticator|discovery|serving|identity)/[a-z_/]+)`", PAGE)
+        re.findall(r"`((?:providers|controller|kube|authenticator|discovery|serving|identity|cli)/[a-z0-9_/]+)`", PAGE)
     )
     assert named
     for module in named:

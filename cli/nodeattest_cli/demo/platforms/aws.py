@@ -18,7 +18,7 @@ __all__ = ["ROLE", "AwsDemoPlatform", "instance_attestor_settings"]
 ROLE: Final = "demo-nodes"
 """Of the instances that may join."""
 _TAG: Final = {"kubernetes.io/cluster/demo": "owned"}
-_LIBRARIES: Final = {"boto3": "nodeattest[aws]", "moto": "moto[ec2,server]"}
+_LIBRARIES: Final = {"boto3": "nodeattest-common[aws]", "moto": "moto[ec2,server]"}
 
 
 def instance_attestor_settings(instance: Instance) -> AttestorSettings:
