@@ -8,6 +8,7 @@ Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preco
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import time
@@ -34,6 +35,7 @@ from nodeattest_kube.errors import (
     KubeconfigError,
     Malformed,
     NotFound,
+    TimedOut,
     TooLarge,
     TooManyRequests,
     Unauthorized,
@@ -76,8 +78,11 @@ __all__ = [
     "WatchType",
 ]
 
-_WATCH_SECONDS: Final = (240, 480)
-"""How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together."""
+_log = logging.getLogger(__name__)
+_WATCH_SECONDS: Final = (60, 90)
+"""How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together. A server on
+which nothing happens sends no bookmark either, so only a new watch shows that it is there: within the shortest limit
+for a cache without contact (120 s, ``--max-stale`` of ``discovery serve``)."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _LIST_RETRY_SECONDS: Final = 6.0
@@ -92,12 +97,15 @@ class ApiClient:
         endpoint: ApiEndpoint,
         *,
         request_timeout: float = 10.0,
-        watch_silence: float = 100.0,
+        watch_margin: float = 15.0,
         user_agent: str = "nodeattest",
         clock: Callable[[], float] = time.monotonic,
         randint: Callable[[int, int], int] = random.randint,
     ) -> None:
-        """``watch_silence``: seconds without a line until a watch counts as hung; bookmarks come each minute."""
+        """``watch_margin``: seconds after which a watch is given up that the server should have ended.
+
+        Peers that are gone are found sooner, by TCP's own means (``transport``).
+        """
         self.server = endpoint.server
         self.user_name = endpoint.user_name
         self.requests = 0
@@ -113,7 +121,7 @@ class ApiClient:
         self._list_timeouts = ClientTimeout(
             total=request_timeout * _LIST_RETRY_SECONDS, sock_connect=request_timeout, sock_read=request_timeout
         )
-        self._watch_timeouts = ClientTimeout(total=None, sock_connect=request_timeout, sock_read=watch_silence)
+        self._request_timeout, self._watch_margin = request_timeout, watch_margin
         self._randint = randint
         self._clock = clock
         self._server_time: tuple[datetime, float] | None = None
@@ -263,15 +271,18 @@ class ApiClient:
         """Yield the events of one watch connection until the server ends it; wrap it in ``contextlib.aclosing``.
 
         Bookmarks are asked for; ``opened`` is called once the server granted the watch; ``skipped`` for each event
-        that is too large, and is left out; without it that is ``TooLarge``. Raises what the server's ERROR event says
-        (``Gone``: list again), and ``Unreachable`` when the connection breaks or falls silent.
+        that is too large, and is left out; without it that is ``TooLarge``. A watch that stays silent beyond its time
+        ends as one that the server ended. Raises what the server's ERROR event says (``Gone``: list again), and
+        ``Unreachable`` when the connection breaks.
         """
-        asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(self._randint(*_WATCH_SECONDS)), **(query or {})}
+        seconds = self._randint(*_WATCH_SECONDS)
+        asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(seconds), **(query or {}), "watch": "1"}
+        timeouts = ClientTimeout(total=None, sock_connect=self._request_timeout, sock_read=seconds + self._watch_margin)
         assembler = LineBuffer(OBJECT.bytes, skipped)
-        async with self._answer("GET", _target(path, {**asked, "watch": "1"}), timeouts=self._watch_timeouts) as answer:
+        async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:
             if opened is not None:
                 opened()
-            while chunk := await answer.chunk():
+            while chunk := await _next_chunk(answer, path):
                 for line in split_events(assembler, chunk, path):
                     event = parse_event(line, path, skipped)
                     if event is not None:
@@ -360,6 +371,15 @@ class ApiClient:
             if answer.status == HTTPStatus.UNAUTHORIZED:
                 self._token.refused()
             raise await _refusal(answer, where)
+
+
+async def _next_chunk(answer: ApiResponse, path: str) -> bytes:
+    """Wait for a watch's next bytes; empty at its end, and where it is silent for longer than it was to last."""
+    try:
+        return await answer.chunk()
+    except TimedOut:
+        _log.debug("a watch of %s stayed silent beyond its time", path)
+        return b""
 
 
 def _ignore(_method: str, _status: int | None) -> None:

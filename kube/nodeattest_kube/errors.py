@@ -21,6 +21,7 @@ __all__ = [
     "KubeconfigError",
     "Malformed",
     "NotFound",
+    "TimedOut",
     "TooLarge",
     "TooManyRequests",
     "Unauthorized",
@@ -107,6 +108,10 @@ class Unreachable(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
+
+
+class TimedOut(Unreachable):
+    """An answer that has begun does not go on within its time limit."""
 
 
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {

@@ -26,7 +26,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
-from nodeattest_kube.errors import KubeconfigError, TooLarge, Unreachable
+from nodeattest_kube.errors import KubeconfigError, TimedOut, TooLarge, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
 
 __all__ = ["ApiResponse", "Transport"]
@@ -73,7 +73,9 @@ class ApiResponse:
         """Wait for the next bytes of the body; empty at its end."""
         try:
             return await self._response.content.readany()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except TimeoutError as error:
+            raise TimedOut(f"{self._where}: {_explain(error)}") from None
+        except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -113,7 +114,7 @@ async def test_list_then_watch_from_its_version_with_bookmarks(server: Server, r
     watch = server.requests[2].query
     assert watch["fieldSelector"] == "f"
     assert watch["allowWatchBookmarks"] == "true"
-    assert 240 <= int(watch["timeoutSeconds"]) <= 480
+    assert 60 <= int(watch["timeoutSeconds"]) <= 90
     assert rig.waits == []  # A watch that lasted is resumed at once.
 
 
@@ -283,12 +284,46 @@ async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client
 
 
 async def test_a_hung_watch_is_noticed_and_replaced(server: Server) -> None:
-    async with ApiClient(parse_kubeconfig(server.kubeconfig()), watch_silence=0.1) as client:
+    async with quick(server) as client:
         rig = Rig(client)
         server.script = [EMPTY, HELD, streams(event("ADDED", thing("a", 2)), then=forever), HELD]
         async with rig.running():
             await rig.until(lambda: rig.told == [("a", "2")])
             assert rig.reflector.last_contact == rig.now
+
+
+@pytest.mark.parametrize("end", ["by the server", "by the margin"])
+async def test_quiet_watches_that_end_after_their_time_are_no_trouble(
+    server: Server, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    """A server on which nothing happens sends no bookmarks (seen: one warning each 100 s for ever)."""
+    caplog.set_level(logging.DEBUG, logger="nodeattest_kube")
+    async with quick(server) as client:
+        rig = Rig(client)
+        quiet = streams(then=rig.lasting(60) if end == "by the server" else held(rig, 60))
+        server.script = [EMPTY, quiet, quiet, quiet, HELD]
+        async with rig.running():
+            await rig.until(lambda: len(server.requests) >= 5)
+            assert rig.waits == []
+            assert rig.reflector.last_error is None
+            assert rig.reflector.last_contact >= 120
+    assert {record.levelname for record in caplog.records} <= {"DEBUG"}
+    assert any("stayed silent" in record.message for record in caplog.records) is (end == "by the margin")
+
+
+def quick(server: Server) -> ApiClient:
+    """A client whose watches last no second, and a tenth more."""
+    return ApiClient(parse_kubeconfig(server.kubeconfig()), watch_margin=0.1, randint=lambda _least, _most: 0)
+
+
+def held(rig: Rig, seconds: float) -> Callable[[web.Request], Awaitable[None]]:
+    """Let virtual time pass, and then never answer."""
+
+    async def hold(request: web.Request) -> None:
+        await rig.lasting(seconds)(request)
+        await forever(request)
+
+    return hold
 
 
 async def test_contact_is_noted_when_a_quiet_watch_opens(server: Server, rig: Rig) -> None:
