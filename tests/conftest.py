@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
 import hypothesis
 import pytest
 from parallel import FileScheduling, order
+from world import World, built_world
 from xdist.remote import Producer
 
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
-from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import keeps_custom_resources
 
 ControlPlaneKind = Literal["sandbox", "real"]
-StartControlPlane = Callable[[str], ControlPlane]
 
 
 # A busy machine makes an example slow and its making, too: neither says anything of the law. What must be fast has a
@@ -128,25 +128,32 @@ def control_plane_kind(request: pytest.FixtureRequest) -> ControlPlaneKind:
 @pytest.fixture(scope="session")
 def start_control_plane(
     control_plane_kind: ControlPlaneKind, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StartControlPlane]:
-    """Start control planes of the kind under test by name; they stop when the kind's tests are over."""
+) -> StartControlPlane:
+    """Start control planes of the kind under test by name; each stops at its block's end: an idle one costs CPU."""
     assets = _assets()
     kubectl = assets / "kubectl" if assets and (assets / "kubectl").exists() else None
-    with ExitStack() as stack:
 
-        def start(name: str) -> ControlPlane:
-            directory = tmp_path_factory.mktemp(f"{control_plane_kind}-{name}")
-            if control_plane_kind == "real" and assets is not None:
-                return stack.enter_context(start_real(directory, assets, name=name))
-            return stack.enter_context(start_sandbox(directory, name=name, kubectl=kubectl))
+    def start(name: str) -> AbstractContextManager[ControlPlane]:
+        directory = tmp_path_factory.mktemp(f"{control_plane_kind}-{name}")
+        if control_plane_kind == "real" and assets is not None:
+            return start_real(directory, assets, name=name)
+        return start_sandbox(directory, name=name, kubectl=kubectl)
 
-        yield start
+    return start
 
 
 @pytest.fixture(scope="session")
-def control_plane(start_control_plane: StartControlPlane) -> ControlPlane:
+def control_plane(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
     """One control plane that tests share: use names of your own in it."""
-    return start_control_plane("shared")
+    with start_control_plane("shared") as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def world(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One management and one workload cluster that system tests and attacks share: use names of your own in it."""
+    with built_world(start_control_plane, tmp_path_factory.mktemp("world")) as built:
+        yield built
 
 
 @pytest.fixture(scope="session")

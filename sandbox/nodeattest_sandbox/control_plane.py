@@ -13,8 +13,8 @@ import signal
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,16 @@ from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.flags import AUDIT_POLICY, apiserver_flags, etcd_flags
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["AuditEntry", "ControlPlane", "StartFailed", "free_ports", "listens", "start_real", "start_sandbox"]
+__all__ = [
+    "AuditEntry",
+    "ControlPlane",
+    "StartControlPlane",
+    "StartFailed",
+    "free_ports",
+    "listens",
+    "start_real",
+    "start_sandbox",
+]
 
 _PORTS: Final = range(20_000, 32_768)
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -204,15 +213,13 @@ class _Sandbox(ControlPlane):
 class _Real(ControlPlane):
     """etcd and kube-apiserver."""
 
-    def __init__(
-        self, directory: Path, name: str, assets: Path, etcd_directory: Path | None, flags: Sequence[str]
-    ) -> None:
+    def __init__(self, directory: Path, name: str, assets: Path, flags: Sequence[str]) -> None:
         super().__init__(directory, name)
         self._flags = flags
         kubectl = assets / "kubectl"
         self.kubectl = kubectl if kubectl.exists() else None
         self._assets = assets
-        self._etcd_directory = etcd_directory or directory / "etcd"
+        self._etcd_directory = directory / "etcd"
         self._ports = free_ports(3)
 
     def freeze(self) -> None:
@@ -252,6 +259,10 @@ class _Real(ControlPlane):
         return process
 
 
+StartControlPlane = Callable[[str], AbstractContextManager[ControlPlane]]
+"""Starts a control plane of a name; it stops at the end of the block."""
+
+
 def start_sandbox(
     directory: Path, *, name: str, options: Sequence[str] = (), kubectl: Path | None = None
 ) -> ControlPlane:
@@ -263,15 +274,10 @@ def start_sandbox(
     return plane
 
 
-def start_real(
-    directory: Path, assets: Path, *, name: str, etcd_directory: Path | None = None, flags: Sequence[str] = ()
-) -> ControlPlane:
-    """Start etcd and kube-apiserver from ``assets``; ``etcd_directory`` may be on a faster disk.
-
-    ``flags`` are further ones of kube-apiserver.
-    """
+def start_real(directory: Path, assets: Path, *, name: str, flags: Sequence[str] = ()) -> ControlPlane:
+    """Start etcd and kube-apiserver from ``assets``; ``flags`` are further ones of kube-apiserver."""
     directory.mkdir(parents=True, exist_ok=True)
-    plane = _Real(directory.resolve(), name, assets, etcd_directory, flags)
+    plane = _Real(directory.resolve(), name, assets, flags)
     plane.start()
     return plane
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 import pytest
 from apiserver_kit import CSRS, csr_object
-from world import World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal
@@ -31,12 +30,3 @@ def answer_to(control_plane: ControlPlane) -> Callable[[JsonMap], str]:
         return "stored"
 
     return answer
-
-
-@pytest.fixture(scope="session")
-def world(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    """Management and workload cluster of the attacks on a running controller."""
-    with built_world(start_control_plane, tmp_path_factory.mktemp("world")) as built:
-        yield built

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 
 import pytest
 
@@ -23,15 +23,16 @@ from nodeattest_kube.jsontypes import JsonObject, dig_text
 from nodeattest_kube.paging import OBJECT
 from nodeattest_kube.paths import collection_path, core_path, object_path
 from nodeattest_kube.reflector import Reflector
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
 NAMESPACE = "default"
 
 
 @pytest.fixture(scope="module")
-def plane(start_control_plane: Callable[[str], ControlPlane]) -> ControlPlane:
+def plane(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
     """A control plane of our own: it is restarted and frozen."""
-    return start_control_plane("kube-room")
+    with start_control_plane("kube-room") as plane:
+        yield plane
 
 
 @pytest.fixture

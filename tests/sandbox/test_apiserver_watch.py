@@ -6,14 +6,14 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, value_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
 
 def config_maps(namespace: str) -> str:
@@ -125,9 +125,10 @@ def watch_live(client: Client, target: str) -> Iterator[JsonMap | None]:
 
 
 @pytest.fixture(scope="module")
-def forgetful(start_control_plane: Callable[[str], ControlPlane]) -> ControlPlane:
+def forgetful(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
     """A control plane of its own: the others' watches must not lose their history."""
-    return start_control_plane("forgetful")
+    with start_control_plane("forgetful") as plane:
+        yield plane
 
 
 def test_old_version_is_told_410_in_the_stream(forgetful: ControlPlane) -> None:

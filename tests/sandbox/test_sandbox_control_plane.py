@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane, StartFailed, start_real, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, StartFailed, start_real, start_sandbox
 
 
 def alive(pid: int) -> bool:
@@ -33,8 +33,9 @@ def until(done: Callable[[], bool], seconds: float = 15.0) -> bool:
 
 
 @pytest.fixture
-def own(start_control_plane: Callable[[str], ControlPlane]) -> ControlPlane:
-    return start_control_plane("own")
+def own(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
+    with start_control_plane("own") as plane:
+        yield plane
 
 
 def test_every_request_is_audited_with_user_verb_and_code(control_plane: ControlPlane, admin: Client) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from world import BIN, CSRS, NAMESPACE, Agent, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
@@ -36,9 +36,7 @@ NODE = "veteran"
 
 
 @pytest.fixture(scope="module")
-def town(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def town(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A world of its own: whose Nodes matter here."""
     with built_world(start_control_plane, tmp_path_factory.mktemp("adoption")) as built:
         yield built

@@ -30,7 +30,7 @@ from world import CSRS, NAMESPACE, World, built_world, eventually
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 ALONE = ("--leader-elect", "false")
@@ -38,9 +38,7 @@ FOREIGN = "kubespray:system:node-bootstrapper"
 
 
 @pytest.fixture(scope="module")
-def town(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def town(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A world of its own: whose Nodes matter here."""
     with built_world(start_control_plane, tmp_path_factory.mktemp("town")) as built:
         yield built

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -21,15 +21,13 @@ from gate import Call, Gate
 from world import Controller, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import StartControlPlane
 
 ALONE = ("--leader-elect", "false")
 
 
 @pytest.fixture(scope="module")
-def town(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def town(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A world of its own, without a Node: the rotation stays open in it."""
     with built_world(start_control_plane, tmp_path_factory.mktemp("faulty")) as built:
         yield built

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,7 @@ from world import CSRS, NAMESPACE, World, built_world, eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager, kubeadm
 
 ALONE: Final = ("--leader-elect", "false")
@@ -47,9 +47,7 @@ AFTERWARDS: Final = 8.0
 
 
 @pytest.fixture(scope="module")
-def town(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def town(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with built_world(start_control_plane, tmp_path_factory.mktemp("born")) as built:
         yield built
 

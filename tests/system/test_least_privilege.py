@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from nodeattest_controller.settings import IMPLEMENTED
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, StartControlPlane
 
 RUN = tuple(name for name in IMPLEMENTED if not name.startswith("bootstrap-config"))
 """Every controller but the webhook, whose API server calls it and not the other way round."""
@@ -40,9 +40,7 @@ def kubeconfig_of(plane: ControlPlane, user: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorded(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Recorded]:
+def recorded(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """Let everything that a controller does happen once, with the shipped rights alone."""
     with built_world(start_control_plane, tmp_path_factory.mktemp("rights"), World, "rights-") as world:
         apply(world.admin, ["rbac"], ALIAS[MANAGEMENT])

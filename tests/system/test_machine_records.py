@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -16,15 +16,13 @@ from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import StartControlPlane
 
 FLAGS = ("--inventory", "MachineRecords", "--leader-elect", "false")
 
 
 @pytest.fixture(scope="module")
-def world(
-    start_control_plane: Callable[[str], ControlPlane], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RecordedWorld]:
+def world(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedWorld]:
     directory = tmp_path_factory.mktemp("recorded")
     with built_world(start_control_plane, directory, RecordedWorld, "recorded-") as built:
         yield built

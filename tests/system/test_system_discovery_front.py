@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,15 +17,16 @@ from nodeattest_discovery.secret import Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import StartControlPlane
 
 
 @pytest.fixture(scope="module")
-def cluster(start_control_plane: Callable[[str], ControlPlane]) -> Cluster:
-    made = Cluster(start_control_plane("discovery-front"))
-    made.grant("discovery-front")
-    made.publish()
-    return made
+def cluster(start_control_plane: StartControlPlane) -> Iterator[Cluster]:
+    with start_control_plane("discovery-front") as plane:
+        made = Cluster(plane)
+        made.grant("discovery-front")
+        made.publish()
+        yield made
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from nodeattest_controller import manifests
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
@@ -320,14 +320,14 @@ W = TypeVar("W", bound=World)
 
 @contextmanager
 def built_world(
-    start_control_plane: Callable[[str], ControlPlane], directory: Path, kind: type[W] = World, name: str = ""
+    start_control_plane: StartControlPlane, directory: Path, kind: type[W] = World, name: str = ""
 ) -> Generator[W]:
     """Build a world on control planes of one kind; a management cluster that cannot keep our resources is a sandbox."""
     with ExitStack() as stack:
-        management = start_control_plane(f"{name}management")
+        management = stack.enter_context(start_control_plane(f"{name}management"))
         if not keeps_custom_resources(management):  # some builds die of them; such a one can be a workload cluster
             management.stop()
             management = stack.enter_context(start_sandbox(directory / "management", name="management"))
-        built = kind(directory, management, start_control_plane(f"{name}workload"))
+        built = kind(directory, management, stack.enter_context(start_control_plane(f"{name}workload")))
         stack.callback(built.close)
         yield built
