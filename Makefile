@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test oracles check stats conformance bench fuzz wheels lock clean
 help:
-	@echo "make demo         watch nodes with TPMs join and impostors be refused"
+	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
 	@echo "make oracles      programs of others (npm packages, Chromium) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers, names, limits"

@@ -1,6 +1,6 @@
 """What a cloud provider's verification costs: CPU without the network, calls for a scale-up, modules of an unused one.
 
-In process, against the sandbox's clouds: each machine attests as on its node, and the controller's half judges fifty
+In process, against the sandbox's clouds: each machine attests as on its node, and the controller evaluates fifty
 first requests at once, then one request again and again, as one that the ledger holds already.
 """
 
@@ -64,7 +64,7 @@ def measure() -> list[Figure]:
 
 @dataclass(frozen=True)
 class Filed:
-    """One machine's request of the first round, and what it is judged by."""
+    """One machine's request of the first round, and what it is evaluated by."""
 
     attestor: Attestor
     request: NodeRequest
@@ -120,7 +120,7 @@ async def _judge(provider: ProviderName, platform: DemoPlatform, filed: Sequence
 
 
 async def _round(signer: ClusterAPISigner, filed: Filed) -> Filed | None:
-    """Judge a first request; where it gets a challenge, return the second one that answers it."""
+    """Evaluate a first request; where it gets a challenge, return the second one that answers it."""
     try:
         await signer.verify_client_attestation_data(filed.request, filed.facts)
     except ChallengeRequired as required:
@@ -129,7 +129,7 @@ async def _round(signer: ClusterAPISigner, filed: Filed) -> Filed | None:
 
 
 async def _again(signer: ClusterAPISigner, filed: Filed, calls: Calls) -> tuple[float, int]:
-    """Judge one request that the ledger holds already; the loop's own thread is measured, hence no server's."""
+    """Evaluate one request that the ledger holds already; the loop's own thread is measured, hence no server's."""
     facts = replace(filed.facts, ledger=LedgerFacts(answered=True))
     await signer.verify_client_attestation_data(filed.request, facts)
     before, used = calls.total(), time.thread_time()

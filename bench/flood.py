@@ -1,4 +1,4 @@
-"""One token's flood, and what it costs another node: TPM joins alone, and joins while the junk is filed and judged."""
+"""One token's flood, and what it costs another node: TPM joins alone, and joins beside a flood of requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measure(env: BenchEnvironment, requests: int) -> list[Figure]:
 def _joins_beside(
     env: BenchEnvironment, flooder: subprocess.Popen[str], machines: list[DemoMachine], *, share: int
 ) -> list[float]:
-    """Join one machine after another until the flood is filed, and two more while the rest of it is judged."""
+    """Join one machine after another until the flood is filed, and two more while the rest of it is evaluated."""
     seconds: list[float] = []
     left = 2
     for machine in machines:

@@ -1,8 +1,9 @@
 """Load on an HTTP server of this machine, from a process of its own: ``python -m bench.http_load CPU`` and JSON.
 
-The JSON stands on standard input: ``{"port", "head", "kind", …}`` where ``kind`` is ``flat`` (``requests`` over
-``connections``, each as soon as the one before is answered), ``paced`` (``requests`` at ``rate`` a second, whoever is
-slow: a wait for a free connection counts) or ``held`` (``connections`` upgrades, kept until standard input ends).
+The JSON is on standard input: ``{"port", "head", "kind", …}`` where ``kind`` is ``flat`` (``requests`` over
+``connections``, each as soon as the one before is answered), ``paced`` (``requests`` at ``rate`` a second, also when
+the server is slow: a wait for a free connection counts) or ``held`` (``connections`` upgrades, kept until standard
+input ends).
 Prints one JSON object, for ``held`` as soon as all are up. Every answer must be the expected status.
 """
 

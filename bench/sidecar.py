@@ -3,7 +3,7 @@
 The sidecar is the command as users start it, on one core, with a token that it has verified once; load and the least
 possible add-on share the other core. Requests are counted against the sidecar's own CPU time, so that the rest of the
 machine does not weigh in. Of times, the least disturbed round counts, the add-on alone is measured in the
-same rounds, and whoever may (root) measures at a higher priority than the rest of the machine.
+same rounds, and root measures at a higher priority than the rest of the machine.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _required() -> set[str]:
 
 
 def _present(name: str) -> bool:
-    """Tell whether it is installed here: what is not is for another platform or Python."""
+    """Return whether it is installed here: what is not is for another platform or Python."""
     try:
         metadata.distribution(name)
     except metadata.PackageNotFoundError:

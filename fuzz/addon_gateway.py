@@ -1,4 +1,4 @@
-"""Targets of the add-on gateway: headers and paths of strangers, what an API server says of front proxies, keys."""
+"""Targets of the add-on gateway: headers and paths of clients, what an API server says of front proxies, keys."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _TCHAR: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzA
 
 
 def _target(data: bytes) -> bool:
-    """Read a request's target as aiohttp hands it over; whoever decodes it, once or twice, stays in its place."""
+    """Read a request's target as aiohttp hands it over; however often it is decoded, it stays in its place."""
     raw = data.decode("utf-8", "surrogateescape")
     try:
         target = read_target(raw)

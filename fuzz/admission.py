@@ -1,4 +1,4 @@
-"""Targets of the admission webhook: AdmissionReviews of whoever reaches its port."""
+"""Targets of the admission webhook: AdmissionReviews of untrusted clients."""
 
 from __future__ import annotations
 

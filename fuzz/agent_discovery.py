@@ -23,7 +23,7 @@ _LONGEST_MESSAGE: Final = 1024
 
 
 def _kubelet_configuration(data: bytes) -> bool:
-    """Read a configuration as it stands in a ConfigMap, and write what kubelet gets."""
+    """Read a configuration as it is in a ConfigMap, and write what kubelet gets."""
     text = data.decode("utf-8", "surrogateescape")
     try:
         read = kubelet_config.parse({"data": {"kubelet": text}})
@@ -69,7 +69,7 @@ def _record(data: bytes) -> bool:
 
 
 def _kubeadm_configuration(data: bytes) -> bool:
-    """Read what Cluster API writes for kubeadm; a stranger may have templated it."""
+    """Read what Cluster API writes for kubeadm; an untrusted source may have templated it."""
     try:
         read = kubeadm_config.parse(data, limit=300)
     except AgentError as failure:

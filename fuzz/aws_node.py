@@ -1,4 +1,4 @@
-"""Targets of the ``aws`` provider's node half: what an instance's metadata service says."""
+"""Targets of the ``aws`` provider's node part: what an instance's metadata service says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of discovery's core: what a person types, what any token's Secret holds, what a stranger's server answers.
+"""Targets of discovery's core: what a person types, what any token's Secret holds, what an untrusted server answers.
 
 Laws that need a second opinion ask one: PyYAML's own constructor, the sandbox's authenticator, which shares no code
 with ours.
@@ -94,7 +94,7 @@ def _stored(changes: dict[str, str]) -> JsonObject:
 
 
 def _secret(data: bytes) -> bool:
-    """Judge an object; ``Denied`` is no answer here."""
+    """Evaluate an object; ``Denied`` is no answer here."""
     try:
         body = parse_json(data, max_values=1000)
     except ValueError:

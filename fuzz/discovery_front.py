@@ -1,4 +1,4 @@
-"""Targets of the discovery front: JWTs and Authorization headers of strangers, TokenReviews of an API server."""
+"""Targets of the discovery front: JWTs and Authorization headers of clients, TokenReviews of an API server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nodeattest_providers.errors import Denied, Reason
 __all__ = ["MOMENT", "TARGETS"]
 
 MOMENT: Final = int(NOW.timestamp())
-"""Seconds since the epoch at which everything is judged."""
+"""Seconds since the epoch at which everything is evaluated."""
 _AUDIENCE: Final = "cluster-1"
 _STORED: Final = {
     "metadata": {"name": secret_name(SIGNER.id)},

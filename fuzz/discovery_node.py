@@ -1,4 +1,4 @@
-"""Targets of discovery's node half: addresses, what a server answers, and the discovery file."""
+"""Targets of discovery's node part: addresses, what a server answers, and the discovery file."""
 
 from __future__ import annotations
 

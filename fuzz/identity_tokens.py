@@ -1,4 +1,4 @@
-"""Targets of the identity room: tokens of strangers, and the documents and keys of issuers that are not ours."""
+"""Targets of the identity room: untrusted tokens, and the documents and keys of issuers that are not ours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nodeattest_providers.errors import Denied
 __all__ = ["AUDIENCE", "ISSUER", "KEY", "MOMENT", "TARGETS", "signed"]
 
 MOMENT: Final = int(NOW.timestamp())
-"""Seconds since the epoch at which everything is judged."""
+"""Seconds since the epoch at which everything is evaluated."""
 ISSUER: Final = "https://issuer.example"
 AUDIENCE: Final = "vault"
 KEY: Final = verifying_key(NODE_KEY.public_key())

@@ -1,4 +1,4 @@
-"""Targets of publication: an issuer's state and documents as they stand in a place that others may write to."""
+"""Targets of publication: an issuer's state and documents as they are in a place that others may write to."""
 
 from __future__ import annotations
 

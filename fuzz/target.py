@@ -1,6 +1,6 @@
 """What a fuzz target is: a law that any bytes must keep.
 
-A law tells whether the parser gave a value. A refusal that the parser declares is no value; every other exception, a
+A law says whether the parser gave a value. A refusal that the parser declares is no value; every other exception, a
 value that is written otherwise than it was read, and time or memory beyond the runner's bounds are findings.
 """
 

@@ -64,7 +64,7 @@ class Held:
 
 
 class Kubelet:
-    """One node's client; ``run`` until told to stop."""
+    """One node's client; ``run`` until it is stopped."""
 
     def __init__(self, name: str, kubeconfig: Path, cache: Path, children: Children, *, beat: float) -> None:
         document = parse_json(kubeconfig.read_bytes())

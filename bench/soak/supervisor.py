@@ -17,7 +17,7 @@ from nodeattest_cli.demo.world import start_controller
 from nodeattest_sandbox.child_process import StartFailed
 
 PAUSE = 1.0
-"""Seconds between two looks at the process, hence the longest until it is started again."""
+"""Seconds between two checks of the process, hence the longest until it is started again."""
 
 
 @dataclass

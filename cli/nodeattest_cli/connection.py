@@ -60,7 +60,7 @@ class Connection:
 
 
 def _is_readable(path: Path) -> bool:
-    """Tell whether it is a file or a pipe, such as a shell's ``<(clusterctl get kubeconfig …)``."""
+    """Return whether it is a file or a pipe, such as a shell's ``<(clusterctl get kubeconfig …)``."""
     return path.exists() and not path.is_dir()
 
 

@@ -55,7 +55,7 @@ def discovery() -> None:
 def serve(*, kubeconfig: Path | None, log_level: str, log_format: str, **flags: object) -> int:
     """Serve cluster-info of one workload cluster.
 
-    Whoever asks proves knowledge of a bootstrap token by a JWT, and gets an answer that the same token signs.
+    A client proves knowledge of a bootstrap token by a JWT, and gets an answer that the same token signs.
     """
     try:
         settings = _settings(flags)

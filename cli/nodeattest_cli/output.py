@@ -24,7 +24,7 @@ __all__ = ["format_table", "output_option", "to_json", "to_yaml"]
 T = TypeVar("T")
 
 _HTML: Final = frozenset("<>&")
-"""What Go's encoding/json escapes besides, so that JSON may stand in HTML."""
+"""What Go's encoding/json escapes besides, so that JSON can be embedded in HTML."""
 _WIDTH: Final = 1 << 30
 """Characters; no line is folded."""
 _STR: Final = "tag:yaml.org,2002:str"

@@ -65,7 +65,7 @@ policy.add_command(learn)
 def check(*, path: str) -> int:
     """Check every NodeAttestationPolicy of a file, and Clusters and bootstrap configurations beside them.
 
-    Exit code 1 when one is invalid, or when two select one Cluster: then nobody gets in.
+    Exit code 1 when one is invalid, or when two select one Cluster: then no node joins.
     """
     documents = read_objects(path)
     found = [document for document in documents if text(document, "kind") == _KIND]
@@ -133,7 +133,7 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
 
 
 def _beside(policy: JsonObject, cluster: JsonObject) -> bool:
-    """Tell whether both stand in one namespace; a document that names none is applied to whichever is chosen."""
+    """Return whether both are in one namespace; a document that names none is applied to whichever is chosen."""
     places = {text(policy, "metadata", "namespace"), text(cluster, "metadata", "namespace")} - {""}
     return len(places) <= 1
 

@@ -1,7 +1,7 @@
 """``nodeattest render``: bootstrap configuration as the webhook would make it, without a cluster.
 
 Promises: YAML in, YAML out; documents of other kinds pass through byte for byte, changed ones keep order and quotes. A
-contradiction writes nothing at all and names everything that stands in the way.
+contradiction writes nothing at all and lists every reason.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ async def run(
 ) -> int:
     """Run until cancelled or leadership is lost; returns the exit code.
 
-    ``environment`` tells a pod where its API server is; nothing else is read from it. ``signers`` are providers of
-    whoever runs us (``library``).
+    ``environment`` says where a pod's API server is; nothing else is read from it. ``signers`` are providers of
+    the program that runs us (``library``).
     """
     metrics, code = Metrics((*PROVIDERS, *signers)), 0
     async with _client(settings, environment) as client, _client(settings, environment) as leases:

@@ -1,6 +1,6 @@
 """Builds the manager out of the settings: every controller and what it runs on, in the order of the dependencies.
 
-Nothing refers to a part that is built later: whoever wants to hear of a change subscribes to the change bus.
+Nothing refers to a part that is built later: a part that needs to know of a change subscribes to the change bus.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def build_manager(
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
 
-    ``may_act`` tells at each instant whether this replica may; ``signers`` are providers that a test or an embedding
+    ``may_act`` says at each instant whether this replica may; ``signers`` are providers that a test or an embedding
     program brings.
     """
     changes = ChangeBus()

@@ -44,7 +44,7 @@ def configure_logs(settings: Settings) -> None:
 async def run(settings: Settings, environment: Mapping[str, str], *, signers: Mapping[str, ClusterAPISigner]) -> int:
     """Run the controller until cancelled; return 0, or 1 when this process may not act any more.
 
-    ``environment`` tells a pod where its API server is. ``signers`` are the caller's providers by name. Raises
+    ``environment`` says where a pod's API server is. ``signers`` are the caller's providers by name. Raises
     ``SettingsError`` for a signer that cannot be used and for settings that a provider refuses.
     """
     own = {ProviderName(name): signer for name, signer in signers.items()}

@@ -1,7 +1,7 @@
 """The manifests that ship with the controller, as objects.
 
 Promises: the same manifests from a wheel (``nodeattest_controller/manifests``) and from a source tree
-(``manifests/`` at its top). Leaves applying them to kubectl, or to whoever has a client.
+(``manifests/`` at its top). Leaves applying them to kubectl, or to a program with a client.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: st
 def check_signers(
     own: Mapping[ProviderName, ClusterAPISigner], platforms: Mapping[str, Mapping[str, JsonValue]]
 ) -> None:
-    """Refuse signers that whoever runs us may not hand in: built-in names mean the classes that ship here."""
+    """Refuse signers that the program that runs us may not hand in: built-in names mean the classes that ship here."""
     for name, half in own.items():
         taken = "of a built-in provider" if name in registry.RESERVED else "of an installed entry point"
         if name in registry.RESERVED | _known():

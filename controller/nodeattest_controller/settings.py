@@ -181,7 +181,7 @@ class Settings:
         _check_issuer(self)
 
     def enabled(self, controller: str) -> bool:
-        """Tell whether a controller runs in this process; only implemented ones ever do."""
+        """Return whether a controller runs in this process; only implemented ones ever do."""
         return controller in _enabled(self.controllers)
 
     @property

@@ -189,7 +189,7 @@ def _is_host(text: str) -> bool:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Tell whether it is an address without a zone: a zone is one machine's own."""
+    """Return whether it is an address without a zone: a zone is one machine's own."""
     try:
         return IPv6Address(text).scope_id is None
     except ValueError:

@@ -26,5 +26,5 @@ def sign(content: bytes, token: BootstrapToken) -> str:
 
 
 def is_valid(detached: str, content: bytes, token: BootstrapToken) -> bool:
-    """Tell whether a signature is the one that this token makes, in constant time; any text has an answer."""
+    """Return whether a signature is the one that this token makes, in constant time; any text has an answer."""
     return detached.isascii() and hmac.compare_digest(detached, sign(content, token))

@@ -5,7 +5,7 @@ Promises: ``parse`` makes of any bytes an ``UnverifiedJWT`` or ``Denied``; ``ver
 token exists or not.
 A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both, and neither passes for the
 other. Leaves to others: which token a Secret is and what it may be used for (``secret``), what an asker gets. A JWT is
-shown to servers that are not verified yet, so whoever takes one may give no more than the reading of cluster-info.
+shown to servers that are not verified yet, so a server that accepts one must grant nothing but reading cluster-info.
 Source: companion proposal 000, "JWT authentication"; RFC 7515 §5.2, RFC 7519 §4.1 and §7.2, RFC 8725.
 """
 

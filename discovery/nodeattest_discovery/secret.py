@@ -1,6 +1,6 @@
 """Bootstrap tokens as Secrets: reading them exactly as the control plane does, writing them so that all agree.
 
-Promises: three judgements that kube-controller-manager and kube-apiserver make of the same Secret, each with its own
+Promises: three decisions that kube-controller-manager and kube-apiserver make of the same Secret, each with its own
 rules, because they differ: who signs (``signing_token``), who has expired (``expiry``), who may authenticate
 (``authenticating_groups``). They are total: a Secret of any content gives an answer. Leaves to others: reading and
 writing Secrets in a cluster.
@@ -74,7 +74,7 @@ class TokenSecret:
     token: BootstrapToken
     usages: frozenset[Usage] = frozenset(Usage)
     groups: tuple[str, ...] = (DEFAULT_GROUP,)
-    """Extra groups of whoever authenticates with it."""
+    """Extra groups of a client that authenticates with it."""
     expires: datetime | None = None
     """Aware; None: never."""
     description: str = ""
@@ -86,7 +86,7 @@ def secret_name(token_id: str) -> str:
 
 
 def is_token_secret(secret: Mapping[str, object]) -> bool:
-    """Tell whether type and name are a token's; what it holds may be of any kind."""
+    """Return whether type and name are a token's; what it holds may be of any kind."""
     name = _member(secret, "metadata", "name")
     return secret.get("type") == SECRET_TYPE and isinstance(name, str) and name.startswith(_NAME_PREFIX)
 
@@ -146,7 +146,7 @@ def signing_token(secret: Mapping[str, object], now: datetime) -> BootstrapToken
 
 
 def stored_token(secret: Mapping[str, object]) -> BootstrapToken | None:
-    """Return id and secret of a Secret whose type, name and ``token-id`` agree, whatever else stands in it."""
+    """Return id and secret of a Secret whose type, name and ``token-id`` agree, whatever else is in it."""
     name = _member(secret, "metadata", "name")
     if secret.get("type") != SECRET_TYPE or not isinstance(name, str) or not name.startswith(_NAME_PREFIX):
         return None
@@ -157,7 +157,7 @@ def stored_token(secret: Mapping[str, object]) -> BootstrapToken | None:
 
 
 def expiry(secret: Mapping[str, object], now: datetime) -> tuple[Expiry, datetime | None]:
-    """Tell whether a token has expired, as the token cleaner decides, and when it does or did.
+    """Return whether a token has expired, as the token cleaner decides, and when it does or did.
 
     Nothing but type and expiration counts: a Secret whose name, id or usages are wrong is deleted, too; one of another
     type never is.
@@ -172,7 +172,7 @@ def expiry(secret: Mapping[str, object], now: datetime) -> tuple[Expiry, datetim
 
 
 def authenticating_groups(secret: Mapping[str, object], now: datetime) -> tuple[str, ...] | None:
-    """Return the groups of whoever authenticates with this token, sorted; None if nobody may.
+    """Return the groups of a client that authenticates with this token, sorted; None if nobody may.
 
     The caller has compared the token's secret, which has the one form: an API server reads no other out of a header,
     and three letters would be guessed from a single JWT. One bad group refuses the whole token; a Secret that is being

@@ -1,6 +1,6 @@
 """TLS towards API servers: whose certificates pass, and for which name; one place for discovery and the agent.
 
-Promises: TLS 1.2 or newer; each CA that is given is an anchor, self-signed or not, and names stand in the SAN only,
+Promises: TLS 1.2 or newer; each CA that is given is an anchor, self-signed or not, and names count in the SAN only,
 both as in Go, so that what kubelet trusts is trusted here; nothing from the environment; no key touches a disk.
 Standard library only: every call of the agent pays for it.
 Source: Go crypto/x509 Certificate.Verify; RFC 9525 §2; OpenSSL X509_V_FLAG_PARTIAL_CHAIN.
@@ -27,7 +27,7 @@ class ClientCertificate:
 
 
 def unverified_context() -> ssl.SSLContext:
-    """Take whoever answers: only for what proves itself, and with nothing secret in the question."""
+    """Accept any server: only for an answer that proves itself, to a request without secrets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -58,7 +58,7 @@ def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None
 
 
 def is_kubelet_certificate(peer: ssl.SSLSocket) -> bool:
-    """Tell whether a verified server shows a certificate that Kubernetes signs for kubelets.
+    """Return whether a verified server shows a certificate that Kubernetes signs for kubelets.
 
     The cluster's CA signs these, too (kubernetes.io/kubelet-serving): who has taken over one node must not pass for
     the API server.

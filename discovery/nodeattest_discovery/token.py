@@ -85,12 +85,12 @@ def parse_id(text: str) -> str:
 
 
 def is_token(text: str) -> bool:
-    """Tell whether a text is a whole token."""
+    """Return whether a text is a whole token."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def is_token_id(text: str) -> bool:
-    """Tell whether a text is the id of a token."""
+    """Return whether a text is the id of a token."""
     return _ID.fullmatch(text) is not None
 
 

@@ -24,7 +24,7 @@ from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeReq
 
 
 class ContosoCloudSigner:
-    """Asks Contoso's API whose ticket stands in a request."""
+    """Asks Contoso's API whose ticket a request has."""
 
     provider, versions, secure = ProviderName("contosocloud"), (1,), True
 
@@ -55,7 +55,7 @@ class ContosoCloudSigner:
         )
         return AttestedNode(provider=self.provider, provider_id=provider_id, checks=checks.record())
 
-    verify_serving_attestation_data = verify_client_attestation_data  # the binding tells them apart
+    verify_serving_attestation_data = verify_client_attestation_data  # the binding distinguishes them
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""

@@ -1,1 +1,1 @@
-"""The only road to API servers: transport, reflector, leader election. Raw JSON in and out."""
+"""The only way to API servers: transport, reflector, leader election. Raw JSON in and out."""

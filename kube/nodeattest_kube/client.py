@@ -159,7 +159,7 @@ class ApiClient:
     def server_time(self) -> datetime | None:
         """Say what time the server's clock shows, to some seconds; None where it has not told.
 
-        Whoever answers in its place may lie, to the harm of that cluster only.
+        A server that answers in its place may lie, to the harm of that cluster only.
         """
         if self._server_time is None:
             return None

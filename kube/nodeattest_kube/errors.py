@@ -111,7 +111,7 @@ class Unreachable(ApiError):
 
 
 class TimedOut(Unreachable):
-    """An answer that has begun does not go on within its time limit."""
+    """An answer pauses for longer than its time limit after it began."""
 
 
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {

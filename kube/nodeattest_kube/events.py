@@ -121,7 +121,7 @@ class EventLimiter:
         """Until when each key is not allowed again."""
 
     def allow(self, key: Hashable, period: float) -> bool:
-        """Tell whether ``key`` is due; if so, it is not again within ``period`` seconds."""
+        """Return whether ``key`` is due; if so, it is not again within ``period`` seconds."""
         now = self._clock()
         self._until = {known: until for known, until in self._until.items() if now < until}
         if key in self._until:

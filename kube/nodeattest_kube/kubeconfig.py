@@ -180,7 +180,7 @@ def _is_host(text: str | None) -> bool:
 
 
 def _is_url_text(text: str) -> bool:
-    """Whether a text is printable ASCII without blanks: what may stand on a request line."""
+    """Whether a text is printable ASCII without blanks: what may be on a request line."""
     return text.isascii() and text.isprintable() and " " not in text
 
 
@@ -192,7 +192,7 @@ def _host_name(text: str | None) -> str | None:
 
 
 def _token(text: str | None) -> str | None:
-    """Check that a token can stand in a header (RFC 6750 §2.1: visible ASCII)."""
+    """Check that a token can be in a header (RFC 6750 §2.1: visible ASCII)."""
     if text is not None and not _is_url_text(text):
         _refuse("a token of visible ASCII", "other characters", "check for line ends in users[].user.token")
     return text
@@ -215,7 +215,7 @@ def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:
 
 
 def _read(path: Path, what: str) -> bytes:
-    """Read a file that a kubeconfig stands in or refers to."""
+    """Read a file that a kubeconfig is in or refers to."""
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:

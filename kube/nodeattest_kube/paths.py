@@ -24,7 +24,7 @@ def collection_path(group: str, version: str, resource: str, *, namespace: str |
 
 
 def api_group(group: str, version: str | None = None) -> str:
-    """Path at which a server tells which versions of a group it serves, or which resources of one version."""
+    """Path at which a server says which versions of a group it serves, or which resources of one version."""
     return _join("apis", group) if version is None else _join("apis", group, version)
 
 

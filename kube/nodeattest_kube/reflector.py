@@ -1,4 +1,4 @@
-"""A cache of one collection that follows the API server for ever.
+"""A cache of one collection that follows the API server forever.
 
 Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
 connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
@@ -32,7 +32,7 @@ _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""
 _RELIST_AFTER: Final = 5
 """Failed watches in a row from one resourceVersion, after which it may be the version that is bad: a server restored
-from a backup refuses versions of its future for ever (504, "Too large resource version")."""
+from a backup refuses versions of its future forever (504, "Too large resource version")."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
 
@@ -67,7 +67,7 @@ class Reflector:
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
         ``on_change``, ``transform`` and index functions get whatever the server sent, so they must be total. A server
-        that tells of more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory, as they
+        that claims more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory, as they
         are after ``transform``; one that weighs more than a 64th of what is left is passed over.
         """
         self.passed_over = 0

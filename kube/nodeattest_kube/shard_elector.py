@@ -142,7 +142,7 @@ class ShardElector:
         return frozenset(self._held) if self.is_member else frozenset()
 
     def owns(self, shard: str) -> bool:
-        """Tell whether a shard is ours at this instant, and the host prepared for it."""
+        """Return whether a shard is ours at this instant, and the host prepared for it."""
         return shard in self._owned and self.is_member
 
     def wake(self) -> None:
@@ -271,7 +271,7 @@ class ShardElector:
                 return
 
     async def _give_up(self, shard: str, seen: ObservedLeases, *, keep: bool) -> None:
-        """Stop, then tell that the shard is free; ``keep`` its lease for whoever comes."""
+        """Stop, then tell that the shard is free; ``keep`` its lease for the next owner."""
         await self._stop(shard)
         name, lease = self._group.name_of_shard(shard), seen.shards[shard]
         if keep:

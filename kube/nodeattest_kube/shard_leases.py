@@ -1,7 +1,7 @@
-"""The Leases by which members share shards: one a member, one a shard, told from others by a label.
+"""The Leases by which members share shards: one a member, one a shard, distinguished by a label.
 
-Promises: names are made of hashes, so that any identity and any shard has one; who and what a lease is for stands in
-its annotations, for people as well. A lease that is not well-formed is no lease of ours.
+Promises: names are made of hashes, so that any identity and any shard has one; annotations say who and what a lease is
+for. A lease that is not well-formed is no lease of ours.
 Leaves to others: what they mean (``placement``) and who writes them when (``shards``).
 Source: coordination.k8s.io/v1 (staging/src/k8s.io/api/coordination/v1/types.go); a label's value has 63 characters at
 most (apimachinery pkg/util/validation, LabelValueMaxLength).
@@ -63,7 +63,7 @@ class ShardGroup:
     name: str
 
     def read(self, lease: JsonObject) -> MemberLease | ShardLease | None:
-        """Read a lease; None for what is not one of the group's, whoever put its label on."""
+        """Read a lease; None for what is not one of the group's, no matter who put its label on."""
         identity = dig_text(lease, "metadata", "annotations", _MEMBER)
         shard = dig_text(lease, "metadata", "annotations", _SHARD)
         name, version = dig_text(lease, "metadata", "name"), version_of(lease)
@@ -83,7 +83,7 @@ class ShardGroup:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The label that tells this group's leases from all others."""
+        """The label that distinguishes this group's leases from all others."""
         return {_GROUP_LABEL: self._short}
 
     @property

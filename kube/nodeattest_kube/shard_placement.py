@@ -69,7 +69,7 @@ def decide(snapshot: Snapshot, owner_of: Mapping[str, str]) -> PlacementDecision
     """Decide the next actions of this member; ``owner_of`` is ``owners`` of the wanted shards and the live members.
 
     A shard is claimed if it has no holder, if the holder is this member (a claim whose answer was lost) or an ended
-    one: never from a member that is, or may be, alive, whoever should own the shard.
+    one: never from a member that is, or may be, alive, no matter who should own the shard.
     """
     lost = frozenset(shard for shard in snapshot.held if snapshot.holders.get(shard) != snapshot.me)
     mine = frozenset(shard for shard, owner in owner_of.items() if owner == snapshot.me)

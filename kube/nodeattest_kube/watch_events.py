@@ -29,7 +29,7 @@ class WatchType(StrEnum):
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
     BOOKMARK = "BOOKMARK"
-    """Nothing but a newer ``metadata.resourceVersion`` to go on from."""
+    """Nothing but a newer ``metadata.resourceVersion`` to continue from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,11 +62,11 @@ class WorkQueue(Generic[K]):
         groups: Callable[[K], Path] | None = None,
         limits: tuple[int, ...] = (),
     ) -> None:
-        """``on_bug`` hears of a worker's exception, logged by default; the key is tried again in any case.
+        """``on_bug`` is notified of a worker's exception, logged by default; the key is tried again in any case.
 
         ``groups`` names a key's groups, outermost first, whenever it begins to wait. ``limits`` says for each level how
         many keys of one group are worked on at the same time; as many groups may hang without delay to others as leave
-        a worker free. By default all keys stand in one line.
+        a worker free. By default all keys are in one queue.
         """
         self.retries = 0
         """How often a key was added with back-off, for metrics."""

@@ -3,7 +3,7 @@
 Promises: exactly the texts that ``time.ParseDuration`` takes give its number of nanoseconds, everything else is a
 ``ParseError``; ``format_duration`` writes what ``Duration.String`` does. ``parse_seconds`` takes a number of seconds
 besides, and no negative duration; ``parse_seconds(format_seconds(x)) == x`` for whole milliseconds.
-Leaves ranges to whoever knows what the duration is for.
+Leaves ranges to the caller.
 Source: go/src/time/format.go (ParseDuration) and time.go (String).
 """
 

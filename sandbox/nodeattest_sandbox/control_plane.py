@@ -1,7 +1,7 @@
 """Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
 
 Promises: one handle with the same verbs for both; they run no longer than the process that started them; a start that
-fails says why, with the end of the log. Leaves what stands in the cluster to fleet.py.
+fails says why, with the end of the log. Leaves the cluster's objects to fleet.py.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def _answers(client: Client, path: str) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Tell whether somebody listens at this port of the loopback interface."""
+    """Return whether somebody listens at this port of the loopback interface."""
     try:
         socket.create_connection((LOOPBACK, port), timeout=1).close()
     except OSError:

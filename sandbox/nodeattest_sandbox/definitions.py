@@ -61,7 +61,7 @@ def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> Non
 
 
 def keeps_custom_resources(plane: ControlPlane) -> bool:
-    """Tell whether the server survives a custom resource; one that died of it is started again.
+    """Return whether the server survives a custom resource; one that died of it is started again.
 
     Kubernetes before 1.23 vendors a reflect2 that corrupts memory when it is built with Go 1.18 or later: the first
     custom resource ends such a kube-apiserver with "fatal error: fault", as the build of Debian 12's sources does.

@@ -42,7 +42,7 @@ class ClusterPki:
 
     @classmethod
     def make(cls, directory: Path, name: str) -> ClusterPki:
-        """Make CA, server certificate and service-account key, unless they stand there already."""
+        """Make CA, server certificate and service-account key, unless they are there already."""
         pki = cls(directory)
         if pki.ca_key.exists():
             return pki

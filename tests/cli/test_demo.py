@@ -130,7 +130,7 @@ def running_below(folder: Path) -> list[str]:
 
 
 @pytest.mark.swtpm
-def test_machines_with_tpms_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+def test_machines_with_tpms_join_and_every_attacker_is_refused_for_its_reason(tmp_path: Path) -> None:
     found = outcome(tmp_path, "--nodes", "2")
     assert [entry["node"] for entry in items(found, "joined")] == ["worker-1", "worker-2"]
     assert {text(entry, "signer") for entry in items(found, "joined")} == {
@@ -175,7 +175,7 @@ def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_pat
     }
 
 
-def test_instances_of_aws_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+def test_instances_of_aws_join_and_every_attacker_is_refused_for_its_reason(tmp_path: Path) -> None:
     whoever_runs_it = {"AWS_PROFILE": "of-mine", "AWS_ENDPOINT_URL": "https://127.0.0.1:1", "AWS_CA_BUNDLE": "/mine"}
     found = outcome(tmp_path, "--nodes", "1", "--provider", "aws", **whoever_runs_it)
     assert [entry["machine"] for entry in items(found, "joined")] == ["demo-md-1"]
@@ -202,7 +202,7 @@ def test_the_same_happens_to_instances_on_a_real_api_server(tmp_path: Path, asse
     assert reasons(found) == AWS_REASONS
 
 
-def test_machines_of_azure_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+def test_machines_of_azure_join_and_every_attacker_is_refused_for_its_reason(tmp_path: Path) -> None:
     found = outcome(tmp_path, "--nodes", "1", "--provider", "azure")
     assert [text(entry, "node") for entry in items(found, "joined")] == ["worker-1"]
     assert reasons(found) == AZURE_REASONS
@@ -216,7 +216,7 @@ def test_the_same_happens_to_machines_of_azure_on_a_real_api_server(tmp_path: Pa
 
 
 @pytest.mark.swtpm
-def test_shielded_vms_of_google_cloud_join_and_every_impostor_is_refused_for_its_reason(tmp_path: Path) -> None:
+def test_shielded_vms_of_google_cloud_join_and_every_attacker_is_refused_for_its_reason(tmp_path: Path) -> None:
     found = outcome(tmp_path, "--nodes", "1", "--provider", "gcp")
     assert [text(entry, "node") for entry in items(found, "joined")] == ["worker-1"]
     assert reasons(found) == GCP_REASONS

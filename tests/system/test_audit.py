@@ -51,7 +51,7 @@ def attack(world: World, kind: str, name: str) -> Filed:
             return file_request(world, Wanted(node=name, provider="challenge"))
         case "another machine's name":
             world.machine(name)
-            return file_request(world, Wanted(node=f"{name}-impostor", provider_id=f"sandbox://{name}"))
+            return file_request(world, Wanted(node=f"{name}-attacker", provider_id=f"sandbox://{name}"))
         case "a version that nobody speaks":
             world.machine(name)
             return file_request(world, Wanted(node=name, version=99))

@@ -1,4 +1,4 @@
-"""Nodes join, impostors do not: real processes over TLS, on the sandbox and on a real kube-apiserver."""
+"""Nodes join, attackers do not: real processes over TLS, on the sandbox and on a real kube-apiserver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A refresh before a renewal: in a process of its own, so that none of its failures can affect the renewal.
 
-It always ends soon after its limit (``watchdog``), and the renewal goes on with whatever configuration is
+It always ends soon after its limit (``watchdog``), and the renewal continues with whatever configuration is
 there then. Call it without a running watchdog: a fork must not find a second thread.
 """
 
@@ -23,7 +23,7 @@ def refresh_in_subprocess(context: AgentContext) -> AgentContext:
     """Refresh; returns the agent under the configuration that is there afterwards. Hold the lock."""
     try:
         child = os.fork()
-    except OSError as error:  # EAGAIN, ENOMEM: the renewal goes on with what is known
+    except OSError as error:  # EAGAIN, ENOMEM: the renewal continues with what is known
         context.log(f"the cluster was not asked what changed: no process can be started: {error.strerror}")
         return context
     if not child:

@@ -28,7 +28,7 @@ from nodeattest_discovery.node.clock import Backoff, Clock
 __all__ = ["WatchState", "run", "watch"]
 
 _LOOK: Final = 60.0
-"""Seconds between looks at what may have changed: as often as kubelet itself reads its file again."""
+"""Seconds between checks of what may have changed: as often as kubelet itself reads its file again."""
 _RETRY: Final = Backoff(first=2.0, longest=60.0)
 """Before the next attempt where nothing remembers the failure."""
 _CALM: Final = 600.0
@@ -63,7 +63,7 @@ def watch(
         began, is_done = clock.monotonic(), attempt() == 0
         clock.sleep(_RETRY.first)
         seen = look()
-        # A success that leaves a certificate which is due already, or none that can be read, would be one for ever.
+        # A success that leaves a certificate which is due already, or none that can be read, would be one forever.
         failed = 0 if is_done and clock.now() < seen.renew_at else failed + 1
         until = _next(seen, failed, clock, random) if seen.wanted == before.wanted else None
         if until is not None:

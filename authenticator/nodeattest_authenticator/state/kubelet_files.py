@@ -38,7 +38,7 @@ def write(path: str, content: bytes, *, mode: int) -> bool:
 
 
 def write_private(path: str, data: bytes) -> bool:
-    """Write a file of our own, which needs no mark, unless it has that content already; tells whether it was."""
+    """Write a file of our own, which needs no mark, unless it has that content already; returns whether it was."""
     return _write(path, data, PRIVATE)
 
 

@@ -1,7 +1,7 @@
 """The unfinished request on disk: the key and the exact bytes that were filed, until the certificate is stored.
 
 An agent that was killed, timed out or lost the reply files the same bytes under the same name again, finds its own
-object there and goes on; a new key would be a new request, and an issued certificate would be lost.
+object there and continues; a new key would be a new request, and an issued certificate would be lost.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PendingRequestFile:
         return None if pending is None or pending.key_pem == self._used else pending
 
     def save(self, pending: PendingRequest) -> None:
-        """Keep it; a full disk costs the ability to go on after a crash, not the certificate."""
+        """Keep it; a full disk costs the ability to continue after a crash, not the certificate."""
         try:
             self._storage.write(self._name, _render(pending), durable=False)
         except OSError:

@@ -23,5 +23,5 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
 def addon_auth() -> None:
     """Tell an add-on who its caller is, and nothing that it could use in the caller's place.
 
-    docs/addon-auth.md tells more.
+    See docs/addon-auth.md.
     """

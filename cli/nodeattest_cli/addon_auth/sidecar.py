@@ -1,7 +1,7 @@
 """``nodeattest addon-auth sidecar``: the verifying proxy beside an add-on.
 
-Promises: a wrong setting is one line and exit code 2, before anything listens; plain HTTP is served only to whoever
-asks for it; SIGTERM and SIGINT end it in order with exit code 0. Everything else is
+Promises: a wrong setting is one line and exit code 2, before anything listens; plain HTTP is served only where
+a flag asks for it; SIGTERM and SIGINT end it in order with exit code 0. Everything else is
 ``nodeattest_identity.addon.sidecar``.
 """
 
@@ -88,7 +88,7 @@ def sidecar(*, log_level: str, log_format: str, **flags: object) -> int:
     """Verify who calls an add-on, and pass that on by a header.
 
     Tokens are verified by --issuer and its keys, or by --token-review; the add-on gets X-Authenticated-User and no
-    token. docs/addon-sidecar.md tells which requests are refused, and how.
+    token. docs/addon-sidecar.md says which requests are refused, and how.
     """
     try:
         settings = _settings(flags)

@@ -27,5 +27,5 @@ def cluster_info() -> None:
     """Manage where machines find the cluster, and which CAs they trust there.
 
     That is the ConfigMap cluster-info in kube-public: a kubeconfig without users, signed by bootstrap tokens.
-    docs/discovery.md tells more.
+    See docs/discovery.md.
     """

@@ -77,7 +77,7 @@ def config_map(kubeconfig: str) -> JsonObject:
 def replacement(found: JsonObject, kubeconfig: str) -> JsonObject:
     """Return a merge patch that puts another kubeconfig there and drops signatures, which no longer fit.
 
-    It bears the version that was read: whoever writes meanwhile wins.
+    It has the version that was read: a write by somebody else meanwhile wins.
     """
     data = found.get("data")
     stale = [key for key in (data if isinstance(data, dict) else {}) if key.startswith(SIGNATURE_PREFIX)]
@@ -88,7 +88,7 @@ def replacement(found: JsonObject, kubeconfig: str) -> JsonObject:
 
 
 def same_cluster(found: str, wanted: str) -> bool:
-    """Tell whether two kubeconfigs name one server and the same CAs, however they are written."""
+    """Return whether two kubeconfigs name one server and the same CAs, however they are written."""
     try:
         return _meaning(parse(found)) == _meaning(parse(wanted))
     except Denied:

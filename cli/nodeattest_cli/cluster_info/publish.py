@@ -134,7 +134,7 @@ def _file(path: str) -> str:
 async def _publish(client: ApiClient, order: _Order) -> None:
     """Write what is not there yet.
 
-    1. What stands there is read, and refused before anything is written. 2. The token. 3. The namespace.
+    1. What is there is read, and refused before anything is written. 2. The token. 3. The namespace.
     4. The ConfigMap. 5. Who may read it.
     """
     # 1
@@ -147,7 +147,7 @@ async def _publish(client: ApiClient, order: _Order) -> None:
         click.echo(f"[bootstrap-token] Using token: {shown}")
     # 3
     click.echo("[bootstrap-token] Configuring bootstrap tokens, cluster-info ConfigMap, RBAC Roles")
-    with suppress(Forbidden):  # kube-apiserver makes it at its start; if it is not there, the next write tells
+    with suppress(Forbidden):  # kube-apiserver makes it at its start; if it is not there, the next write fails
         await _ensure(client, paths.core_path("namespaces"), namespace(), ())
     # 4
     await publication.write()
@@ -165,7 +165,7 @@ async def _publish(client: ApiClient, order: _Order) -> None:
 
 
 async def _anybody_reads(client: ApiClient) -> bool:
-    """Tell whether an earlier run, or kubeadm, gave the right that this run does not give."""
+    """Return whether an earlier run, or kubeadm, gave the right that this run does not give."""
     try:
         await client.get(_BINDING)
     except (NotFound, Forbidden):

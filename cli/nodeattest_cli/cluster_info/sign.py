@@ -49,7 +49,7 @@ def sign(*, token_file: str | None, path: str | None, kubeconfig: str | None, co
 
 
 async def _sign(client: ApiClient, token: BootstrapToken | None) -> list[str]:
-    """Write the signatures, and return whose stand there."""
+    """Write the signatures, and return whose are there."""
     found = await from_cluster(client)
     if token is not None:
         wanted = _signed(found, token)

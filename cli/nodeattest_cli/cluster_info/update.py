@@ -27,7 +27,7 @@ _ATTEMPTS: Final = 5
 
 
 class Publication:
-    """The kubeconfig that is to stand in cluster-info, and what stands there."""
+    """The kubeconfig that is to be in cluster-info, and what is there."""
 
     def __init__(self, client: ApiClient, kubeconfig: str, *, replace: bool) -> None:
         self._client = client
@@ -36,7 +36,7 @@ class Publication:
         self._found: JsonObject | None = None
 
     async def look(self) -> None:
-        """Read what stands there; another cluster's is refused unless it may be replaced."""
+        """Read what is there; another cluster's is refused unless it may be replaced."""
         try:
             self._found = await self._client.get(PATH)
         except NotFound:

@@ -1,6 +1,6 @@
 """Cluster-info as people read it: the server, each CA with its pin, and what each signature is worth.
 
-Promises: whatever stands in the ConfigMap is shown, sound or not; a signature counts as valid only if it was computed
+Promises: whatever is in the ConfigMap is shown, sound or not; a signature counts as valid only if it was computed
 anew from its token. Leaves to others: where ConfigMap and tokens come from.
 """
 
@@ -102,7 +102,7 @@ class View:
 
 
 def view_of(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> View:
-    """Judge a ConfigMap; ``tokens`` are those that sign now, None where nobody may read them."""
+    """Evaluate a ConfigMap; ``tokens`` are those that sign now, None where nobody may read them."""
     kubeconfig = text(config_map, "data", KUBECONFIG_KEY)
     info, problem = None, ""
     try:

@@ -1,1 +1,1 @@
-"""``nodeattest demo``: the whole system on one machine, machines that join, and impostors that are refused."""
+"""``nodeattest demo``: the whole system on one machine, machines that join, and attackers that are refused."""

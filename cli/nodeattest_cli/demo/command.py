@@ -76,7 +76,7 @@ class _StoppedError(Exception):
 def demo(
     *, nodes: int, provider: str, discovery: str, real: bool | None, assets: Path | None, keep: bool, as_json: bool
 ) -> int:
-    """Watch nodes join and impostors be refused, on this machine.
+    """Watch nodes join and attackers be refused, on this machine.
 
     Two control planes, the real controller, and a real agent for every machine run as separate processes on loopback.
     """

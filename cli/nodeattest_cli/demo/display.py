@@ -99,7 +99,7 @@ def _joined(entries: Sequence[JoinResult], *, plain: bool) -> Table:
 
 def _refused(entries: Sequence[AttackResult], *, plain: bool) -> Table:
     right = sum(entry.is_right for entry in entries)
-    table = _table(f"{right} refused", ("attempt", "reason", "what the impostor is told"), plain=plain)
+    table = _table(f"{right} refused", ("attempt", "reason", "what the attacker gets"), plain=plain)
     for entry in entries:
         style = "green" if entry.is_right else "bold red"
         table.add_row(Text(entry.attempt), Text(entry.reason, style=style), Text(entry.message))

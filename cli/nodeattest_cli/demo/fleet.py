@@ -1,7 +1,7 @@
 """The demo's machines: a Machine with its infrastructure object, a device or a secret, a bootstrap token, files.
 
 Promises: each machine runs the real ``kubelet-authenticator`` on files of its own, as cloud-init would leave them.
-What an infrastructure provider knows of a machine (its TPM's endorsement key) stands on its infrastructure object.
+What an infrastructure provider knows of a machine (its TPM's endorsement key) is on its infrastructure object.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class LyingServer:
     """Serves one ConfigMap to everybody, for the length of a block."""
 
     def __init__(self, directory: Path) -> None:
-        self._pki = ClusterPki.make(directory, "impostor")
+        self._pki = ClusterPki.make(directory, "attacker")
         self._data: dict[str, str] = {}
         self.credentials: list[str] = []
         """What stood in Authorization headers: nothing, if nobody was fooled."""

@@ -167,7 +167,7 @@ def _context(
         platform=platform,
         children=children,
         agent=config.tools.agent,
-        directory=config.directory / "impostors",
+        directory=config.directory / "attackers",
         attacker=attacker_with_token_of(world, victim),  # stolen from the victim's bootstrap data, before it booted
         insider=attacker_with_token_of(world, member),
         victim=victim,
@@ -177,11 +177,11 @@ def _context(
 
 
 def _try_all(config: DemoConfig, display: LiveDisplay, context: AttackContext) -> tuple[list[AttackResult], list[str]]:
-    """Let the impostors try, one after the other so that each answer is told apart."""
+    """Let the attackers try, one after the other so that each answer can be told apart."""
     refused: list[AttackResult] = []
     problems: list[str] = []
     for attack in attacks_for(config.provider, config.discovery):
-        display.start_step(f"impostor: {attack.name}")
+        display.start_step(f"attack: {attack.name}")
         try:
             entry = run_attack(context, attack)
         except (DemoFailure, ApiRefusal) as failure:

@@ -1,7 +1,7 @@
 """The demo's world: a management and a workload cluster, the Cluster API objects between them, and the controller.
 
 Promises: the controller runs as its own process with exactly the rights of the shipped RBAC manifests; what Cluster API
-and an infrastructure provider would have written stands in the management cluster; everything that was started ends
+and an infrastructure provider would have written is in the management cluster; everything that was started ends
 with the exit stack. Leaves the machines themselves to ``fleet``.
 """
 
@@ -116,7 +116,7 @@ def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitSta
 
 
 def supports_custom_resources(kubernetes: str, go: str) -> bool:
-    """Tell whether a build of kube-apiserver survives its first custom resource.
+    """Return whether a build of kube-apiserver survives its first custom resource.
 
     Kubernetes before 1.24 compiled by Go 1.18 or newer does not: its reflect2 reads the runtime's maps in the old way
     (modern-go/reflect2 issue 26).

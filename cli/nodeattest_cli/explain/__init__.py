@@ -1,1 +1,1 @@
-"""``nodeattest explain``: a stored request judged again, offline, check by check."""
+"""``nodeattest explain``: a stored request evaluated again, offline, check by check."""

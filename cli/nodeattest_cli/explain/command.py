@@ -64,7 +64,7 @@ def explain(
     context: str | None,
     output: str,
 ) -> int:
-    """Judge a stored request again, check by check.
+    """Evaluate a stored request again, check by check.
 
     Works without a cluster on a CertificateSigningRequest that was kept. A check that lacks an object is shown as not
     checked, and so is what only a platform's API can tell: none is asked.

@@ -76,7 +76,7 @@ def event_type_name(kind: int) -> str:
 
 
 def is_hashed(kind: int) -> bool:
-    """Tell whether the digest of such an event is that of its data."""
+    """Return whether the digest of such an event is that of its data."""
     return kind in _HASHED
 
 

@@ -1,8 +1,8 @@
-"""The objects that a request is judged by, as far as they were given: picked by kind out of any documents.
+"""The objects that a request is evaluated by, as far as they were given: picked by kind out of any documents.
 
-Promises: what is absent is told apart from what is empty. A Secret's content goes where it is needed and nowhere else.
-Machines and attestations go into the controller's own indexes, so that what a name or key belongs to is looked up here
-as it is there.
+Promises: what is absent is distinguished from what is empty. A Secret's content goes where it is needed and nowhere
+else. Machines and attestations go into the controller's own indexes, so that what a name or key belongs to is looked up
+here as it is there.
 """
 
 from __future__ import annotations

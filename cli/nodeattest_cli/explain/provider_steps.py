@@ -37,7 +37,7 @@ _NOTHING_TO_COMPARE: Final = ("endorsement key: on no other machine's entry",)
 def provider_steps(
     request: NodeRequest, first: NodeRequest | None, end: VerificationEnd, inputs: Inputs, platforms: Platforms
 ) -> Iterator[CheckStep]:
-    """Show each check of a verification and how it ended; what its record cannot show is judged besides."""
+    """Show each check of a verification and how it ended; what its record cannot show is evaluated besides."""
     denied = end if isinstance(end, Denied) else None
     for check in end.checks:
         yield _step(check, denied, first, inputs, platforms)
@@ -80,7 +80,7 @@ def _platform_missing(check: str, reason: Reason, inputs: Inputs, platforms: Pla
 
 
 def _missing(check: str, first: NodeRequest | None, inputs: Inputs) -> str:
-    """Tell which documents a check that failed would have needed; empty when it had them all."""
+    """Return which documents a check that failed would have needed; empty when it had them all."""
     check = check.removeprefix("challenge: ").removeprefix("tpm: ")  # of a composite proof's part
     wanted: list[tuple[str, bool]] = []
     machine = inputs.machine
@@ -108,7 +108,7 @@ def _missing(check: str, first: NodeRequest | None, inputs: Inputs) -> str:
 
 
 def _tpm_steps(request: NodeRequest, first: NodeRequest | None, done: set[str]) -> Iterator[CheckStep]:
-    """Judge the keys of a first request, and the quote's signature where the verification did not come so far."""
+    """Evaluate the keys of a first request, and the quote's signature where the verification did not come so far."""
     checks = Checks()
     try:
         explain_endorsement_keys(checks, request)

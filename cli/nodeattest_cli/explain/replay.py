@@ -54,7 +54,7 @@ F = TypeVar("F", bound=RequestFacts)
 
 
 def first_request_name(csr: JsonObject) -> str | None:
-    """Tell which first request a stored one answers; None when none, or when it cannot be read."""
+    """Return which first request a stored one answers; None when none, or when it cannot be read."""
     try:
         request = parse_request(csr)
         signer = make_signer(request.evidence.provider, OFFLINE)
@@ -172,7 +172,7 @@ async def _verification(facts: CSRFacts) -> VerificationEnd:
 
 
 class _Replay(Generic[F]):
-    """Runs checks one after the other, and goes on after one that refuses or lacks a document."""
+    """Runs checks one after the other, and continues after one that refuses or lacks a document."""
 
     def __init__(self, facts: F, record: Callable[[], Awaitable[list[CheckStep]]] | None = None) -> None:
         """``record`` gives the steps that the provider's verification consists of."""

@@ -58,7 +58,7 @@ def _quote_facts(evidence: SecondEvidence) -> Iterator[tuple[str, str]]:
 
 
 def explain_endorsement_keys(checks: Checks, request: NodeRequest) -> None:
-    """Check the keys of a first request; raises ``Denied``. Whose TPM it is, the verification tells."""
+    """Check the keys of a first request; raises ``Denied``. The verification decides whose TPM it is."""
     evidence = parse_evidence(request.evidence.data)
     if isinstance(evidence, FirstEvidence):
         check_attestation_key(checks, _attestation_key(evidence), parse_endorsement_key(evidence.ek_public))

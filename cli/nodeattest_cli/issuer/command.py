@@ -25,5 +25,5 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
 def issuer() -> None:
     """Let anybody verify tokens of a cluster's service accounts without asking its API server.
 
-    docs/issuer.md tells more.
+    See docs/issuer.md.
     """

@@ -86,7 +86,7 @@ _FILE: Final = click.Path(path_type=Path)
 def serve(*, log_level: str, log_format: str, **flags: object) -> int:
     """Serve OpenID configuration and key set of service accounts' issuers.
 
-    Keys come from files, from one API server, or from those of all workload clusters. Whoever asks gets them: they are
+    Keys come from files, from one API server, or from those of all workload clusters. Every client gets them: they are
     public, and an issuer's tokens can be verified by them without asking its API server.
     """
     try:

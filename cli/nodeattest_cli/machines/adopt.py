@@ -2,7 +2,7 @@
 
 Promises: listing changes nothing; ``--open`` opens one Machine at a time, after it was shown and agreed to, on record
 in its ledger and in an Event, and its token is good for this Machine alone. What a workload cluster says of a Node is
-quoted where it is more than one plain word, and stands in a command only as a whole and where a terminal shows it as it
+quoted where it is more than one plain word, and used in a command only as a whole and where a terminal shows it as it
 is. Leaves to the machine: proving itself.
 """
 
@@ -148,7 +148,7 @@ def command_for(one: Unattested) -> list[str]:
 
 
 def _can_be_asked_for(one: Unattested) -> bool:
-    """Tell whether the controller would read both names in a request."""
+    """Return whether the controller would read both names in a request."""
     try:
         node_name(one.node)
         provider_id(one.provider_id)

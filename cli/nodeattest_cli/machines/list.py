@@ -106,7 +106,7 @@ def list_machines(
 ) -> None:
     """Show which machines are attested, by what, until when.
 
-    Asks the management cluster. The last line tells how long the fleet would survive an outage of it.
+    Asks the management cluster. The last line says how long the fleet would survive an outage of it.
     """
     where = None if all_namespaces else namespace or "default"
 

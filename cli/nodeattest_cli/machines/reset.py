@@ -1,7 +1,7 @@
 """``nodeattest machines reset``: let a machine bind itself anew, on record.
 
 Promises: nothing is written before it was shown and agreed to; one compare-and-swap on what was shown, tried again only
-while the pins are still those; who, when and why stand in the ledger and in an Event. What a reset means:
+while the pins are still those; who, when and why are in the ledger and in an Event. What a reset means:
 ``nodeattest_controller.model.attestation_reset``.
 """
 

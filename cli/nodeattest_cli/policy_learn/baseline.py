@@ -1,9 +1,9 @@
 """Register values for a policy, out of what machines quoted: the merging, without asking anybody. Pure.
 
-Promises: a ``spec.tpm.pcrs`` section that lets in the machines that were learned from and everyone whom the policy lets
+Promises: a ``spec.tpm.pcrs`` section that admits the machines that were learned from and everyone whom the policy lets
 in already; it never drops a value, and selects no register that the policy does not. ``UserError`` where the ledger
 does not hold what the policy asks for.
-Leaves to others: whether those machines booted what they should. That is a person's judgement.
+Leaves to others: whether those machines booted what they should. A person decides that.
 """
 
 from __future__ import annotations

@@ -23,6 +23,6 @@ def token() -> None:
     """Manage bootstrap tokens, with kubeadm's options and output.
 
     A bootstrap token, <id>.<secret>, lets a machine trust a cluster (usage signing) and ask it for a certificate
-    (usage authentication). It is the Secret bootstrap-token-<id> in kube-system. docs/discovery.md tells more, and
+    (usage authentication). It is the Secret bootstrap-token-<id> in kube-system. See docs/discovery.md; and
     docs/adr/0020 where this departs from kubeadm.
     """

@@ -1,7 +1,7 @@
 """``nodeattest token create``.
 
 Promises: standard output holds the token, or what was asked to be printed of it, and nothing else; that it is a
-powerful credential stands on standard error.
+powerful credential is printed to standard error.
 """
 
 from __future__ import annotations

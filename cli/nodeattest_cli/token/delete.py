@@ -1,6 +1,6 @@
 """``nodeattest token delete``.
 
-Promises: every argument is tried; the exit code tells whether all of them are gone.
+Promises: every argument is tried; the exit code says whether all of them are gone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A bootstrap token out of what was asked for, and into the cluster.
 
-Promises: a token lasts a day unless told otherwise, and for ever only if that is said; what no API server would take is
+Promises: a token lasts a day by default, and forever only if that is said; what no API server would take is
 refused before one is asked. One write.
 Source: kubernetes cmd/kubeadm/app/apis/kubeadm/v1beta4/defaults.go; ADR 20.
 """

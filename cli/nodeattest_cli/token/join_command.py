@@ -1,6 +1,6 @@
 """The line that makes a machine join with a token: kubeadm's, or the agent's.
 
-Promises: kubeadm's line is kubeadm's, byte for byte; each CA of the kubeconfig's bundle is pinned; whatever stands in a
+Promises: kubeadm's line is kubeadm's, byte for byte; each CA of the kubeconfig's bundle is pinned; whatever is in a
 kubeconfig, the line is one command of a shell.
 Source: kubernetes cmd/kubeadm/app/cmd/util/join.go.
 """

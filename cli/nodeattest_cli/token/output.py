@@ -1,7 +1,7 @@
 """Bootstrap tokens as ``-o`` prints them: kubeadm's formats ``text``, ``json`` and ``yaml``, and two more.
 
 Promises: JSON and YAML are what kubeadm prints, one object after the other; ``json-list`` is one document. The table
-has kubeadm's columns, each as wide as its widest cell; nothing that stands in a Secret can move the cursor or begin
+has kubeadm's columns, each as wide as its widest cell; nothing that is in a Secret can move the cursor or begin
 a line of its own. ``name`` is what kubectl takes.
 Source: kubernetes cmd/kubeadm/app/util/output and cmd/token.go, whose columns drift where a cell is short;
 apimachinery pkg/util/duration.

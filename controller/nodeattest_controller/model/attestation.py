@@ -2,7 +2,7 @@
 
 One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
 facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
-whoever writes it first wins, and the same key that asks again gets the same bytes.
+the first writer wins, and the same key that asks again gets the same bytes.
 """
 
 from __future__ import annotations
@@ -126,15 +126,15 @@ class Attestation:
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.spki == spki), None)
 
     def serves_otherwise(self, spki: str, purpose: Purpose) -> bool:
-        """Tell whether a key was certified for the other purpose, which bars it from this one."""
+        """Return whether a key was certified for the other purpose, which bars it from this one."""
         return any(entry.spki == spki and entry.purpose is not purpose for entry in self.issued)
 
     def has_retired(self, spki: str) -> bool:
-        """Tell whether a key was certified once and is out of use."""
+        """Return whether a key was certified once and is out of use."""
         return any(key.spki == spki for key in self.retired)
 
     def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
-        """Tell whether this request was written down already: a retry, or a copy of it that was handled first.
+        """Return whether this request was written down already: a retry, or a copy of it that was handled first.
 
         A copy answers the same first request with the same key; it holds no private key, so it gains nothing, and the
         honest request must not be refused for the clock that its own quote left in the ledger.
@@ -146,7 +146,7 @@ class Attestation:
         )
 
     def answered_first(self, uid: str) -> bool:
-        """Tell whether the challenge of this first request was answered and certified."""
+        """Return whether the challenge of this first request was answered and certified."""
         return any(entry.first_request_uid == uid for entry in self.issued)
 
     def live(self, now: datetime, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
@@ -157,7 +157,7 @@ class Attestation:
         """Return the pins as a provider names them, with those that it made as a part of ``composite`` (``tpm.ek``).
 
         What a machine was pinned by as one of several proofs holds for that proof alone, too: else a policy that goes
-        back to it would believe whoever comes first.
+        back to it would accept the first machine that comes.
         """
         prefix = f"{provider}."
         own = {kind.removeprefix(prefix): pin for kind, pin in self.fingerprints.items() if kind.startswith(prefix)}
@@ -263,7 +263,7 @@ def parse_attestation(obj: JsonObject) -> Attestation:
 
 
 def owner_of(obj: JsonObject) -> JsonObject:
-    """Return the reference to a ledger's Machine, pool or record, whoever else owns it; empty when there is none."""
+    """Return the owner reference to the Machine, pool or record, among those of others; empty when there is none."""
     owners = items(obj, "metadata", "ownerReferences")
     machines = (
         owner for owner in owners if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS

@@ -1,7 +1,7 @@
-"""Bootstrap tokens that are worth one machine: the group that names it, and the rule about whoever has it. Pure.
+"""Bootstrap tokens that are worth one machine: the group that names it, and the rule about its holder. Pure.
 
 A token's Secret may give its user further groups (``auth-extra-groups``). One of ours names a machine by a hash; the
-API server writes the groups of whoever files a request into it, so they can be believed. Every provider is held to
+API server writes the groups of the requester into a request, so they can be believed. Every provider is held to
 this, ``insecure`` too: a stolen bound token opens one door.
 Source: k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern); docs/adr/0006.
 """

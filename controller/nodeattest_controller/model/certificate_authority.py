@@ -61,7 +61,7 @@ class SubjectAltNames:
     """Normalised text form."""
 
     def __bool__(self) -> bool:
-        """Tell whether there is any."""
+        """Return whether there is any."""
         return bool(self.dns_names or self.ip_addresses)
 
     def same_as(self, other: SubjectAltNames) -> bool:

@@ -77,7 +77,7 @@ class CSRSummary:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether something is left to do here; what is approved of kubelet's own is signed by others."""
+        """Return whether something is left to do here; what is approved of kubelet's own is signed by others."""
         if self.is_kubelets:
             return self.state is RequestState.PENDING
         return self.state in {RequestState.PENDING, RequestState.APPROVED}

@@ -135,7 +135,7 @@ def check_node_name(request: NodeRequest, member: MachineView, around: NameConte
 
 
 def _lost_node_ref(member: MachineView) -> bool:
-    """Tell whether a Machine that may have joined has no nodeRef; pools' instances and records never need one."""
+    """Return whether a Machine that may have joined has no nodeRef; pools' instances and records never need one."""
     return member.node_ref_name is None and member.given_name is None and not member.is_pool_instance
 
 
@@ -186,7 +186,7 @@ def check_binding(
     secure: bool,
     owners: frozenset[str] = frozenset(),
 ) -> None:
-    """Rules 3 and 4: a machine that is bound already is not bound again by whoever holds a token.
+    """Rules 3 and 4: a machine that is bound already is not bound again by anyone who holds a token.
 
     Unless an operator reset its ledger: then it joins as a new one does. ``owners``: the UIDs of what else lists it,
     for an instance of a pool may have joined before Cluster API made its Machine.
@@ -225,7 +225,7 @@ def check_adoption(request: NodeRequest, member: MachineView, ledger: Attestatio
 
     Its certificate was signed in-tree, where nobody asked which machine gets it; the provider proves the machine now.
     1. Cluster API has found the Machine's node (a pool's instances have no nodeRef of their own), or an operator's
-    record names it and the Node has the record's provider ID; the name was compared by rule 2. 2. That Node stands in
+    record names it and the Node has the record's provider ID; the name was compared by rule 2. 2. That Node is in
     the cluster, and rule 3 has compared its provider ID.
     """
     if not request.is_renewal or ledger.has_joined or ledger.was_reset:

@@ -33,7 +33,7 @@ class LastDecision:
     """Of a refusal: when this reason came first."""
 
     def render(self) -> JsonObject:
-        """Write it as it stands in the ledger; needs a time."""
+        """Write it as it is in the ledger; needs a time."""
         return {"verdict": self.verdict, "reason": self.reason, "time": rfc3339(self.time) if self.time else ""}
 
 
@@ -49,7 +49,7 @@ class Remediation:
     time: datetime
 
     def render(self) -> JsonObject:
-        """Write it as it stands in the ledger."""
+        """Write it as it is in the ledger."""
         return {
             "action": str(self.action),
             "nodeName": self.node_name,

@@ -99,7 +99,7 @@ def cluster_flaw(cluster: JsonObject) -> str:
 
 
 def cluster_paused(cluster: JsonObject) -> bool:
-    """Tell whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
+    """Return whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
     asked = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
     return asked or bool(cluster_flaw(cluster))
 

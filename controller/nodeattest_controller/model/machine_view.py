@@ -86,7 +86,7 @@ class MachineView:
     platform: dict[str, str] = field(default_factory=dict[str, str])
     """What stands for the infrastructure object's annotations where a machine has none."""
     bootstrap_token_id: str = ""
-    """The bootstrap token that a record names as this machine's own; of a Machine, its bootstrap config tells."""
+    """The bootstrap token that a record names as this machine's own; of a Machine, its bootstrap config says."""
     flaw: str = ""
     """Why nobody may join as this member until it is corrected; empty where nothing is wrong."""
 

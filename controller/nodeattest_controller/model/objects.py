@@ -48,7 +48,7 @@ def text(value: JsonValue | JsonObject, *path: str) -> str:
 
 
 def flag(value: JsonValue | JsonObject, *path: str) -> bool:
-    """Tell whether the value at a path is true."""
+    """Return whether the value at a path is true."""
     return mapping(value, *path[:-1]).get(path[-1]) is True
 
 

@@ -277,7 +277,7 @@ def _lifetime(duration: str) -> int | None:
 
 
 def selects(policy: JsonObject, cluster: JsonObject) -> bool:
-    """Tell whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
+    """Return whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
     selector, labels = mapping(policy, "spec", "clusterSelector"), text_map(cluster, "metadata", "labels")
     exact = text_map(selector, "matchLabels")
     if any(labels.get(key) != value for key, value in exact.items()):

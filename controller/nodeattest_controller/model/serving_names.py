@@ -2,7 +2,7 @@
 
 Promises: a name or address passes only when the Machine lists it, spelt in the one canonical way, nobody else of the
 cluster lists or claims it, and no honest node could ever answer for anything else under it. What a Machine lists may
-come from an agent in its guest, so some names are refused whoever lists them.
+come from an agent in its guest, so some names are refused no matter who lists them.
 Leaves to others: that the requester is the Machine's node (``review``), where the list comes from (``addresses``).
 Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane (names of the API server's
 certificate), the platforms' documentation of their metadata services.
@@ -140,7 +140,7 @@ def network_of(cluster: JsonObject) -> Network:
 def for_machine(
     member: MachineView, network: Network, rivals: ConflictingMachines
 ) -> tuple[Network, ConflictingMachines]:
-    """Let a machine of the control plane that lists the endpoint have it, whoever else lists it.
+    """Let a machine of the control plane that lists the endpoint have it, no matter who else lists it.
 
     It holds the API server's own serving key, which has that name anyway; the others of the control plane answer there,
     too, and a worker that lists it never gets it, so must not keep it from them.
@@ -196,7 +196,7 @@ def check_sans_listed(wanted: SubjectAltNames, *, node_name: NodeName, listed: A
 
 
 def addresses_final(member: MachineView, at: datetime) -> bool:
-    """Tell whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life."""
+    """Return whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life."""
     old = member.created is None or at - member.created >= YOUNG
     return old and bool(member.addresses) and member.node_ref_name is not None
 

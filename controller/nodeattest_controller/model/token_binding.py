@@ -66,7 +66,7 @@ def asking_token(request: NodeRequest, member: MachineView) -> str | None:
 
 
 def is_kubeadm_config(member: MachineView) -> bool:
-    """Tell whether a machine's bootstrap configuration is one that can be read."""
+    """Return whether a machine's bootstrap configuration is one that can be read."""
     return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
 
 
@@ -138,10 +138,10 @@ async def check_token_binding(
     binding: TokenBinding,
     read: Callable[[MachineView, str], Awaitable[NamedTokens]],
 ) -> None:
-    """Identity rule 4 for whoever asks with a bootstrap token; raises Denied or Unavailable.
+    """Identity rule 4 for a request with a bootstrap token; raises Denied or Unavailable.
 
-    ``member`` is whoever has the configuration: for a Machine of a pool, the pool. ``read`` gives the tokens that its
-    KubeadmConfig names, and is asked only where the rule depends on them.
+    ``member`` is the one with the configuration: for a Machine of a pool, the pool. ``read`` gives the tokens that
+    its KubeadmConfig names, and is asked only where the rule depends on them.
     """
     token_id = asking_token(request, member)
     if token_id is None or binding is TokenBinding.OFF:

@@ -38,7 +38,7 @@ class ClusterEvents:
         self._limiter = EventLimiter(clock)
 
     def allow(self, about: Hashable, period: float = PERIOD) -> bool:
-        """Tell whether a report is due; if so, it is not again within ``period`` seconds."""
+        """Return whether a report is due; if so, it is not again within ``period`` seconds."""
         return self._limiter.allow(about, period)
 
     def info(self, message: str, **more: object) -> None:
@@ -50,7 +50,7 @@ class ClusterEvents:
         self._log.debug(message, extra=fields(cluster=self.key, **more))
 
     def warn(self, about: Hashable | None, message: str, period: float = PERIOD, /, **more: object) -> bool:
-        """Log trouble once in a period, or with None each time; tells whether it was due."""
+        """Log trouble once in a period, or with None each time; returns whether it was due."""
         due = about is None or self.allow(about, period)
         if due:
             self._log.warning(message, extra=fields(cluster=self.key, **more))

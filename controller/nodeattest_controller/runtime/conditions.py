@@ -1,7 +1,7 @@
 """One condition of ours on an object whose other conditions are somebody else's, in both contracts of Cluster API.
 
 Promises: a condition that says the same already is not written again; others' conditions stay, word for word, and a
-write that would undo what somebody wrote meanwhile is a Conflict, after which the object is read and judged anew.
+write that would undo what somebody wrote meanwhile is a Conflict, after which the object is read and evaluated anew.
 ``lastTransitionTime`` moves with the status only, in both contracts: a MachineHealthCheck counts from it, and what
 anyone can cause must not move it. (Cluster API's own setter for v1beta1 moves it with reason and message, too.)
 Leaves to others: what a condition says, and when.
@@ -74,7 +74,7 @@ class Condition:
 async def set_condition(
     client: ApiClient, path: str, obj: JsonObject, condition: Condition, now: Callable[[], datetime]
 ) -> bool:
-    """Write one condition to the status of the object at ``path``; tells whether a write was needed.
+    """Write one condition to the status of the object at ``path``; returns whether a write was needed.
 
     ``obj`` may come from a cache: one that is out of date is read again. Raises ApiError: NotFound also when another
     object has taken the name, Conflict when somebody writes faster than this does.
@@ -136,7 +136,7 @@ def _patch(obj: JsonObject, change: Callable[[list[JsonObject], bool], list[Json
 
 
 def _is_old(obj: JsonObject) -> bool:
-    """Tell whether the object is of Cluster API's v1beta1, whose conditions have a severity."""
+    """Return whether the object is of Cluster API's v1beta1, whose conditions have a severity."""
     group, _, version = text(obj, "apiVersion").rpartition("/")
     return group != _OWN_GROUP and version == "v1beta1"
 

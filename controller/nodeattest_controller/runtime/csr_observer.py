@@ -50,7 +50,7 @@ class CSRDenied:
     """Expected, got and remedy: for the management cluster only."""
     at: datetime
     judged: bool = True
-    """Whether somebody found the request wanting; False where its time ran out before it could be judged."""
+    """Whether a check refused the request; False where its time ran out before it was evaluated."""
 
 
 class CSRObserver(Protocol):

@@ -21,11 +21,11 @@ class Ownership(Protocol):
     """Which clusters this replica serves: all of them as the leader, or its shards."""
 
     def owns(self, cluster: ClusterKey) -> bool:
-        """Tell whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects."""
+        """Return whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects."""
         ...
 
     def owns_management(self) -> bool:
-        """Tell whether this replica does now what belongs to no one cluster, such as the status of policies."""
+        """Return whether this replica does now what belongs to no one cluster, such as the status of policies."""
         ...
 
 
@@ -36,11 +36,11 @@ class LeaderOwnsAll:
         self._may_act = may_act
 
     def owns(self, cluster: ClusterKey) -> bool:
-        """Tell whether this replica leads."""
+        """Return whether this replica leads."""
         return self._may_act()
 
     def owns_management(self) -> bool:
-        """Tell whether this replica leads."""
+        """Return whether this replica leads."""
         return self._may_act()
 
 
@@ -59,5 +59,5 @@ class ClusterGuard:
         return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
 
     def may_act(self, key: ClusterKey) -> bool:
-        """Tell whether there is such a Cluster."""
+        """Return whether there is such a Cluster."""
         return self.active_cluster(key) is not None

@@ -1,6 +1,6 @@
 """A bound on what is kept of a list that a cluster's API server sends.
 
-A list that goes on for ever, or whose names are endless, is an error and not the controller's end.
+An endless list, or one with endless names, is an error and does not exhaust the controller's memory.
 """
 
 from __future__ import annotations

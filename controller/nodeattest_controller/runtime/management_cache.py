@@ -71,7 +71,7 @@ class ManagementCache:
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
-        ``on_policies`` is told the namespace of a policy that changed, where no Cluster stands beside it, too.
+        ``on_policies`` gets the namespace of a policy that changed, also where there is no Cluster in it.
         """
         self.client = client
         self.inventory = Inventory()
@@ -134,7 +134,7 @@ class ManagementCache:
         return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self.parsed_policy)
 
     def opts_in(self, cluster: JsonObject) -> bool:
-        """Tell whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
+        """Return whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
         try:
             self.policy_of(cluster)
         except Unavailable:
@@ -207,7 +207,7 @@ class ManagementCache:
         )
 
     def is_paused(self, cluster: JsonObject) -> bool:
-        """Tell whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
+        """Return whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
         return cluster_paused(cluster)
 
     # Members

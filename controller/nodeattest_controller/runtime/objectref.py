@@ -1,7 +1,7 @@
 """Which object an Event is about: the Machine that a request names, or else its Cluster.
 
 A provider ID in a request is a claim, so the object is looked up in the inventory and never made up: a claim that
-names no Machine of this cluster, or several, tells of the Cluster. Whoever reads the Event sees that it was refused.
+names no Machine of this cluster, or several, is about the Cluster. A reader of the Event sees that it was refused.
 """
 
 from __future__ import annotations

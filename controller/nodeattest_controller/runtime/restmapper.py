@@ -1,6 +1,6 @@
 """Which resource a kind is served as: what an object's reference leaves to discovery.
 
-Leaves keeping the answer to whoever asks. Source: apimachinery APIResourceList; cluster-api contract, "v1beta2
+Leaves caching to the caller. Source: apimachinery APIResourceList; cluster-api contract, "v1beta2
 references name a group only".
 """
 

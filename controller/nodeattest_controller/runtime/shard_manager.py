@@ -81,15 +81,15 @@ class ShardManager:
     # Ownership
 
     def owns(self, cluster: ClusterKey) -> bool:
-        """Tell whether this replica serves the cluster now."""
+        """Return whether this replica serves the cluster now."""
         return self._may_act() and self._shards.owns(cluster)
 
     def owns_management(self) -> bool:
-        """Tell whether what belongs to no one cluster is ours now."""
+        """Return whether what belongs to no one cluster is ours now."""
         return self._may_act() and self._shards.owns(MANAGEMENT_SHARD)
 
     def may_write(self) -> bool:
-        """Tell whether this replica may still send anything: False for ever once its own Lease has run out."""
+        """Return whether this replica may still send anything: False forever once its own Lease has run out."""
         return self._may_act() and (self._shards.is_member or not self._joined)
 
     @property

@@ -1,6 +1,6 @@
 """One workload cluster: its requests, and the five writes that the controller makes there.
 
-Every write carries the resourceVersion that was judged (an approval without one overwrites blindly: the API server's
+Every write carries the resourceVersion that was evaluated (an approval without one overwrites blindly: the API server's
 AllowUnconditionalUpdate), so a request that was deleted and made anew in between is a Conflict, never an approval.
 The controller's own writes do not wake it again, whichever comes first: the write's answer or the watch event.
 """
@@ -113,7 +113,7 @@ class WorkloadClient:
     # Writes
 
     async def publish_annotations(self, request: JsonObject, annotations: Mapping[str, str]) -> None:
-        """Write our output annotations, over whatever stands there; raises Conflict when the request changed."""
+        """Write our output annotations, over whatever is there; raises Conflict when the request changed."""
         meta = metadata(request)
         patch: JsonObject = {
             "metadata": {
@@ -126,7 +126,7 @@ class WorkloadClient:
         await self._write(name, self.client.merge_patch(paths.object_path(*_CSR, name), patch))
 
     async def approve(self, request: JsonObject, reason: str, message: str) -> JsonObject:
-        """Approve exactly the request that was judged."""
+        """Approve exactly the request that was evaluated."""
         return await self._put(self._with_condition(request, "Approved", reason, message), "approval")
 
     async def deny(
@@ -199,7 +199,7 @@ class WorkloadClient:
 
 
 def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObject:
-    """Write output annotations over whatever stands there.
+    """Write output annotations over whatever is there.
 
     Neither /approval nor /status resets metadata (pkg/registry/certificates/certificates/strategy.go).
     """
@@ -211,7 +211,7 @@ def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObjec
 
 
 def _slim_request(request: JsonObject) -> JsonObject:
-    """Keep open requests, within bounds; of others only what tells them apart (settled ones average 4.5 KB).
+    """Keep open requests, within bounds; of others only what distinguishes them (settled ones average 4.5 KB).
 
     Kubelet's own are among the others: where nobody approves them, each kubelet leaves one every 15 minutes.
     """

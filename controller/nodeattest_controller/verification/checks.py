@@ -57,7 +57,7 @@ class Evaluated(Protocol):
         ...
 
     def round(self) -> Awaitable[Round]:
-        """Tell which round it is; raises Denied where the evidence does not say."""
+        """Return which round it is; raises Denied where the evidence does not say."""
         ...
 
 
@@ -84,7 +84,7 @@ class RequestCheck(Generic[F_contra]):
     stage: Stage = Stage.EVALUATE
 
     async def applies(self, facts: F_contra) -> bool:
-        """Tell whether the check is one for this request."""
+        """Return whether the check is one for this request."""
         if facts.purpose not in self.purposes:
             return False
         return self.rounds == BOTH_ROUNDS or await facts.round() in self.rounds

@@ -178,7 +178,7 @@ class RequestFacts(ABC):
 
     @abstractmethod
     def round(self) -> Awaitable[Round]:
-        """Tell which round it is."""
+        """Return which round it is."""
 
     @abstractmethod
     def cached_machine(self) -> Awaitable[MachineView]:
@@ -231,7 +231,7 @@ class RequestFacts(ABC):
         )
 
     async def platform_tells_addresses(self) -> bool:
-        """Tell whether a platform, not the Machine's status, says where the machine can be reached."""
+        """Return whether a platform, not the Machine's status, says where the machine can be reached."""
         provider = await self.address_provider()
         return provider is not None and isinstance(self.source.verifier(provider), PlatformAddresses)
 
@@ -335,7 +335,7 @@ class ControllerFacts:
         )
         serving = facts.purpose is Purpose.SERVING
         verify = verifier.verify_serving_attestation_data if serving else verifier.verify_client_attestation_data
-        # Not by machine alone: whoever names another's machine again and again would keep it from its turn.
+        # Not by machine alone: requests that name another's machine again and again would delay that machine.
         turn: Hashable = (self.key, machine.provider_id, request.username)
         return await self.runner.run(turn, lambda: verify(request, given))
 

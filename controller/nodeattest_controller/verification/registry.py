@@ -1,4 +1,4 @@
-"""The providers' controller halves: each made once, with its platform's settings, and closed at the end.
+"""The providers' verifiers: each made once, with its platform's settings, and closed at the end.
 
 Promises: a half is made when a policy first names it, so that a provider that is not used costs nothing; its calls to
 its platform are counted. Leaves finding it to ``nodeattest_providers.registry``.
@@ -19,7 +19,7 @@ __all__ = ["VerifierRegistry"]
 
 
 class VerifierRegistry:
-    """Looks up halves by the provider's name."""
+    """Looks up verifiers by the provider's name."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class VerifierRegistry:
         metrics: Metrics,
         given: Mapping[ProviderName, ClusterAPISigner],
     ) -> None:
-        """``given`` are those that whoever runs us made and will close (``library``)."""
+        """``given`` are those that the embedding program made and will close (``library``)."""
         self._given = given
         self._platforms = platforms
         self._metrics = metrics

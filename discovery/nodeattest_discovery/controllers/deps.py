@@ -1,6 +1,6 @@
 """Dependencies of the bootstrap token controllers: clocks, timers, the observer, informers.
 
-Of a token only the fields that are used stay in memory. What is watched stands in ``informers``.
+Of a token only the fields that are used stay in memory. What is watched is in ``informers``.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ async def run(
         )
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock)
         limits = settings.limits
-        # Twice what is answered: whoever is a little over the limit is told so, and when to come again.
+        # Twice what is answered: a client that is a little over the limit learns it, and when to come again.
         arrivals = RateLimiter(burst=2 * limits.client_burst, per_second=2 * limits.client_rate, clock=clock)
         listener = Listener(service.handle, settings.address, tls.context, limits, arrivals=arrivals)
         front = await _listen(stack, listener)

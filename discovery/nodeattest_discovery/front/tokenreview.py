@@ -59,7 +59,7 @@ def parse(body: bytes) -> TokenReview:
 
 
 def suits(audience: str | None, wanted: Sequence[str]) -> bool:
-    """Tell whether a JWT's audience is among those that are asked for; a JWT without one is for its cluster only.
+    """Return whether a JWT's audience is among those that are asked for; a JWT without one is for its cluster only.
 
     The API server compares an answer without audiences with its own (TokenReviewStatus.audiences), so that a question
     for somebody else's is not answered by such a JWT.

@@ -49,7 +49,7 @@ class Address:
 def parse_endpoint(text: str) -> Address:
     """Read a server that a person named, ``host:port`` or ``https://host[:port]``; raises ``Denied``.
 
-    A path is refused: cluster-info is asked for at the root, and whoever names another place means something else.
+    A path is refused: cluster-info is asked for at the root, and another path means something else.
     """
     is_url = text.startswith(_HTTPS)
     named = text.removeprefix(_HTTPS).removesuffix("/") if is_url else text
@@ -65,7 +65,7 @@ def parse_endpoint(text: str) -> Address:
 
 
 def parse_server(url: str) -> Address:
-    """Read a server's URL as it stands in a kubeconfig, path and all; raises ``Denied``."""
+    """Read a server's URL as it is in a kubeconfig, path and all; raises ``Denied``."""
     parts = urlsplit(check_server(url))
     host = parts.hostname or ""
     return Address(_host(host), parts.port or _HTTPS_PORT, parts.path.rstrip("/"))

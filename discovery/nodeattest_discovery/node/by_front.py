@@ -48,8 +48,8 @@ def by_front(
     """Find the cluster that a front (``host:port`` or https URL) stands for; asks once.
 
     ``servers``: API servers that the caller knows; where there are any, they bear the answer out, and not the one that
-    it names: whoever has a leaked token chooses that, and every certificate of the cluster's CA for any name would do.
-    ``pins=None`` leaves out whether the server is the cluster's own: an explicit wish of whoever calls. Raises
+    it names: the holder of a leaked token chooses that, and every certificate of the cluster's CA for any name would
+    do. ``pins=None`` leaves out whether the server is the cluster's own: an explicit wish of the caller. Raises
     ``Unavailable`` for a front that is away, knows no such token or does not sign, ``Denied`` for an answer that no
     waiting mends. ``Found.asked`` is the cluster's server, never the front.
     """
@@ -74,8 +74,8 @@ class _Question:
         3. The body is the ConfigMap cluster-info, and a sound kubeconfig is in it.
         4. CAs that are pinned themselves, and valid, are in that.
         5. A server of the cluster, vouched for by one of these, says the same, byte for byte: one that is known, else
-           the one that the kubeconfig names. Where it tells nobody, only these CAs and the server that was asked are
-           found: what a token signed, and no server of the cluster, may hold strangers'.
+           the one that the kubeconfig names. Where it refuses to say, only these CAs and the server that was asked are
+           found: what a token signed, and no server of the cluster, may contain untrusted CAs.
         """
         # 1
         answer = self._asked()
@@ -93,11 +93,11 @@ class _Question:
         anchors = client.anchors(pinned, self.deadline.clock)
         # 5
         trust = https.Verified(ca_pem=anchors, server_name=None if self.known else info.tls_server_name)
-        asked, tells = self._borne_out(self.known or (cluster,), trust, text)
+        asked, shown = self._confirm(self.known or (cluster,), trust, text)
         notes = () if asked == cluster else (f"the cluster names {info.server} as its server, not {asked.url}",)
-        if tells:
+        if shown:
             return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=asked.url, notes=notes)
-        note = f"{asked.url} shows cluster-info to nobody: only the pinned CAs of the front's answer are trusted"
+        note = f"{asked.url} does not show cluster-info: only the pinned CAs of the front's answer are trusted"
         believed = replace(info, ca_certificates=pinned)
         if self.known:
             believed = replace(believed, server=asked.url, tls_server_name=None)
@@ -113,11 +113,11 @@ class _Question:
             headers={"Authorization": f"Bearer {question}"},
         )
         if answer.status != http.HTTPStatus.OK:
-            said = " (it does not know the token, or this machine's clock is wrong)"
+            hint = " (it does not know the token, or this machine's clock is wrong)"
             raise Unavailable(
                 Reason.API_UNAVAILABLE,
                 f"the discovery front {self.front.url} answered with HTTP status {answer.status}"
-                + (said if answer.status == http.HTTPStatus.UNAUTHORIZED else ""),
+                + (hint if answer.status == http.HTTPStatus.UNAUTHORIZED else ""),
                 remedy="see that the token exists and may sign and authenticate: nodeattest token list",
             )
         return answer
@@ -145,31 +145,34 @@ class _Question:
             remedy="compare the token's secret; if it is right, this is not the cluster's front",
         )
 
-    def _borne_out(self, servers: Sequence[Address], trust: https.Verified, text: str) -> tuple[Address, bool]:
-        """Ask servers in turn; return the one that answered, and whether it tells. Raises like ``_is_borne_out``."""
+    def _confirm(self, servers: Sequence[Address], trust: https.Verified, text: str) -> tuple[Address, bool]:
+        """Ask servers in turn; return the one that answered, and whether it showed cluster-info.
+
+        Raises ``Denied``, ``Unavailable``.
+        """
         away = Unavailable(Reason.API_UNAVAILABLE, "no server to ask", remedy="name one")
         for server in servers:
             try:
-                return server, self._is_borne_out(server, trust, text)
+                return server, self._is_confirmed(server, trust, text)
             except Unavailable as unavailable:
                 away = unavailable
         raise away
 
-    def _is_borne_out(self, cluster: Address, trust: https.Verified, text: str) -> bool:
-        """Ask the cluster itself; False where it is that and tells nobody. Raises ``Denied``, ``Unavailable``."""
+    def _is_confirmed(self, cluster: Address, trust: https.Verified, text: str) -> bool:
+        """Ask the cluster itself; False where it refuses to show cluster-info. Raises ``Denied``, ``Unavailable``."""
         try:
-            said = client.fetch_cluster_info(cluster, trust, self.deadline).kubeconfig
+            confirmed = client.fetch_cluster_info(cluster, trust, self.deadline).kubeconfig
         except client.RefusedError as refused:
             if refused.status not in _NOT_FOR_ALL:
                 raise
             return False
         Checks().require(
-            said == text,
+            confirmed == text,
             "the verified server says the same",
             section=_SECTION,
             reason=Reason.CLUSTER_INFO_CHANGED,
             expected="the front's answer, byte for byte, from the cluster's own server",
-            got="another text" if said else "none",
+            got="another text" if confirmed else "none",
             remedy="try again if the cluster was being changed; else the front's answer was old, or another cluster's",
         )
         return True

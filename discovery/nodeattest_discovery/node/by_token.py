@@ -1,7 +1,7 @@
 """Discovery by bootstrap token: cluster-info that the token signs, from a server that a pinned CA vouches for.
 
 Promises: the token itself is sent nowhere; the second connection trusts pinned certificates only, however many others
-stand beside them in a signed bundle (kubeadm trusts them all: whoever has a leaked token, but not the CA's key, can
+are beside them in a signed bundle (kubeadm trusts them all: the holder of a leaked token without the CA's key can
 sign a bundle of the real CA and its own, and is believed). An answer is believed whole or not at all.
 Leaves to others: using what was found; asking the cluster whether the token may join.
 Source: kubeadm discovery/token/token.go; docs/adr/0017-pinned-certificates-only.md.
@@ -36,7 +36,7 @@ def by_token(
 ) -> Found:
     """Find the cluster that one of these servers (``host:port`` or https URL) belongs to.
 
-    ``pins=None`` leaves out whether the server is the cluster's own: an explicit wish of whoever calls. Raises
+    ``pins=None`` leaves out whether the server is the cluster's own: an explicit wish of the caller. Raises
     ``Denied`` for what no waiting mends, ``Unavailable`` when the time is over. What is final and what is asked again
     is as in kubeadm: a wrong signature, a text that is no cluster-info, a CA that is not pinned and a second answer
     that differs are final for the server that gave them; no answer, no permission, no signature of this token yet and

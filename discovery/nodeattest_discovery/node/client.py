@@ -46,7 +46,7 @@ class RefusedError(Unavailable):
 def fetch_cluster_info(
     server: Address, trust: https.Verified | None, deadline: Deadline, *, authorization: str | None = None
 ) -> PublishedClusterInfo:
-    """Ask for cluster-info, anonymously unless told otherwise; raises ``Unavailable``."""
+    """Ask for cluster-info, anonymously by default; raises ``Unavailable``."""
     headers = {"Authorization": authorization} if authorization and trust else {}
     answer = get(server, server.cluster_info, trust, deadline, headers=headers)
     if answer.status != http.HTTPStatus.OK:

@@ -23,7 +23,7 @@ from nodeattest_providers.x509_errors import X509_ERRORS
 __all__ = ["BasicCredential", "ClientCertificate", "Credential", "TokenCredential", "authorization", "of_user"]
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,65536}", re.ASCII)
-"""What may stand in a header."""
+"""What may be in a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ Credential = TokenCredential | BasicCredential | ClientCertificate
 
 
 def of_user(user: User, load: Callable[[FileReference], bytes]) -> Credential | None:
-    """Return a user's credential, read from files where it stands in them; raises ``Denied``."""
+    """Return a user's credential, read from files if it refers to them; raises ``Denied``."""
     if user.token_file is not None:
         return _token(_decoded(load(user.token_file)).strip())
     if user.token is not None:

@@ -50,7 +50,7 @@ _CLUSTER_FIELDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """Something that stands in another local file."""
+    """Something that is in another local file."""
 
     path: str
 

@@ -2,7 +2,7 @@
 
 Promises: a change is read over a connection that the presently trusted CAs authenticate. It is accepted only if one of
 them stays, and, where it changes CAs or server, only if the server that it names authenticates itself under a CA that
-was trusted before and still is. So whoever can write cluster-info, but has no key of the cluster's CA, cannot lead
+was trusted before and still is. So a writer of cluster-info without a key of the cluster's CA cannot lead
 nodes to another server, not even by adding first a CA and then an address: as long as the cluster's own server shows
 no certificate of that CA, nothing moves. No credential is sent.
 Leaves to others: when to ask, and storing what is new. One round of questions, no waiting: the next refresh asks again.
@@ -47,7 +47,7 @@ def refresh(
 
     ``known`` is the text of cluster-info as it was last seen, ``tls_server_name`` the name in the servers'
     certificates where it is not their host. ``pin_server``: only CAs are of interest; the server that news names is
-    not asked, since no way from here may lead there, and the one that tells must bear its own news out. Raises
+    not asked, since no way from here may lead there, and the one that answers must confirm its own news. Raises
     ``Denied`` for news that cannot be believed and that no other server mends, ``Unavailable`` when no server answers.
     """
     deadline = environment.deadline()
@@ -123,7 +123,7 @@ class _Question:
         return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url)
 
     def _vouching(self, kept: tuple[x509.Certificate, ...], server: Address) -> tuple[x509.Certificate, ...]:
-        """Return the CAs by which the server that was asked can be verified: not one that only stands beside them."""
+        """Return the CAs that verify the server that was asked, without others that are only listed beside them."""
         if len(kept) == 1 and len(self.trusted) == 1:
             return kept
         found = tuple(one for one in kept if self._vouches(one, server))

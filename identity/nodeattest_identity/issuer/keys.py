@@ -122,7 +122,7 @@ def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey,
 
     ``skip_foreign``: pass over keys of other types, curves and uses, as RFC 7517 §5 wants of one who reads any issuer's
     set; else they are errors. A private member, two keys of one name, or nothing usable is always an error; a key that
-    comes twice (kube-apiserver repeats one that stands in two of its files) is read once. Raises ``KeysError``.
+    comes twice (kube-apiserver repeats one that is in two of its files) is read once. Raises ``KeysError``.
     """
     if len(body) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of a key set, got {len(body)}")

@@ -2,8 +2,8 @@
 
 Promises: a ``RequestTarget`` means the same to us, to the upstream and to whatever stands between: origin form,
 printable ASCII, no fragment, no backslash, no empty, ``.`` or ``..`` segment in any spelling, no encoded slash,
-backslash or control character. Nothing is decoded or rewritten: what was judged is what is sent. Rules match segment by
-segment, and never see the query.
+backslash or control character. Nothing is decoded or rewritten: what was checked is what is sent. Rules match segment
+by segment, and never see the query.
 Leaves to others: who may ask for it.
 Source: RFC 9112 §3.2, RFC 3986 §3.3 and §6.2; CVE-2026-40575 and CVE-2026-41059 (oauth2-proxy), CVE-2025-54576,
 CVE-2026-48710 (Starlette): each decided on another path than the upstream served.

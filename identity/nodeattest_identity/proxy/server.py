@@ -135,7 +135,7 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Count the bytes of a header.
 
-        Bytes of a body are told apart before they are parsed: afterwards its last piece looks like a next header.
+        Bytes of a body are distinguished before they are parsed: afterwards its last piece looks like a next header.
         What follows a body within that piece is counted with the next one.
         """
         if self._close or self._force_close:
@@ -251,8 +251,8 @@ class ProxyServer:
     ) -> None:
         """``tls``: None for plain HTTP. ``refused`` is called for refusals before there is a request to handle.
 
-        ``is_unauthenticated`` tells by a connection that it is nobody's whom anything is forwarded for; None: no
-        connection tells.
+        ``is_unauthenticated`` says of a connection that its client is not authenticated; None: not known of any
+        connection.
         """
         self._handler = handler
         self._limits = limits

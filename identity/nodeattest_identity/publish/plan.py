@@ -213,7 +213,7 @@ def _differing(current: StoredObject | None, path: str, body: bytes, content_typ
 
 
 def _in_progress(before: IssuerState, desired: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
-    """Return the state of a change in progress; whoever loses the conflict on this write has written nothing."""
+    """Return the state of a change in progress; a publisher whose write of it conflicts has written nothing."""
     return IssuerState(
         issuer=desired.issuer,
         jwks_uri=desired.jwks_uri,

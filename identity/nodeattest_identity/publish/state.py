@@ -1,8 +1,8 @@
 """The desired documents of an issuer, and the state object: what was published, and since when. Pure.
 
-The state object stands beside the documents and marks them as ours.
+The state object is beside the documents and marks them as ours.
 Promises: any bytes give an ``IssuerState`` or ``IssuerStateError``; encoding and parsing are inverse. No private key
-can stand in it. It holds the published keys too, so that a damaged key set can be restored from it.
+can be part of it. It holds the published keys too, so that a damaged key set can be restored from it.
 Leaves to others: decisions (``plan``).
 """
 
@@ -144,7 +144,7 @@ def parse(body: bytes) -> IssuerState:
 
 
 def _records(jwks: JsonValue, times: JsonValue) -> tuple[KeyRecord, ...]:
-    """Read the keys and their times, which stand in one order."""
+    """Read the keys and their times, which have the same order."""
     try:
         keys = read_jwks(json.dumps(jwks).encode())
     except KeysError as error:

@@ -43,7 +43,7 @@ class PollConfig:
     period: float
     """Seconds."""
     max_stale: float | None
-    """Seconds that the last documents stay served while the source fails; None: for ever."""
+    """Seconds that the last documents stay served while the source fails; None: forever."""
 
     @property
     def backoff(self) -> BackoffPolicy:

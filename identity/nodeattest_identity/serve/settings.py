@@ -47,7 +47,7 @@ class ApiServerSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeconfigSecretsSource:
-    """Keys of every workload cluster whose kubeconfig stands in a Secret of the management cluster."""
+    """Keys of every workload cluster whose kubeconfig is in a Secret of the management cluster."""
 
     base_url: str
     """The cluster ``C`` of the namespace ``N`` is the issuer ``<base_url>/N/C``; without a slash at the end."""

@@ -159,7 +159,7 @@ def verify(
 
 
 def printable(text: str) -> str:
-    """Make a stranger's text fit for a message: printable, ASCII and short."""
+    """Make an untrusted text fit for a message: printable, ASCII and short."""
     return text if len(text) <= _SHOWN and text.isascii() and text.isprintable() else f"{text[:_SHOWN]!a}"
 
 

@@ -70,7 +70,7 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
         configuration = parse_configuration(document.body)
     except DocumentError as error:
         raise _refused(url, error) from None
-    # 2, §4.3: or whoever can publish anything on that host is the issuer
+    # 2, §4.3: otherwise any publisher on that host would be the issuer
     if configuration.issuer != issuer:
         got = f"{printable(configuration.issuer)} at {url}"
         raise Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected=f"issuer {printable(issuer)}", got=got, remedy=_REMEDY)

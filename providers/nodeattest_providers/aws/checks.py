@@ -6,8 +6,8 @@ Pure: what is compared was read before.
    and the header set has the one form, for this region and time. A document is no secret and proves nothing about
    the sender.
 2. ``check_role_session``: only a session that EC2 made for this very instance passes, of a listed role in the
-   document's account. A role that anyone but EC2 may assume lets whoever assumes it choose the session's name: keeping
-   such roles out of the policy is the operator's part (docs/providers/aws.md).
+   document's account. A role that anyone but EC2 may assume lets the one who assumes it choose the session's name:
+   keeping such roles out of the policy is the operator's part (docs/providers/aws.md).
 3. ``check_instance``: only a running instance of that account and zone passes, with what the policy demands.
 Leaves to others: asking AWS (``api``).
 Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers" (unique IDs of role sessions), "Instance metadata:

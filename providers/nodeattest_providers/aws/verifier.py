@@ -121,7 +121,7 @@ class AwsSigner:
             await self._instances.aclose()
 
     async def _recorded(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Let whoever has to wait see what passed before."""
+        """Record for a waiting request what passed before."""
         checks = Checks()
         try:
             return await self._verify(checks, request, facts)

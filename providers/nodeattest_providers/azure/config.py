@@ -1,8 +1,8 @@
 """The two configuration sections of ``azure``: a policy's ``spec.azure``, and ``platforms.azure`` of the controller.
 
 The policy says which virtual machines may join: what is not listed is not allowed, and an empty list admits nobody.
-Nothing in it says where Azure is or which certificates are trusted; that is ``platforms.azure``, which whoever runs the
-controller writes. Endpoints are the cloud's own unless named; no proxy unless one is named.
+Nothing in it says where Azure is or which certificates are trusted; that is ``platforms.azure``, which the operator of
+the controller writes. Endpoints are the cloud's own unless named; no proxy unless one is named.
 Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
 Leaves to others: applying the policy (``checks``, ``verifier``), reading the files (``trust_bundle``, ``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/azure.md; Azure, "Azure Government endpoint mapping",

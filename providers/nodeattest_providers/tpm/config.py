@@ -41,7 +41,7 @@ _CACHED_POLICIES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootPolicy:
-    """What is quoted, and which boot states are let in."""
+    """What is quoted, and which boot states are admitted."""
 
     selection: PcrSelection
     allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)

@@ -59,8 +59,8 @@ def check_trust(
     3. An annotation on the Machine names the key, and the key's certificate chains to a configured authority.
     4. Trust on first use, where the policy says so: the ledger pins the key already, or its certificate chains to a
        configured authority. Who asks by a node's certificate has been before: it is no first use, unless an operator
-       has opened the machine on record. Else whoever got hold of that certificate would choose the machine's TPM.
-    5. A certificate chain alone is refused: it tells a genuine TPM, not whose.
+       has opened the machine on record. Else a thief of that certificate would choose the machine's TPM.
+    5. A certificate chain alone is refused: it proves a genuine TPM, not whose.
     """
     got = ek.fingerprint
     # 1

@@ -120,7 +120,7 @@ def parse_evidence(
 ) -> FirstEvidence | SecondEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``.
 
-    ``form`` names the provider and version whose schemas these are; ``certificates`` tells whether the endorsement
+    ``form`` names the provider and version whose schemas these are; ``certificates`` says whether the endorsement
     key's may come along.
     """
     match data.get("phase"):

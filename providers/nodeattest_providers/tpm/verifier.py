@@ -27,7 +27,7 @@ __all__ = ["TpmSigner"]
 
 
 class TpmSigner:
-    """Judges TPM evidence; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+    """Evaluates TPM evidence; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)

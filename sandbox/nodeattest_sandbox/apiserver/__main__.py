@@ -1,4 +1,4 @@
-"""``python -m nodeattest_sandbox.apiserver``: serve one cluster on a loopback port until told to stop.
+"""``python -m nodeattest_sandbox.apiserver``: serve one cluster on a loopback port until it is stopped.
 
 Promises: it listens on 127.0.0.1 only; the ready file names the URL once requests are answered; on SIGTERM, SIGINT, or
 (with ``--exit-with-stdin``) the end of standard input it writes its state, where asked to, and ends.

@@ -43,7 +43,7 @@ __all__ = ["BODY_LIMIT", "ApiServer"]
 
 BODY_LIMIT: Final = 3 * 1024 * 1024  # bytes, MaxRequestBodyBytes of k8s.io/apiserver
 _WATCH_TIMEOUT: Final = 1800  # seconds, --min-request-timeout of kube-apiserver
-_HANG_POLL: Final = 0.02  # seconds between looks at the hang file
+_HANG_POLL: Final = 0.02  # seconds between checks of the hang file
 _NO_INITIAL_EVENTS: Final = (
     "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
     "unless the WatchList feature gate is enabled"

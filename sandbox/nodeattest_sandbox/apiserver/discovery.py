@@ -38,19 +38,19 @@ def openapi() -> JsonMap:
 
 
 def api_versions() -> JsonMap:
-    """Return what /api tells."""
+    """Return what /api says."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
 def group_list(kinds: Kinds) -> JsonMap:
-    """Return what /apis tells."""
+    """Return what /apis says."""
     names = list(dict.fromkeys([*(kind.group for kind in kinds if kind.group), *(name for name, _ in REVIEWS)]))
     groups: list[JsonValue] = [_group(kinds, name) for name in names]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def group(kinds: Kinds, name: str) -> JsonMap | None:
-    """Return what /apis/<group> tells, or None when there is no such group."""
+    """Return what /apis/<group> says, or None when there is no such group."""
     if not _versions(kinds, name):
         return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(kinds, name)}
@@ -102,5 +102,5 @@ def _resource(kind: Kind) -> Sequence[JsonMap]:
 
 
 def rendered_version() -> bytes:
-    """Return what /version tells."""
+    """Return what /version says."""
     return dump(VERSION)

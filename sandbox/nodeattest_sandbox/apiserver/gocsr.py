@@ -3,7 +3,7 @@
 Promises: for one certificate request, the verdict of ``x509.ParseCertificateRequest`` and ``CheckSignature``, as far as
 attackers care: Go overlooks the version, the order of SETs, parameters of ECDSA and values of attributes behind the
 first, which stricter readers refuse; it knows fewer curves, and shifts a signature that has unused bits. A sandbox
-that refused more than the real server would hide those requests from whoever must refuse them.
+that refused more than the real server would hide those requests from the program that must refuse them.
 Source: go/src/crypto/x509/x509.go (parseCertificateRequest, parseCSRExtensions, checkSignature), encoding/asn1.
 """
 

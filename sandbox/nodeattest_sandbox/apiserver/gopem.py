@@ -21,7 +21,7 @@ _HEADER: Final = re.compile(rb"\A[ \t]*([^:\n]+):([^\n]*)\n")
 
 @dataclass(frozen=True, slots=True)
 class PemBlock:
-    """One block; ``headers`` tells whether it had any."""
+    """One block; ``headers`` says whether it had any."""
 
     label: str
     body: bytes

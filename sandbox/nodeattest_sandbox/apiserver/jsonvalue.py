@@ -38,7 +38,7 @@ def dump(value: JsonValue) -> bytes:
 
 
 def value_at(value: JsonValue, *path: str) -> JsonValue:
-    """Return what stands at the path, or None."""
+    """Return what is at the path, or None."""
     for key in path:
         if not isinstance(value, dict):
             return None

@@ -60,7 +60,7 @@ class Kind:
 
     @property
     def status_subresource(self) -> bool:
-        """Tell whether status is written apart."""
+        """Return whether status is written apart."""
         return "status" in self.subresources
 
 

@@ -59,7 +59,7 @@ class NodeAuthorizer:
     rbac: Authorizer
 
     def allows(self, attributes: Attributes) -> bool:
-        """Tell whether the node rules or RBAC allow it."""
+        """Return whether the node rules or RBAC allow it."""
         node = node_name_of(attributes.user)
         return bool(node and _node_may(node, attributes)) or self.rbac.allows(attributes)
 

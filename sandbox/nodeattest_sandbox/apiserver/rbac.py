@@ -44,7 +44,7 @@ class Authorizer(Protocol):
     """Answers whether something is allowed, and why not."""
 
     def allows(self, attributes: Attributes) -> bool:
-        """Tell whether the user may."""
+        """Return whether the user may."""
         ...
 
 
@@ -59,7 +59,7 @@ class Rule:
     paths: tuple[str, ...]
 
     def allows(self, asked: Attributes) -> bool:
-        """Tell whether the rule covers what is asked."""
+        """Return whether the rule covers what is asked."""
         if "*" not in self.verbs and asked.verb not in self.verbs:
             return False
         return self._covers_path(asked.path) if not asked.resource else self._covers_resource(asked)
@@ -93,7 +93,7 @@ def read_rules(role: JsonMap) -> tuple[Rule, ...]:
 
 
 def rules_allow(rules: Iterable[Rule], asked: Attributes) -> bool:
-    """Tell whether one of the rules covers what is asked."""
+    """Return whether one of the rules covers what is asked."""
     return any(rule.allows(asked) for rule in rules)
 
 
@@ -107,7 +107,7 @@ class Rbac:
         self._namespaced: dict[tuple[str, str], list[Rule]] = {}
 
     def allows(self, attributes: Attributes) -> bool:
-        """Tell whether a role bound to the user or one of its groups covers what is asked."""
+        """Return whether a role bound to the user or one of its groups covers what is asked."""
         if "system:masters" in attributes.user.groups:
             return True
         return rules_allow(self.rules_for(attributes.user, attributes.namespace), attributes)

@@ -22,7 +22,7 @@ from nodeattest_sandbox.apiserver.store import Key, Store, Stored
 
 __all__ = ["Page", "Pager", "list_body", "object_body", "read_version"]
 
-_KEPT_LISTS: Final = 256  # Paged lists that can be continued; older continue tokens are told 410.
+_KEPT_LISTS: Final = 256  # Paged lists that can be continued; older continue tokens get 410.
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class Store:
         self._subscriptions[collection].remove(subscription)
 
     def compact(self) -> None:
-        """Forget all history: a watch from any older version is told 410."""
+        """Forget all history: a watch from any older version gets 410."""
         self._history.clear()
         self.oldest = self.version
 

@@ -20,7 +20,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def wants_table(accept: str) -> bool:
-    """Tell whether the client prefers a Table."""
+    """Return whether the client prefers a Table."""
     return "as=Table" in accept and "g=meta.k8s.io" in accept
 
 

@@ -1,4 +1,4 @@
-"""Bootstrap tokens, as kube-apiserver authenticates whoever shows one.
+"""Bootstrap tokens, as kube-apiserver authenticates their holders.
 
 Promises: user and groups for exactly the tokens and Secrets that the real server takes, or None; a token's secret is
 compared in constant time, and before anything else is looked at. Times are read by Go's rules, which differ from those
@@ -43,7 +43,7 @@ def bootstrap_user(store: Store, token: str, now: datetime) -> tuple[str, tuple[
 
 
 def groups_of(secret: JsonMap, token: str, now: datetime) -> tuple[str, ...] | None:
-    """Return the groups of whoever shows a token that is well-formed and names this Secret; None: he is nobody."""
+    """Return the groups of the holder of a token that is well-formed and names this Secret; None: he is nobody."""
     token_id, _, token_secret = token.partition(".")
     if not _holds(secret, token_id, token_secret.encode(), now):
         return None
@@ -77,7 +77,7 @@ def _data(secret: JsonMap, key: str) -> bytes:
 
 
 def _expired(text: str, now: datetime) -> bool:
-    """Tell whether the time is over, which a text that is no time always is; no text is no end."""
+    """Return whether the time is over, which a text that is no time always is; no text is no end."""
     if not text:
         return False
     found = _TIME.fullmatch(text)

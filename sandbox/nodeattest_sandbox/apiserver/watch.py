@@ -36,7 +36,7 @@ class WatchRequest:
     render: Callable[[Stored], bytes] | None = None  # instead of the object itself, as for Tables
 
     def wants(self, key: Key, stored: Stored) -> bool:
-        """Tell whether the object is in the selection."""
+        """Return whether the object is in the selection."""
         if self.namespace and key.namespace != self.namespace:
             return False
         if self.name and key.name != self.name:

@@ -149,7 +149,7 @@ def update(write: Write, body: JsonMap, before: Stored) -> Stored:
 
 
 def delete(write: Write, before: Stored, options: JsonMap) -> tuple[Stored, bool]:
-    """Remove an object, or mark it when finalizers hold it; tells whether it is gone."""
+    """Remove an object, or mark it when finalizers hold it; returns whether it is gone."""
     kind, cluster, metadata = write.kind, write.cluster, map_at(before.value, "metadata")
     name = text_at(metadata, "name")
     if kind.collection == "/namespaces" and name in _ETERNAL:

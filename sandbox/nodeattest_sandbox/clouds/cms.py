@@ -96,9 +96,9 @@ class Document:
     announced: tuple[bytes, ...] | None = None
     """Digest algorithms of SignedData; None: the signer's."""
     before_signers: bytes = b""
-    """What stands in the place of revocation lists."""
+    """What replaces revocation lists."""
     signer_tail: bytes = b""
-    """What stands in the place of unsigned attributes."""
+    """What replaces unsigned attributes."""
     signers: int = 1
     kind: bytes = SIGNED_DATA
     more: bytes = field(default=b"")

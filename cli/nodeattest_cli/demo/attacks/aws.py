@@ -1,4 +1,4 @@
-"""Impostors against AWS: other instances, stolen identity documents, other roles, a document of one's own making."""
+"""Attackers against AWS: other instances, stolen identity documents, other roles, a document of one's own making."""
 
 from __future__ import annotations
 

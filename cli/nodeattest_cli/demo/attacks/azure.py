@@ -1,4 +1,4 @@
-"""Impostors against Azure: genuine machines that are others, documents that are old or of one's own making."""
+"""Attackers against Azure: genuine machines that are others, documents that are old or of one's own making."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _platform(context: AttackContext) -> AzureDemoPlatform:
 
 
 def _machine(context: AttackContext) -> SandboxMachine:
-    """Find the victim's machine: what anybody can know of it stands in the open."""
+    """Find the victim's machine: what anybody can know of it is public."""
     wanted = context.victim.identity.provider_id
     return next(one for one in _platform(context).cloud.state.machines if one.provider_id == wanted)
 

@@ -1,4 +1,4 @@
-"""Impostors against machines that must prove themselves twice: one proof of two, and two of different machines."""
+"""Attackers against machines that must prove themselves twice: one proof of two, and two of different machines."""
 
 from __future__ import annotations
 

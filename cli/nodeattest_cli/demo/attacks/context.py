@@ -1,4 +1,4 @@
-"""What attacks are made of: the clusters and machines, an agent with a false identity, a request made by hand.
+"""What attacks are made of: the clusters and machines, an agent with a false identity, a request made manually.
 
 Each attack is a real agent process or a real client of the API server, without access to anything else.
 Leaves the attacks to ``common`` and the provider's module.
@@ -102,7 +102,7 @@ def submit_with_evidence(
     *,
     by: Attacker | None = None,
 ) -> CsrOutcome:
-    """Submit a request with a fresh key and with evidence made by hand over its binding."""
+    """Submit a request with a fresh key and with evidence made manually over its binding."""
     _, csr_der = new_request(identity.node, identity.provider_id)
     evidence = prove(context.attacker.binding(attestor.signer, csr_der))
     return submit_request(context, envelope.encode(csr_der, evidence), attestor, by=by)

@@ -1,4 +1,4 @@
-"""Impostors that stand between a node and its cluster, token in hand: each answers in the cluster's place.
+"""Attackers between a node and its cluster, with a stolen token: each answers in the cluster's place.
 
 The victim boots at last, with the address of a server that somebody else runs. That somebody has the victim's token
 (and may sign with it); what is missing is the key of the cluster's CA.

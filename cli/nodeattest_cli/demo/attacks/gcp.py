@@ -1,4 +1,4 @@
-"""Impostors against Google Cloud: other vTPMs, other projects, instances that do not run, tokens."""
+"""Attackers against Google Cloud: other vTPMs, other projects, instances that do not run, tokens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _other_project(context: AttackContext) -> CsrOutcome:
 
 
 def _stopped(context: AttackContext) -> CsrOutcome:
-    """Have the vTPM of a Machine's instance that does not run, as whoever copied its state would."""
+    """Have the vTPM of a Machine's instance that does not run, as a thief of its state would."""
     return _as_a_machine(context, _platform(context).create_machine(next(_NUMBERS), status="TERMINATED"))
 
 

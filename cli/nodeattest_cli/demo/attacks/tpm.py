@@ -1,4 +1,4 @@
-"""Impostors against TPMs: devices of others, and one made in software."""
+"""Attackers against TPMs: devices of others, and one made in software."""
 
 from __future__ import annotations
 

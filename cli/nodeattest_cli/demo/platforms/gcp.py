@@ -66,7 +66,7 @@ class GcpDemoPlatform:
             yield "google-auth (install the extra gcp: docs/install.md), or choose another --provider"
 
     def create_machine(self, number: int, *, project: str = PROJECT, status: str = "RUNNING") -> MachineSpec:
-        """Create an instance; whatever its status is, its vTPM answers to whoever has it."""
+        """Create an instance; whatever its status is, its vTPM answers to anyone who has it."""
         tpm = SoftwareTpm.create(self._tpms, name=f"tpm-{number}")
         self._stack.callback(tpm.stop)
         tpm.start()

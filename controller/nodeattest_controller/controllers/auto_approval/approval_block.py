@@ -81,7 +81,7 @@ class ApprovalBlock:
             await self._suspend_role()
 
     async def in_force(self) -> bool:
-        """Tell whether the API server refuses, or grants nothing by the role; raises ApiError."""
+        """Return whether the API server refuses, or grants nothing by the role; raises ApiError."""
         if not await self._serves_admission_policies():
             return not permissions_of_role(await self._client.get(_ROLE))
         path = paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE)
@@ -166,7 +166,7 @@ class ApprovalBlock:
 
 
 def _holds(made: JsonObject, wanted: JsonObject) -> bool:
-    """Tell whether the server kept every field as it was sent."""
+    """Return whether the server kept every field as it was sent."""
     sent, spec = mapping(wanted, "spec"), mapping(made, "spec")
     return all(spec.get(name) == value for name, value in sent.items())
 

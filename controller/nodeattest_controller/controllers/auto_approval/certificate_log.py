@@ -147,7 +147,7 @@ class CertificateLog:
         self._clock = clock
         self._subscribers: list[Callable[[], None]] = []
         self._judged: dict[str, tuple[str, bool]] = {}
-        """By name of a request that is still there: its UID, and whether its certificate was issued when judged."""
+        """By name of a request that is still there: its UID, and whether its certificate was issued when evaluated."""
         self._observed_from: datetime | None = None
         self._contact = float("-inf")
         self._passed_over = 0
@@ -179,7 +179,7 @@ class CertificateLog:
     def observed_from(self) -> datetime | None:
         """Say from when on every request is on record; None while that cannot be said.
 
-        Called at each look, it notices a gap in the watch that was too long: what came and went in it is unknown.
+        Called at each audit, it notices a gap in the watch that was too long: what came and went in it is unknown.
         """
         contact, last = self._reflector.last_contact, self._contact
         if not self._reflector.synced or self._clock() - contact > MAX_GAP:
@@ -195,7 +195,7 @@ class CertificateLog:
     def review(self, since: datetime, nodes: Mapping[str, datetime | None] | None) -> Iterator[IssuedInTree]:
         """Take account of what was approved, and yield what was issued, that no attestation covers: each once.
 
-        ``nodes`` tells when each Node was created; without it renewals of attested nodes wait to be judged.
+        ``nodes`` says when each Node was created; without it renewals of attested nodes wait to be evaluated.
         """
         for value in list(self._reflector.values()):
             issued = _parsed(value)
@@ -222,7 +222,7 @@ class CertificateLog:
 
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
-    """Tell whether an attestation accounts for a certificate, or a node without one renewed its own."""
+    """Return whether an attestation accounts for a certificate, or a node without one renewed its own."""
     holders = inventory.ledgers_by_node_name(cluster, NodeName(issued.node_name))
     if any(ledger.entry_for(issued.spki, purpose) is not None for ledger in holders for purpose in Purpose):
         return True
@@ -234,7 +234,7 @@ def _is_older(created: datetime | None, since: datetime) -> bool:
 
 
 def _summary(csr: JsonObject) -> JsonObject:
-    """Keep what matters of a request: whoever files one decides how large it is."""
+    """Keep what matters of a request: its creator decides how large it is."""
     meta: JsonObject = {
         name: text(csr, "metadata", name)[:1024] for name in ("name", "uid", "resourceVersion", "creationTimestamp")
     }

@@ -57,7 +57,7 @@ class NodeCoverage:
 
 
 def is_attested(node: JsonObject, cluster: ClusterKey, inventory: Inventory, now: datetime) -> bool:
-    """Tell whether a Node's machine joined attested and has a valid client certificate.
+    """Return whether a Node's machine joined attested and has a valid client certificate.
 
     1. One ledger is bound to the Node's name, and its certificate lives. 2. Its machine is one Machine or pool instance
     of this cluster, which owns the ledger. 3. The Node has that machine's provider ID, or has none and is the

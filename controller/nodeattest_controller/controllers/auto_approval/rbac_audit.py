@@ -91,7 +91,7 @@ class RBACAudit:
         return AuditFacts(grants=grants, allowed=allowed, coverage=coverage, enforce=enforce, born=born)
 
     async def has_cluster_info(self) -> bool:
-        """Tell whether kubeadm has come to the end of its phase ``bootstrap-token``; raises ApiError.
+        """Return whether kubeadm has come to the end of its phase ``bootstrap-token``; raises ApiError.
 
         What is looked at afterwards holds its bindings (cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go).
         """
@@ -102,7 +102,7 @@ class RBACAudit:
         return True
 
     async def remove(self, grant: RoleGrant) -> None:
-        """Delete exactly the binding that was judged; raises Conflict where it changed, NotFound where it is gone."""
+        """Delete exactly the binding that was checked; raises Conflict where it changed, NotFound where it is gone."""
         path = paths.object_path(*_BINDINGS, grant.name)
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 

@@ -116,7 +116,7 @@ class CertRotator:
         return current
 
     async def _announce(self, current: CertificateSet) -> bool:
-        """Write our CAs into the configuration; tells whether it has them."""
+        """Write our CAs into the configuration; returns whether it has them."""
         bundle = base64.b64encode(current.bundle).decode()
         try:
             configuration = await self._client.get(self._configuration)

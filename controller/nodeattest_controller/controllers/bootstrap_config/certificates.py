@@ -1,7 +1,7 @@
 """A CA and a serving certificate of our own, and when what of them is made anew. Pure but for entropy.
 
 Promises: whatever is served is signed by a CA that has been announced before; a CA that signed what may still be served
-stays announced. ``advance`` takes one step at a time, each good to stop after: what the next step needs stands in the
+stays announced. ``advance`` takes one step at a time, each good to stop after: what the next step needs is in the
 Secret. Leaves to others: the Secret and the announcement (``keeper``).
 Source: RFC 5280; Go crypto/x509, which is what verifies it (SAN only, EKU serverAuth).
 """
@@ -69,7 +69,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSet:
-    """All that stands in the Secret."""
+    """All that is in the Secret."""
 
     authority: Pair
     """Signs now."""
@@ -204,7 +204,7 @@ def _names_of(certificate: x509.Certificate) -> set[str]:
 
 def _authority(now: datetime, lifetimes: Lifetimes) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    # The serial in the name tells one CA of ours from the next, by which Go finds the one that signed.
+    # The serial in the name distinguishes one CA of ours from the next, by which Go finds the one that signed.
     serial = x509.random_serial_number()
     name = _name(f"{_COMMON_NAME} CA {serial & 0xFFFFFFFF:08x}")
     unsigned = (

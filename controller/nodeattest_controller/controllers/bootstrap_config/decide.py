@@ -2,7 +2,7 @@
 
 Promises: machines that exist are never touched, which means: a control plane's spec changes only when it has no machine
 yet, or when the update asks for new machines anyway; the configuration of a control plane's machine never changes,
-because its control plane would replace a machine whose configuration differs from its own spec, for ever. What was
+because its control plane would replace a machine whose configuration differs from its own spec, forever. What was
 rendered stays so: an update that takes our parts out (a tool that applies what it has in git) gets them put back as
 they were. Nothing that others update is refused for what they did not change.
 Leaves to others: the rendering (``Renderer``), and reading the cluster (``facts``).
@@ -86,7 +86,7 @@ class Renderer(Protocol):
         ...
 
     def is_rendered(self, spec: JsonObject) -> bool:
-        """Tell whether a bootstrap configuration has our parts, of this version or of another."""
+        """Return whether a bootstrap configuration has our parts, of this version or of another."""
         ...
 
 
@@ -112,7 +112,7 @@ def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer)
 
 
 def needs_machines(subject: Subject, before: Subject | None, renderer: Renderer) -> bool:
-    """Tell whether it matters if the control plane has machines: where nothing else allows to change its spec."""
+    """Return whether it matters if the control plane has machines: where nothing else allows to change its spec."""
     if subject.kind is not Kind.CONTROL_PLANE or before is None or renderer.is_rendered(before.spec):
         return False
     return not _wanted(subject, before)
@@ -156,12 +156,12 @@ def _untouched(subject: Subject, policy: Policy, renderer: Renderer) -> Verdict:
 
 
 def _has_machines(subject: Subject, before: Subject, *, has_machines: bool) -> bool:
-    """Tell whether there are machines that a change would come too late for, or replace."""
+    """Return whether there are machines that a change would come too late for, or replace."""
     return subject.settled if subject.kind is Kind.CONFIG else has_machines and not _wanted(subject, before)
 
 
 def _wanted(subject: Subject, before: Subject) -> bool:
-    """Tell whether an update of a control plane makes new machines by itself."""
+    """Return whether an update of a control plane makes new machines by itself."""
     return subject.asks_for_machines(before) or bool(subject.changes(before))
 
 
@@ -177,7 +177,7 @@ def _kept(
     """Keep rendered what was, by whatever version of us.
 
     1. New machines are wanted: they get what is rendered now. 2. The update leaves our parts alone: so do we. 3. It
-    differs from what stands there in our parts only: these are put back as they were. 4. It changes more.
+    differs from what is there in our parts only: these are put back as they were. 4. It changes more.
     """
     # 1
     if subject.asks_for_machines(before):
@@ -202,7 +202,7 @@ def _change(subject: Subject, spec: JsonObject) -> Verdict:
 
 
 def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, denied: Denied) -> Verdict:
-    """Refuse a configuration in which the agent has no place, unless whoever updates it has nothing to do with that."""
+    """Refuse a configuration in which the agent has no place, unless the update has nothing to do with that."""
     said = f"{denied.reason}: expected {denied.expected}, got {denied.got}; {denied.remedy}"
     if not policy.enforce:
         return Allow(AdmissionOutcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {said}",))

@@ -67,7 +67,7 @@ class FactReader:
         return RenderFacts(cluster, policy, paused or subject.paused)
 
     async def has_machines(self, cluster: JsonObject) -> bool:
-        """Tell whether the control plane of a cluster has a Machine; raises ``ApiError``."""
+        """Return whether the control plane of a cluster has a Machine; raises ``ApiError``."""
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
         path = paths.collection_path(_CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
         return bool(items(await self._client.get(path, machines_of(name)), "items"))
@@ -75,7 +75,7 @@ class FactReader:
     async def _cluster(self, subject: Subject) -> JsonObject | None:
         """Find the Cluster: by what the object says; that of a control plane without an owner by who refers to it."""
         if not subject.cluster and subject.kind is Kind.CONFIG:
-            return None  # nobody uses it yet; whoever will labels it first, by an update
+            return None  # nobody uses it yet; a user labels it first, by an update
         version = await self._served()
         if not version:
             return None

@@ -107,7 +107,7 @@ class AdmissionHandler:
         return Reply(status=HTTPStatus.OK, body=_answer(question, verdict))
 
     async def _verdict(self, question: AdmissionReview) -> Verdict | _Unable:
-        """Judge, and tell of it in the log unless nothing happened."""
+        """Decide, and log it unless nothing happened."""
         verdict = await self._judged(question)
         if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
             level = logging.WARNING if isinstance(verdict, Refuse | _Unable) else logging.INFO

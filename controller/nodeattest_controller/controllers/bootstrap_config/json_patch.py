@@ -21,12 +21,12 @@ def paths(before: JsonObject, after: JsonObject) -> frozenset[Path]:
 
 
 def touch_each_other(one: frozenset[Path], other: frozenset[Path]) -> bool:
-    """Tell whether a path of one is a path of the other, or leads to one."""
+    """Return whether a path of one is a path of the other, or leads to one."""
     return any(a[: len(b)] == b[: len(a)] for a in one for b in other)
 
 
 def patch(before: JsonObject, after: JsonObject, at: Path) -> list[JsonObject]:
-    """Return the operations that make one object of the other, where it stands at ``at``."""
+    """Return the operations that make one object of the other, located at ``at``."""
     return [_operation(at + path, old, new) for path, old, new in _differences(before, after, ())]
 
 

@@ -94,7 +94,7 @@ def _version(subject: Subject, cluster: JsonObject) -> tuple[int, int]:
 
 
 def _as_one(refusals: tuple[Denied, ...]) -> Denied:
-    """Say everything that stands in the way at once."""
+    """Report everything that prevents it at once."""
     if len(refusals) == 1:
         return refusals[0]
     return Denied(

@@ -66,7 +66,7 @@ class Subject:
 
     @property
     def cluster(self) -> str:
-        """Name its cluster as far as the object itself tells; empty where it does not (yet)."""
+        """Name its cluster as far as the object itself says; empty where it does not (yet)."""
         named = text(self.whole, "metadata", "labels", CLUSTER_LABEL)
         return named or next(
             (text(owner, "name") for owner in self._owners("Cluster") if _group(owner) == _CLUSTER_GROUP), ""
@@ -74,7 +74,7 @@ class Subject:
 
     @property
     def made_by_control_plane(self) -> bool:
-        """Tell whether a control plane made it, which compares it with its own spec for ever.
+        """Return whether a control plane made it, which compares it with its own spec forever.
 
         One that differs is rolled out (controlplane/kubeadm/internal/filters.go, MatchesKubeadmBootstrapConfig).
         """
@@ -83,7 +83,7 @@ class Subject:
 
     @property
     def settled(self) -> bool:
-        """Tell whether machines were made of it, or are being made, so that a change would come too late for them.
+        """Return whether machines were made of it, or are being made, so that a change would come too late for them.
 
         The bootstrap provider writes the token when it has made the data of it, and the Secret's name with the status.
         """
@@ -95,16 +95,16 @@ class Subject:
 
     @property
     def paused(self) -> bool:
-        """Tell whether it is paused by itself."""
+        """Return whether it is paused by itself."""
         return PAUSED_ANNOTATION in mapping(self.whole, "metadata", "annotations")
 
     @property
     def deleting(self) -> bool:
-        """Tell whether it is going away."""
+        """Return whether it is going away."""
         return "deletionTimestamp" in mapping(self.whole, "metadata")
 
     def asks_for_machines(self, before: Subject) -> bool:
-        """Tell whether an update of a control plane is one by which its user wants new machines."""
+        """Return whether an update of a control plane is one by which its user wants new machines."""
         if self.kind is Kind.CONFIG:
             return False
         old, new = mapping(before.whole, "spec"), mapping(self.whole, "spec")
@@ -115,7 +115,7 @@ class Subject:
         return paths(before.spec, self.spec)
 
     def is_providers_own(self, changes: frozenset[Path]) -> bool:
-        """Tell whether only what the bootstrap provider writes has changed, or nothing at all."""
+        """Return whether only what the bootstrap provider writes has changed, or nothing at all."""
         if self.kind is Kind.CONTROL_PLANE:
             return not changes
         return all(any(path[: len(own)] == own for own in _BY_PROVIDER) for path in changes)
@@ -127,7 +127,7 @@ class Subject:
         return {**self.whole, "spec": {**mapping(self.whole, "spec"), "kubeadmConfigSpec": spec}}
 
     def is_control_plane_of(self, cluster: JsonObject) -> bool:
-        """Tell whether a Cluster refers to this control plane; it does before the label says so."""
+        """Return whether a Cluster refers to this control plane; it does before the label says so."""
         reference = mapping(cluster, "spec", "controlPlaneRef")
         named = (text(reference, "kind"), text(reference, "name"))
         return self.kind is Kind.CONTROL_PLANE and named == (self.kind.value, self.name)

@@ -39,7 +39,7 @@ class DynamicCertificate:
         return self._current is not None
 
     def take(self, chain: bytes, key: bytes) -> bool:
-        """Show this certificate from now on; tells whether it is another one."""
+        """Show this certificate from now on; returns whether it is another one."""
         if chain == self._taken:
             return False
         context = _context()

@@ -86,7 +86,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token of the bootstrap provider's, as its Secret tells."""
+    """A token of the bootstrap provider's, as its Secret says."""
 
     id: str
     name: str
@@ -97,7 +97,7 @@ class Token:
     record: Record | None
 
     def is_past(self, now: datetime) -> bool:
-        """Tell whether it has run out."""
+        """Return whether it has run out."""
         return self.expires <= now
 
 
@@ -143,7 +143,7 @@ def token_of(secret: JsonObject, now: datetime) -> Token | None:
 
 
 def is_named(token: Token, config: JsonObject) -> bool:
-    """Tell whether a KubeadmConfig names this very token, its secret included: an id could be another's by chance."""
+    """Return whether a KubeadmConfig names this very token, its secret included: an id could be another's by chance."""
     named = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
     return hmac.compare_digest(named.encode("utf-8", "surrogatepass"), token.value.encode("utf-8", "surrogateescape"))
 
@@ -151,7 +151,7 @@ def is_named(token: Token, config: JsonObject) -> bool:
 def renewal(token: Token, record: Record, now: datetime) -> datetime | None:
     """Say until when a token that is still needed shall be good; None: nothing is to be written.
 
-    What has run out stays so: whoever let it run out, or deleted it, may have meant it.
+    What has run out stays so: somebody may have let it run out, or deleted it, on purpose.
     """
     if token.is_past(now):
         return None
@@ -166,7 +166,7 @@ def expire_at(token: Token, now: datetime) -> datetime | None:
 
 
 def patch_of(token: Token, record: Record, expires: datetime) -> JsonObject:
-    """Write expiration and record in one merge patch that fails when the Secret is no longer what was judged."""
+    """Write expiration and record in one merge patch that fails when the Secret is no longer what was evaluated."""
     annotations: JsonObject = {
         CLUSTER_ANNOTATION: record.cluster,
         OWNER_ANNOTATION: record.owner,

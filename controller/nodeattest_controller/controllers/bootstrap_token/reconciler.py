@@ -232,7 +232,7 @@ class BootstrapTokenReconciler:
                 await self._delete(token, owner.key)
 
     async def _collect(self, view: TokenSnapshot) -> bool:
-        """Delete the tokens of owners that are gone; tells whether another run is to confirm that some are."""
+        """Delete the tokens of owners that are gone; returns whether another run is to confirm that some are."""
         missing = {
             token.id: token
             for token in view.tokens.values()

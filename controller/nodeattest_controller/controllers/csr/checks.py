@@ -80,13 +80,13 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def ref(self) -> FirstRequestRef | None:
-        """Tell which first request this one answers; raises Denied on malformed evidence."""
+        """Return which first request this one answers; raises Denied on malformed evidence."""
         verifier = await self.verifier()
         return verifier.first_request(self.request) if isinstance(verifier, ChallengeSigner) else None
 
     @fact
     async def round(self) -> Round:
-        """Tell whether this request could be granted."""
+        """Return whether this request could be granted."""
         two_rounds = isinstance(await self.verifier(), ChallengeSigner)
         return Round.FIRST if two_rounds and await self.ref() is None else Round.FINAL
 

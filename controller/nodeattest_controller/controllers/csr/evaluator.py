@@ -1,6 +1,6 @@
 """From a request to an approval: runs the declared checks on the controller's facts. Reads only.
 
-``reconciler`` acts on the result. The order of the checks, and what each is, stands in ``checks``.
+``reconciler`` acts on the result. The order of the checks, and what each is, is in ``checks``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Issues: attestation record, approval, certificate, in this order; each write is safe to lose and to repeat.
 
 The certificate is signed first and recorded in the MachineAttestation before it is published anywhere else. A restart
-finds the record and goes on from there with the same bytes, so no key is ever certified twice; of two requests for one
-key or one name that are evaluated at the same time one passes, because key and name are reserved during the write.
+finds the record and continues from there with the same bytes, so no key is ever certified twice; of two requests for
+one key or one name that are evaluated at the same time one passes, because key and name are reserved during the write.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def clamp_lifetime(longest: int, asked: int | None) -> int:
 
 
 def is_reusable(entry: attestations.IssuedCertificate, now: datetime) -> bool:
-    """Tell whether a certificate lasts long enough to be handed out again."""
+    """Return whether a certificate lasts long enough to be handed out again."""
     margin = min(_REUSE_MARGIN, (entry.not_after - entry.issued_at) / 4)
     return entry.not_after - margin > now
 
@@ -223,7 +223,7 @@ def _names_of(request: NodeRequest) -> SubjectAltNames:
 
 
 def _is_the_same(request: NodeRequest, ledger: attestations.Attestation, known: attestations.IssuedCertificate) -> bool:
-    """Tell whether a certificate of the request's key and purpose is the one that the request asks for."""
+    """Return whether a certificate of the request's key and purpose is the one that the request asks for."""
     if ledger.node_name != request.csr.node_name:
         return False
     return request.purpose is Purpose.CLIENT or names_in(known.certificate).same_as(_names_of(request))

@@ -1,6 +1,6 @@
 """Acts on a request: one reconcile takes one request one step further.
 
-An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending for ever: every
+An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending forever: every
 wait ends, where the API server lets it; one that refuses the writes is asked again, and an Event says so.
 Before a request is evaluated, its requester's rate limits are asked (``request_limiter``), and it is closed where a
 newer one was certified (``duplicates``). Approved is not proof: an approved request is evaluated again, and one without
@@ -191,7 +191,7 @@ class Reconciler:
             return await self._deny(task, denied)
         except ApiError:
             raise
-        except Exception:  # noqa: BLE001 - the task's edge: a bug in one request must not leave it pending for ever
+        except Exception:  # noqa: BLE001 - the task's edge: a bug in one request must not leave it pending forever
             _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=printable(task.stored.name)))
             return await self._wait(task, _bug())
 
@@ -335,7 +335,7 @@ class Reconciler:
         return DONE
 
     def _report(self, task: _Task, denied: Denied) -> Result:
-        """Report what Enforce would deny, and leave kubelet's own request to whoever decides it today."""
+        """Report what Enforce would deny, and leave kubelet's own request to its present approver."""
         stored = task.stored
         self._settled(stored.uid)
         self._metrics.verdict(stored.provider, "ignore", denied.reason)

@@ -83,7 +83,7 @@ class _Reservations:
         return uid in self._due
 
     def delay(self, key: Hashable, uid: str, max_wait: float) -> float | None:
-        """Tell how many seconds a request has to wait; None where that is longer than ``max_wait``."""
+        """Return how many seconds a request has to wait; None where that is longer than ``max_wait``."""
         due = self._due.get(uid)
         if due is None:
             delay = self._limiter.reserve(key, max_wait)

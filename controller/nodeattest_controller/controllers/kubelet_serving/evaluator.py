@@ -1,7 +1,7 @@
 """Kubelet's own serving requests (``kubernetes.io/kubelet-serving``): approved, refused or left alone, not signed here.
 
 Only where a policy says ``serving.kubelet: Approve``; elsewhere, and where the policy cannot be read, they are left
-to whoever approves them today. The checks stand in ``checks``. Docs: docs/adr/0008.
+to their present approver. The checks are in ``checks``. Docs: docs/adr/0008.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class KubeletServingEvaluator:
         )
 
     def provider_id_of(self, cluster: ClusterKey, csr: JsonObject) -> str:
-        """Tell which machine asks, for Events; empty where that is not clear."""
+        """Return which machine asks, for Events; empty where that is not clear."""
         node_name = requesting_node(csr)
         found = self._management.inventory.members_of_node(cluster, node_name) if node_name else []
         return found[0].provider_id if len(found) == 1 else ""
 
     def approves(self, key: ClusterKey) -> bool:
-        """Tell whether the policy has kubelet's own requests decided here."""
+        """Return whether the policy has kubelet's own requests decided here."""
         cluster = self._management.cluster(key)
         if cluster is None:
             return False
@@ -95,7 +95,7 @@ class KubeletServingEvaluator:
             return False
 
     def only_reports(self, key: ClusterKey) -> bool:
-        """Tell whether the policy is an audit, under which somebody else's way to a certificate is not closed."""
+        """Return whether the policy is an audit, under which somebody else's way to a certificate is not closed."""
         cluster = self._management.cluster(key)
         try:
             return cluster is not None and not self._management.policy_of(cluster).enforce

@@ -1,7 +1,7 @@
 """What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
 
 Promises: the same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by
-what the node's own certificate authenticated, which stands in the ledger, or by expiry: a MachineHealthCheck deletes
+what the node's own certificate authenticated, which is in the ledger, or by expiry: a MachineHealthCheck deletes
 what is ``False``. Requests by bootstrap tokens are counted in the message and change nothing else.
 Leaves to others: writing it.
 Source: cluster-api docs/proposals/20240916-improve-status-in-CAPI-resources.md (positive polarity, ``Unknown`` before
@@ -73,7 +73,7 @@ class RefusedClaims:
 
 
 def is_refused(ledger: Attestation) -> bool:
-    """Tell whether the last word on a machine is a refusal."""
+    """Return whether the last word on a machine is a refusal."""
     return ledger.verdict is not None and ledger.verdict.verdict == DENIED
 
 
@@ -120,7 +120,7 @@ def condition_of_pool(instances: Sequence[Attestation | None], now: datetime) ->
 def _without_certificate(member: MachineView, ledger: Attestation | None, claims: RefusedClaims | None) -> Condition:
     if ledger is not None and ledger.verdict is not None and ledger.verdict.verdict == RESET:
         return _unknown(Known.RESET, "an operator has reset it; it may bind itself anew")
-    if member.node_ref_name:  # by a node's word: whoever controls another machine's node can write its provider ID
+    if member.node_ref_name:  # by a node's claim: who controls another machine's node can write its provider ID
         return _unknown(Known.NOT_ATTESTED, "its node joined without attestation: adopt it, or re-create the Machine")
     message = "no certificate was issued for this machine yet"
     return _unknown(Known.NOT_YET, f"{message}; {claims}" if claims is not None else message)

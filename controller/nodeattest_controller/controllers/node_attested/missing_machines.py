@@ -1,7 +1,7 @@
 """Machines that are no members of a cluster yet, or no more: they are counted where Nodes are deleted.
 
 Promises: between the end of a machine whose Node was deleted and the join of the one that takes its place there is no
-moment at which nothing is counted for it. What ended is remembered in memory only: whoever takes the cluster over in
+moment at which nothing is counted for it. What ended is kept in memory only: a replica that takes the cluster over in
 the moment before Cluster API makes the new Machine counts one less. Leaves to others: the members themselves.
 Source: cluster-api internal/controllers/machinehealthcheck (a Machine whose Node is gone is remediated: deleted) and
 internal/controllers/machineset (makes the new one when the old one is gone); exp/internal/controllers/machinepool

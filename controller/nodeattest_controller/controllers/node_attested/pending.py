@@ -54,7 +54,7 @@ class PendingOutcomes:
         self._grants[verdict.member.provider_id] = verdict
 
     def refused(self, verdict: CSRDenied) -> bool:
-        """Take in a refusal; tells whether it says anything of a machine.
+        """Take in a refusal; returns whether it says anything of a machine.
 
         1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A node speaks for the machine
         that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. A token

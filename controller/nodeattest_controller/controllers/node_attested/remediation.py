@@ -42,7 +42,7 @@ __all__ = [
 
 TAINT_KEY: Final = "attestation.cluster.x-k8s.io/failed"
 EFFECT: Final = "NoSchedule"
-"""New pods stay away, and what runs there goes on: evicting it is a decision for people (docs/adr/0026)."""
+"""New pods stay away, and what runs there continues: evicting it is a decision for people (docs/adr/0026)."""
 _FEWEST_CONTROL_PLANES: Final = 2
 """Of which one may be treated."""
 
@@ -84,7 +84,7 @@ class NoAction(Enum):
 
 
 def is_failing(ledger: Attestation) -> bool:
-    """Tell whether the last word on a machine is a refusal that says something of the machine."""
+    """Return whether the last word on a machine is a refusal that says something of the machine."""
     if ledger.verdict is None or not is_refused(ledger) or ledger.verdict.reason not in set(Reason):
         return False
     return DENIAL_SEVERITIES.get(Reason(ledger.verdict.reason)) is DenialSeverity.MACHINE

@@ -138,7 +138,7 @@ _NOTHING: Final = (
     Reason.SERVER_NOT_TRUSTED,
     Reason.DISCOVERY_FILE_NOT_ALLOWED,
     Reason.DISCOVERY_REQUEST_REFUSED,
-    # Tokens of issuers: whoever shows one files no request.
+    # Tokens of issuers: who shows one creates no request.
     Reason.JWT_MALFORMED,
     Reason.JWT_ALGORITHM_NOT_ALLOWED,
     Reason.JWT_KEY_UNKNOWN,
@@ -164,8 +164,8 @@ DENIAL_SEVERITIES: Final = MappingProxyType(
 def severity_of(verdict: CSRDenied) -> DenialSeverity:
     """Weigh a refusal.
 
-    1. Only the node itself speaks for its machine; 2. what nobody judged says nothing; 3. a refused serving certificate
-    says something of the machine or nothing: the node lives by the other one.
+    1. Only the node's own request counts; 2. a request that was not evaluated does not count; 3. a refused serving
+    certificate says something of the machine or nothing: the node lives by the other one.
     """
     if not verdict.by_node or not verdict.judged:  # 1, 2
         return DenialSeverity.NOTHING

@@ -61,7 +61,7 @@ class PolicyFinding:
 def evaluate(
     policies: Sequence[JsonObject], clusters: Sequence[JsonObject], flaw_of: Callable[[JsonObject], Denied | None]
 ) -> Mapping[str, PolicyFinding]:
-    """Judge the policies of one namespace, beside its Clusters; by name."""
+    """Evaluate the policies of one namespace, beside its Clusters; by name."""
     ruled: dict[str, int] = {text(policy, "metadata", "name"): 0 for policy in policies}
     shared: dict[str, list[tuple[str, tuple[str, ...]]]] = {name: [] for name in ruled}
     for cluster in sorted(clusters, key=lambda one: text(one, "metadata", "name")):

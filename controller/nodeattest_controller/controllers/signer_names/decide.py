@@ -67,7 +67,7 @@ def fields_patch(infra: JsonObject, wanted: Signers) -> JsonObject | None:
 
 
 def has_fields(infra: JsonObject, wanted: Signers) -> bool:
-    """Tell whether an object holds the fields as wanted: an answer that does not was pruned."""
+    """Return whether an object holds the fields as wanted: an answer that does not was pruned."""
     return not _changes(text_map(infra, "status"), wanted.fields)
 
 

@@ -159,7 +159,7 @@ class SignerNamesReconciler:
     async def _publish(
         self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
     ) -> bool:
-        """Publish, unless that was done; tells whether there is nothing to be tried again."""
+        """Publish, unless that was done; returns whether there is nothing to be tried again."""
         uid, done = text(cluster, "metadata", "uid"), self._done.get(key)
         known = done is not None and (done.uid, done.reference, done.signers) == (uid, reference, wanted)
         if done is None or not known or self._clock() >= done.until:

@@ -67,7 +67,7 @@ def desired_cluster_info(
 
 
 def current_signatures(config_map: JsonObject) -> dict[str, object]:
-    """Return the signatures that stand in cluster-info, and what else is spelt like one."""
+    """Return the signatures that are in cluster-info, and what else is spelt like one."""
     found = dig(config_map, "data")
     data = found if isinstance(found, dict) else {}
     return {key: value for key, value in data.items() if key.startswith(SIGNATURE_PREFIX)}

@@ -3,7 +3,7 @@
 Promises: only addresses of Pods in the service's own namespace, and never an address that no Pod has: loopback,
 link-local, multicast, unspecified, and cloud metadata services, also as an IPv6 address that embeds such an IPv4
 address. ExternalName services have no endpoint. Results are cached for two seconds.
-Leaves to others: authorization (``authorizer``). Whoever may write Endpoints decides where a service leads, as with
+Leaves to others: authorization (``authorizer``). The writer of Endpoints decides where a service leads, as with
 kube-proxy: that is why a token names one service and is of no use for others.
 Source: Kubernetes pkg/registry/core/service/storage/rest.go (ResourceLocation, isValidAddress),
 pkg/proxy/util (IsProxyableIP). RFC 3056, 4380 and 6052 for IPv4 addresses within IPv6 addresses.

@@ -1,4 +1,4 @@
-"""Watches the ConfigMap that tells aggregated API servers which front proxy to trust.
+"""Watches the ConfigMap that says which front proxy aggregated API servers trust.
 
 Promises: a change counts from the next handshake and the next request. If the ConfigMap is deleted or unusable, no
 caller is authenticated any more; the reason is logged once. While the API server is unreachable the last version stays

@@ -1,8 +1,8 @@
-"""A ConfigMap: three keys of one object, for whoever mounts it or reads it over the API.
+"""A ConfigMap: three keys of one object, for anyone who mounts it or reads it over the API.
 
 Promises: other keys of the object stay; each write is a compare-and-swap on the object's ``resourceVersion`` after the
 one key was seen to be what it was when it was read, so that writes to other keys are no lost race.
-Leaves to others: content types and Cache-Control, which whoever serves it sets.
+Leaves to others: content types and Cache-Control, which its server sets.
 Source: Kubernetes API conventions, "Concurrency Control and Consistency"; api/core/v1 ConfigMap (1 MiB together).
 """
 

@@ -3,7 +3,7 @@
 Promises: a file is replaced by one rename after its bytes are on the disk; readable for everybody (0644, directories
 0755), because another user's web server reads it. Writers exclude each other by a lock, so of two who read the same one
 gets ``WriteConflictError``. Symbolic links below the directory are not followed,
-nor what becomes one meanwhile: whoever may write there leads no publisher elsewhere.
+nor what becomes one meanwhile: a writer there cannot lead a publisher elsewhere.
 Leaves to others: content types and Cache-Control, which the web server sets.
 """
 

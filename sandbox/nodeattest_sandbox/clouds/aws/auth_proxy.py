@@ -116,7 +116,7 @@ class AuthProxy:
 
 
 def _preferred(request: Received, answer: web.Response) -> web.Response:
-    """Give STS's answers as JSON to whoever accepts that, as STS does; moto knows XML only."""
+    """Give STS's answers as JSON to anyone who accepts that, as STS does; moto knows XML only."""
     body = answer.body
     if request.headers.get("accept") != _JSON or not isinstance(body, bytes) or b"sts.amazonaws.com" not in body:
         return answer

@@ -1,4 +1,4 @@
-"""The sandbox AWS as whoever starts it sees it: a child process, and orders to it.
+"""The sandbox AWS as the program that starts it sees it: a child process, and orders to it.
 
 Promises: it ends with its starter; what it hands out works as AWS's does, and only here. Needs moto, which is imported
 by the child only. Standard library otherwise, so that importing this costs nothing.
@@ -96,7 +96,7 @@ class SandboxAws:
 
     @property
     def settings_only(self) -> Mapping[str, str]:
-        """Variables that keep AWS's libraries from profiles, endpoints and CAs of whoever runs this."""
+        """Variables that keep AWS's libraries from profiles, endpoints and CAs of the user."""
         return {
             "AWS_CONFIG_FILE": str(self._config),
             "AWS_SHARED_CREDENTIALS_FILE": str(self._config),
@@ -162,7 +162,7 @@ class SandboxAws:
         tokens: Literal["required", "version-1", "disabled"] = "required",
         role: str | None = "nodes",
     ) -> None:
-        """Change an instance's metadata service, and the role that stands there."""
+        """Change an instance's metadata service, and the role that is there."""
         self._order("metadata", instance_id=instance.instance_id, tokens=tokens, role=role)
 
     def answer(

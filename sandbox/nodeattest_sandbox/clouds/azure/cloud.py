@@ -1,7 +1,7 @@
 """One Azure on loopback: started, filled with machines, and ended with its starter.
 
 Promises: real servers in threads of this process, over TLS with an authority of their own where Azure has TLS; what a
-controller needs to reach and trust them stands in files and in ``configuration``. Nothing of Azure's is asked.
+controller needs to reach and trust them is in files and in ``configuration``. Nothing of Azure's is asked.
 """
 
 from __future__ import annotations

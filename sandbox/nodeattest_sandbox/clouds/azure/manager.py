@@ -81,7 +81,7 @@ class Directory:
         return self.tokens.sign({"aud": AUDIENCE, "appid": self.client, "exp": int(time.time()) + _LIFE})
 
     def admits(self, authorization: str) -> bool:
-        """Tell whether a header bears a token of ours for the Resource Manager."""
+        """Return whether a header bears a token of ours for the Resource Manager."""
         scheme, _, token = authorization.partition(" ")
         return scheme == "Bearer" and self.tokens.verified(token, audience=AUDIENCE, now=time.time()) is not None
 

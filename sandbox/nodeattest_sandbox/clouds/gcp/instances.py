@@ -35,7 +35,7 @@ class CloudInstance:
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Public keys in PEM by the name in ``ShieldedInstanceIdentity``, such as ``encryptionKey``."""
     user_data: str = "#cloud-config with the bootstrap token"
-    """In the instance's metadata, for whoever may read it."""
+    """In the instance's metadata, for anyone who may read it."""
 
     @property
     def provider_id(self) -> str:

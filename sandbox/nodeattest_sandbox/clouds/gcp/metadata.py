@@ -1,4 +1,4 @@
-"""An instance's metadata server: what it says of itself, to whoever asks in Google's way.
+"""An instance's metadata server: what it says of itself, to clients that ask in Google's way.
 
 Promises: as the real one, no answer without ``Metadata-Flavor: Google``, none to a request that came through a proxy.
 Source: Google, "View and query VM metadata".

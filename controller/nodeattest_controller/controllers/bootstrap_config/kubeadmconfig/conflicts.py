@@ -1,7 +1,7 @@
 """What a user's own bootstrap configuration says that contradicts attestation: found and named, never overwritten.
 
 Promises: reads, changes nothing; whatever is not a contradiction stays as it is. Files of ours are known by their path
-and replaced, whatever stands in them: no content, annotation or mark makes a check unnecessary.
+and replaced, whatever is in them: no content, annotation or mark makes a check unnecessary.
 Leaves to others: what commands do when they run. They are programs, and not read here.
 """
 

@@ -1,4 +1,4 @@
-"""Where things stand in the four kinds that hold a KubeadmConfigSpec, in both API versions.
+"""Where things are in the four kinds that hold a KubeadmConfigSpec, in both API versions.
 
 Promises: reads anything; what has another type than its CRD says is refused by its path, never passed over.
 Source: the CRDs of Cluster API (bootstrap.cluster.x-k8s.io, controlplane.cluster.x-k8s.io; v1beta1, v1beta2).
@@ -48,7 +48,7 @@ LIMITS: Final = {
 
 
 def is_rendered_kind(document: JsonObject) -> bool:
-    """Tell whether an object is one of the four, in whichever version."""
+    """Return whether an object is one of the four, in whichever version."""
     return _key(document) in _PATHS
 
 
@@ -65,7 +65,7 @@ def spec_path(document: JsonObject) -> tuple[str, ...]:
 
 
 def is_control_plane(document: JsonObject, spec: JsonObject) -> bool:
-    """Tell whether ``kubeadm init`` may run with it, or whether it was made of one with which it may.
+    """Return whether ``kubeadm init`` may run with it, or whether it was made of one with which it may.
 
     A KubeadmConfig that joins keeps nothing of its control plane but the label: it must be rendered as its control
     plane was, or Cluster API sees a difference and replaces the machine (controlplane/kubeadm/internal/filters.go).
@@ -125,7 +125,7 @@ def arguments(registration: JsonObject) -> Iterator[tuple[str, str]]:
 
 
 def set_argument(registration: JsonObject, version: str, name: str, value: str) -> bool:
-    """Give kubelet an argument, unless it has it; tells whether it was missing."""
+    """Give kubelet an argument, unless it has it; returns whether it was missing."""
     if any(there == name for there, _ in arguments(registration)):
         return False
     given = registration.get("kubeletExtraArgs")

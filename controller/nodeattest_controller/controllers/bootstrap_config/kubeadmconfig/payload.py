@@ -11,7 +11,7 @@ Facts this rests on, each with its source:
 * kubelet's last flag wins, and flags win over its configuration file (cmd/kubelet/app/server.go
   ``kubeletConfigFlagPrecedence``). ``$KUBELET_KUBEADM_ARGS`` stands after ``$KUBELET_KUBECONFIG_ARGS``. So arguments do
   what a patch of KubeletConfiguration would, but from 1.20 on and not from 1.25.
-* cloud-init runs commands as one ``sh`` script that goes on after a failure (cloud-init cc_runcmd, util.shellify),
+* cloud-init runs commands as one ``sh`` script that continues after a failure (cloud-init cc_runcmd, util.shellify),
   hence ``exit 1``: kubeadm without a credential would wait five minutes and blame kubelet. Ignition's script ends by
   itself (``set -e``).
 * Where Cluster API puts kubeadm's configuration: cluster-api bootstrap/kubeadm/internal/cloudinit and ignition/clc.

@@ -75,7 +75,7 @@ def render(document: JsonObject, plan: RenderOptions) -> Rendered:
 
 
 def is_rendered(document: JsonObject) -> bool:
-    """Tell whether the machines made of an object of these kinds run the agent before kubeadm."""
+    """Return whether the machines made of an object of these kinds run the agent before kubeadm."""
     spec = document
     for step in spec_path(document):
         spec = section(spec, step)
@@ -88,7 +88,7 @@ def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopt
 
     Cluster API makes an init machine's KubeadmConfig without joinConfiguration and a joining one's without
     initConfiguration: adding the other would make them differ from their control plane. Where nobody takes over the
-    node of ``kubeadm init``, its kubelet goes on as kubeadm made it.
+    node of ``kubeadm init``, its kubelet continues as kubeadm made it.
     """
     wanted = (_INIT, _JOIN) if adopts else (_JOIN,)
     if not control_plane or text(document, "kind") != "KubeadmConfig":
