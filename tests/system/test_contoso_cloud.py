@@ -93,7 +93,7 @@ def contoso_controller(world: World, cloud: Contoso) -> Generator[Path]:
             eventually(lambda: '"connected"' in log.read_text(), seconds=60, what="the connection")
             yield log
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
 
