@@ -8,10 +8,15 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from fake_api import FakeApi
 
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
@@ -36,7 +41,15 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Check
-from nodeattest_providers.names import PROVIDER_ID_OID, MachineName, NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.names import (
+    KUBELET_SERVING_SIGNER,
+    PROVIDER_ID_OID,
+    MachineName,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    Purpose,
+)
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -84,6 +97,14 @@ class TwoRounds(OneRound):
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         data = request.evidence.data
         return FirstRequestRef(name=str(data["name"]), uid=str(data["uid"])) if "name" in data else None
+
+
+class TellsAddresses(OneRound):
+    """A verifier whose platform knows where the machine can be reached."""
+
+    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
+        del facts
+        return (("InternalIP", "10.0.0.1"),)
 
 
 def attested(first: FirstRequestRef | None = None, **fingerprints: str) -> AttestedNode:
@@ -196,7 +217,6 @@ class World:
             random_unit=lambda: 0.0,
             now=self.clock,
         )
-        self.workload_api.put("/api/v1/namespaces/kube-system", {})  # a server's first version is never a list's
         self._objects()
 
     def clock(self) -> datetime:
@@ -280,6 +300,20 @@ class World:
         """File a request."""
         return self.workload_api.put(f"{CSRS}/{name}", request(name, evidence=evidence, key=key, **spec))
 
+    def join_node(self) -> None:
+        """Give the Machine its addresses, and register its Node."""
+        addresses: list[JsonValue] = [
+            {"type": "Hostname", "address": NODE},
+            {"type": "InternalIP", "address": "10.0.0.1"},
+        ]
+        self.management_api.put(f"{CAPI}/machines/m-1", machine(addresses=addresses))
+        node: JsonObject = {"metadata": {"name": NODE}, "spec": {"providerID": PROVIDER_ID}}
+        self.workload_api.put(f"/api/v1/nodes/{NODE}", node)
+
+    def file_kubelets(self, name: str = "k-1", *, address: str = "10.0.0.1", **spec: JsonValue) -> JsonObject:
+        """File a request of kubelet itself."""
+        return self.workload_api.put(f"{CSRS}/{name}", kubelets_request(name, address, **spec))
+
     def csr(self, name: str = "r-1") -> JsonObject:
         """Return a request as it is stored."""
         return self.workload_api.objects[f"{CSRS}/{name}"]
@@ -336,6 +370,31 @@ def request(
             "usages": ["digital signature", usage],
             "username": "system:bootstrap:abcdef",
             "groups": ["system:bootstrappers"],
+            **spec,
+        },
+        "status": {},
+    }
+
+
+def kubelets_request(name: str, address: str = "10.0.0.1", **spec: JsonValue) -> JsonObject:
+    """A stored request of kubelet itself, for the node's name and an address."""
+    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{NODE}")]
+    names = [x509.DNSName(NODE), x509.IPAddress(ip_address(address))]
+    builder = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(kind, value) for kind, value in subject]))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    encoded = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.PEM)
+    return {
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name, "creationTimestamp": rfc3339(CREATED)},
+        "spec": {
+            "request": base64.b64encode(encoded).decode(),
+            "signerName": KUBELET_SERVING_SIGNER,
+            "usages": ["digital signature", "server auth"],
+            "username": f"system:node:{NODE}",
+            "groups": ["system:nodes", "system:authenticated"],
             **spec,
         },
         "status": {},

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
-from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, SIGNERS, OneRound, TwoRounds, World, attested, machine, request
+from csr_world import CSRS, NODE, SIGNERS, OneRound, TellsAddresses, TwoRounds, World, attested, request
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
-from nodeattest_controller.controllers.csr.checks import CSRFacts
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.csr.facts import CSRFacts
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
+from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.csr_request import RequestState
+from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.verification.checks import Pipeline, RequestCheck, Round, Stage
-from nodeattest_controller.verification.facts import RequestFacts
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_controller.verification.checks import Needs, Pipeline, RequestCheck, Round, Stage
+from nodeattest_controller.verification.facts import FactSource, RequestFacts
+from nodeattest_kube.jsontypes import JsonValue
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
@@ -139,23 +141,166 @@ async def test_the_checks_of_a_first_request_run_until_its_challenge(pki: Cluste
         assert ran == wanted[: wanted.index(csr_checks.VERIFICATION) + 1]
 
 
-async def test_every_check_of_a_serving_request_runs_in_the_declared_order(pki: ClusterPki) -> None:
-    async with World(pki, OneRound()).running() as world:
-        world.file()
-        await world.reconcile()
-        addresses: list[JsonValue] = [
-            {"type": "Hostname", "address": NODE},
-            {"type": "InternalIP", "address": "10.0.0.1"},
-        ]
-        world.management_api.put(f"{CAPI}/machines/m-1", machine(addresses=addresses))
-        node: JsonObject = {"metadata": {"name": NODE}, "spec": {"providerID": PROVIDER_ID}}
-        world.workload_api.put(f"/api/v1/nodes/{NODE}", node)
-        await world.settle()
-        world.workload_api.put(f"{CSRS}/s-1", request("s-1", evidence=None, key=None, **SERVING))
+@pytest.mark.parametrize("verifier", [OneRound, TellsAddresses])
+async def test_every_check_of_a_serving_request_runs_in_the_declared_order(
+    pki: ClusterPki, verifier: type[OneRound]
+) -> None:
+    async with World(pki, verifier()).running() as world:
+        await file_serving(world)
         assert await ran_for(world, "s-1") == [
             *declared(Purpose.SERVING, Round.FINAL),
             *declared(Purpose.SERVING, Round.FINAL, Stage.ISSUE),
         ]
+
+
+async def test_every_check_of_kubelets_own_request_runs_in_the_declared_order(pki: ClusterPki) -> None:
+    async with World(pki, OneRound()).running() as world:
+        ran: list[str] = []
+        await recording(kubelet_checks.CHECKS, ran).run(await file_kubelets(world))
+        assert ran == [check.name for check in kubelet_checks.CHECKS]
+
+
+async def file_serving(world: World) -> None:
+    """Have the node join, and file a request for its serving certificate."""
+    world.file()
+    await world.reconcile()
+    world.join_node()
+    await world.settle()
+    world.workload_api.put(f"{CSRS}/s-1", request("s-1", evidence=None, key=None, **SERVING))
+
+
+async def file_kubelets(world: World) -> KubeletFacts:
+    """Have the node join and kubelet ask by itself; returns the facts of the request."""
+    world.join_node()
+    world.policy(serving={"kubelet": "Approve"})
+    await world.settle()
+    return KubeletFacts(world.facts_of(world.workload), parse_kubelet_request(world.file_kubelets()))
+
+
+# What each check needs
+
+ORDER = list(Needs)
+COST = {
+    **dict.fromkeys(
+        (
+            *("cluster", "policy", "inventory", "machines", "machines_of_node"),
+            *("attestation", "recorded_attestation", "summary"),
+        ),
+        Needs.MEMORY,
+    ),
+    **dict.fromkeys(("machine_now", "named_tokens", "csr", "node", "platform_addresses"), Needs.LIVE),
+    "verify": Needs.PROVIDER,
+}
+"""What each fact of a source costs; the others come with the request or the settings."""
+
+
+class Asked:
+    """A source that notes what it is asked for."""
+
+    def __init__(self, source: FactSource) -> None:
+        self._source = source
+        self.most = Needs.REQUEST
+
+    def __getattr__(self, name: str) -> object:
+        self.most = max(self.most, COST.get(name, Needs.REQUEST), key=ORDER.index)
+        return getattr(self._source, name)
+
+
+async def asked_by(check: RequestCheck[F], facts: F) -> Needs:
+    """Run a check; returns the most costly source that was asked for what had not been gathered before."""
+    source, asked = facts.source, Asked(facts.source)
+    facts.source = cast("FactSource", asked)
+    try:
+        await check.run(facts)
+    except ChallengeRequired:
+        pass
+    finally:
+        facts.source = source
+    return asked.most
+
+
+async def too_costly(checks: Sequence[RequestCheck[F]], facts: F) -> set[str]:
+    """Run all checks that apply, in order; returns those that asked for more than they declare."""
+    found: set[str] = set()
+    for check in checks:
+        if await check.applies(facts) and ORDER.index(await asked_by(check, facts)) > ORDER.index(check.needs):
+            found.add(check.name)
+        if check.name == csr_checks.VERIFICATION and await facts.round() is Round.FIRST:
+            break
+    return found
+
+
+async def asks_enough(checks: Sequence[RequestCheck[F]], facts_of: Callable[[], F]) -> set[str]:
+    """Run each check alone, on facts that nobody gathered; returns those that asked for as much as they declare."""
+    found: set[str] = set()
+    for check in checks:
+        facts = facts_of()
+        if await check.applies(facts) and ORDER.index(await asked_by(check, facts)) >= ORDER.index(check.needs):
+            found.add(check.name)
+    return found
+
+
+def facts_of(world: World, name: str = "r-1") -> Callable[[], CSRFacts]:
+    """Make facts about a stored request, nothing of them gathered."""
+    parsed = world.evaluator.parse_request(world.csr(name))
+    return lambda: CSRFacts(world.facts_of(world.workload), parsed)
+
+
+async def stored_requests(pki: ClusterPki) -> AsyncGenerator[Callable[[], CSRFacts]]:
+    """File attested requests of every kind that a check can be for."""
+    async with World(pki, OneRound()).running() as world:
+        world.file()
+        await world.seen("r-1")
+        yield facts_of(world)
+    async with World(pki, TwoRounds()).running() as world:
+        uid = text(world.file("first"), "metadata", "uid")
+        world.verifier.answer = ChallengeRequired("{}")
+        await world.seen("first")
+        yield facts_of(world, "first")
+        world.verifier.answer = attested(FirstRequestRef(name="first", uid=uid))
+        world.file("second", evidence={"name": "first", "uid": uid})
+        await world.seen("second")
+        yield facts_of(world, "second")
+    for verifier in (OneRound(), TellsAddresses()):
+        async with World(pki, verifier).running() as world:
+            await file_serving(world)
+            await world.seen("s-1")
+            yield facts_of(world, "s-1")
+
+
+async def test_no_check_of_an_attested_request_asks_for_more_than_it_declares_and_each_for_as_much(
+    pki: ClusterPki,
+) -> None:
+    asking: set[str] = set()
+    async for make_facts in stored_requests(pki):
+        assert await too_costly(csr_checks.CHECKS, make_facts()) == set()
+        asking |= await asks_enough(csr_checks.CHECKS, make_facts)
+    assert asking == {check.name for check in csr_checks.CHECKS}
+
+
+async def test_no_check_of_kubelets_own_request_asks_for_more_than_it_declares_and_each_for_as_much(
+    pki: ClusterPki,
+) -> None:
+    async with World(pki, OneRound()).running() as world:
+        await file_kubelets(world)
+        parsed = parse_kubelet_request(world.csr("k-1"))
+
+        def make_facts() -> KubeletFacts:
+            return KubeletFacts(world.facts_of(world.workload), parsed)
+
+        assert await too_costly(kubelet_checks.CHECKS, make_facts()) == set()
+        asking = await asks_enough(kubelet_checks.CHECKS, make_facts)
+    assert asking == {check.name for check in kubelet_checks.CHECKS}
+
+
+async def test_a_false_declaration_is_found(pki: ClusterPki) -> None:
+    async with World(pki, OneRound()).running() as world:
+        world.file()
+        await world.seen("r-1")
+        cheap = tuple(replace(check, needs=Needs.REQUEST) for check in csr_checks.CHECKS)
+        assert "the provider's verification" in await too_costly(cheap, facts_of(world)())
+        costly = tuple(replace(check, needs=Needs.PROVIDER) for check in csr_checks.CHECKS)
+        assert "one policy" not in await asks_enough(costly, facts_of(world))
 
 
 def test_the_lists_are_no_setting() -> None:

@@ -1,17 +1,27 @@
-"""Whose serving request it is: one Machine by the node's name, and the Node that carries its provider ID."""
+"""Kubelet's own serving requests: whose they are, and every way they end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 from builders import make_member
+from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, machine
+from csr_world import NODE as WORKER
 
-from nodeattest_controller.controllers.kubelet_serving.checks import check_name, check_node, one_machine
+from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_name, check_node, one_machine
+from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.management_cache import node_key
+from nodeattest_kube.client import Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_sandbox.pki import ClusterPki
 
 NODE = NodeName("node-0")
 OTHER = make_member(name="node-1", uid="m-1", provider_id=ProviderID("sandbox://node-1"))
@@ -74,3 +84,143 @@ def test_a_node_that_cannot_be_told_yet_is_waited_for(node: JsonObject | None) -
 
 def test_a_node_without_provider_id_counts_when_it_is_the_machines_node_ref() -> None:
     check_node(make_member(node_ref_uid="n"), {"metadata": {"uid": "n"}, "spec": {}})
+
+
+# Every way one of kubelet's own requests ends
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
+
+
+@asynccontextmanager
+async def registered(pki: ClusterPki, **policy: JsonValue) -> AsyncGenerator[World]:
+    """A cluster whose node has registered, and a policy that approves unless it says otherwise."""
+    async with World(pki, OneRound()).running() as world:
+        world.join_node()
+        spec: dict[str, JsonValue] = {"serving": {"kubelet": "Approve"}, **policy}
+        world.policy(**spec)
+        await world.settle()
+        yield world
+
+
+async def test_names_and_addresses_of_the_nodes_machine_are_approved_and_not_signed(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Approved", "k-1") == "AddressesVerified"
+        assert not text(world.csr("k-1"), "status", "certificate")
+    labels = {"provider": "kubelet", "verdict": "approve", "reason": ""}
+    assert world.metrics.registry.get_sample_value("nodeattest_verdicts_total", labels) == 1
+
+
+@pytest.mark.parametrize("policy", [{"serving": {}}, {"serving": {"kubelet": "Ignore"}}, {"allowPigs": True}])
+async def test_what_the_policy_does_not_have_decided_here_is_not_even_read(
+    pki: ClusterPki, policy: dict[str, JsonValue]
+) -> None:
+    async with registered(pki, **policy) as world:
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert ("GET", f"{CSRS}/k-1") not in world.workload_api.calls
+        assert not world.workload_api.writes("k-1")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"address": "127.0.0.1"}, Reason.ADDRESS_NOT_ALLOWED),
+        ({"usages": ["client auth"]}, Reason.USAGES_NOT_ALLOWED),
+        ({"username": "system:node:another"}, Reason.REQUESTER_NOT_ALLOWED),
+    ],
+)
+async def test_what_breaks_a_rule_is_denied(pki: ClusterPki, change: dict[str, str], reason: Reason) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets(**change)  # pyright: ignore[reportArgumentType] - an address, or parts of the spec
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Denied", "k-1") == reason
+
+
+async def test_an_address_that_the_machine_does_not_list_yet_is_waited_for(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets(address="10.0.0.2")
+        assert (await world.reconcile("k-1")).requeue_after
+        assert not world.condition("Denied", "k-1")
+
+
+async def test_an_audit_reports_what_it_would_deny_and_leaves_the_request_to_others(pki: ClusterPki) -> None:
+    async with registered(pki, enforcement="Audit") as world:
+        world.file_kubelets(address="127.0.0.1")
+        assert await world.reconcile("k-1") == Result()
+        assert not world.workload_api.writes("k-1")
+        await world.events.drain()
+        assert Reason.ADDRESS_NOT_ALLOWED in world.warnings()
+
+
+async def test_a_node_that_has_not_registered_is_waited_for_and_denied_after_the_limit(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.workload_api.remove(f"/api/v1/nodes/{WORKER}")
+        world.file_kubelets()
+        waiting = await world.reconcile("k-1")
+        assert waiting.requeue_after == RECHECK
+        assert waiting.waits_for == node_key(WORKER)
+        assert not world.condition("Denied", "k-1")
+        world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Denied", "k-1") == Reason.MACHINE_NOT_READY
+
+
+async def test_a_request_that_somebody_else_decided_meanwhile_is_left_alone(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets()
+        await world.seen("k-1")
+        path = f"{CSRS}/k-1"
+
+        async def on_call(method: str, called: str) -> None:
+            if (method, called) == ("GET", path):
+                world.workload_api.on_call = None
+                world.workload_api.put(path, {**world.csr("k-1"), "status": {"conditions": [{"type": "Approved"}]}})
+
+        world.workload_api.on_call = on_call
+        assert await world.reconciler.reconcile(world.workload, "k-1") == Result()
+        assert not world.workload_api.writes("k-1")
+
+
+async def test_a_request_that_is_gone_is_left_alone(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets()
+        await world.seen("k-1")
+        world.workload_api.fail("GET", "k-1", NotFound(404, "NotFound", "gone"))
+        assert await world.reconciler.reconcile(world.workload, "k-1") == Result()
+        assert not world.workload_api.writes("k-1")
+
+
+async def test_a_request_that_changed_before_its_approval_is_evaluated_again(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets()
+        world.workload_api.fail("PUT", "k-1", Conflict(409, "Conflict", "changed"))
+        assert (await world.reconcile("k-1")).requeue
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Approved", "k-1")
+
+
+async def test_a_policy_that_changes_before_the_approval_decides(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        csr = world.file_kubelets()
+        world.policy(serving={"kubelet": "Ignore"})
+        await world.settle()
+        evaluator = KubeletServingEvaluator(
+            world.management, facts_of=world.facts_of, events=world.events, metrics=world.metrics
+        )
+        await evaluator.approve(world.workload, csr)
+        assert not world.workload_api.writes("k-1")
+
+
+async def test_a_name_of_two_machines_is_denied_and_the_event_is_about_no_machine(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        addresses: list[JsonValue] = [{"type": "Hostname", "address": WORKER}]
+        world.management_api.put(f"{CAPI}/machines/m-2", machine("m-2", "metal://rack-1/2", addresses=addresses))
+        await world.settle()
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Denied", "k-1") == Reason.MACHINE_AMBIGUOUS

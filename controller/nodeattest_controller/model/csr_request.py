@@ -119,6 +119,8 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
 
     1. the signer is ours; 2. who asks may ask at all; 3. the usages are a kubelet's; 4. the envelope and its PKCS#10
     are well-formed; 5. the provider block agrees with the signer; 6. a node asks for itself only.
+    These are steps of one check: each makes a value that the next needs, and the declared checks begin with a
+    ``NodeRequest``; a denial says by its reason which step refused.
     """
     signer_name = text(csr, "spec", "signerName")
     named = split_signer(signer_name)

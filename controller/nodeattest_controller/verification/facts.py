@@ -196,6 +196,10 @@ class RequestFacts(ABC):
     async def address_provider(self) -> ProviderName | None:
         """Name the provider whose platform may tell the machine's addresses."""
 
+    @abstractmethod
+    def node(self) -> Awaitable[JsonObject | None]:
+        """Return the Node of the requested name, read live."""
+
     @fact
     async def cluster(self) -> JsonObject:
         """Return the cluster's object."""

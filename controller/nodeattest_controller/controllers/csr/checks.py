@@ -11,18 +11,15 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.controllers.csr.facts import CSRFacts
 from nodeattest_controller.model.bound_tokens import check_bound_token
-from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
+from nodeattest_controller.model.csr_request import RequestState
 from nodeattest_controller.model.identity_rules import (
     check_adoption,
     check_binding,
     check_fingerprints,
-    check_no_hijack,
     check_node_name,
     check_takeover,
-    find_machine,
 )
 from nodeattest_controller.model.issuance_rules import (
     check_approval_known,
@@ -32,22 +29,18 @@ from nodeattest_controller.model.issuance_rules import (
     check_pinned_fingerprints,
     check_replacement_interval,
 )
-from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import check_authorized
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage
-from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import NodeName, ProviderName, Purpose
-from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
+from nodeattest_providers.names import NodeName, Purpose
 
-__all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
+__all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION"]
 
 EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"
@@ -59,103 +52,11 @@ _RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSED
 """What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
 
 
-class CSRFacts(RequestFacts):
-    """The facts about one attested request."""
-
-    def __init__(self, source: FactSource, request: NodeRequest, state: RequestState = RequestState.PENDING) -> None:
-        """``state`` is the request's own."""
-        super().__init__(
-            source,
-            purpose=request.purpose,
-            node_name=request.csr.node_name,
-            names=SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses),
-            created=request.created,
-        )
-        self.request = request
-        self.state = state
-
-    async def verifier(self) -> ClusterAPISigner:
-        """Return the verifier that the request names; looked up by name, so only after the policy named it."""
-        return self.source.verifier(self.request.evidence.provider)
-
-    @fact
-    async def ref(self) -> FirstRequestRef | None:
-        """Return which first request this one answers; raises Denied on malformed evidence."""
-        verifier = await self.verifier()
-        return verifier.first_request(self.request) if isinstance(verifier, ChallengeSigner) else None
-
-    @fact
-    async def round(self) -> Round:
-        """Return whether this request could be granted."""
-        two_rounds = isinstance(await self.verifier(), ChallengeSigner)
-        return Round.FIRST if two_rounds and await self.ref() is None else Round.FINAL
-
-    def require_one(self, machines: list[MachineView]) -> MachineView:
-        """Apply identity rule 1 by provider ID."""
-        return find_machine(self.request, machines)
-
-    @fact
-    async def candidates(self) -> list[MachineView]:
-        """Return the machines with the request's provider ID."""
-        return self.source.machines(self.request.csr.provider_id)
-
-    async def cached_machine(self) -> MachineView:
-        """Return the first of the candidates; the rule that there is but one is a check of its own."""
-        candidates = await self.candidates()
-        return candidates[0] if candidates else self.require_one([])
-
-    async def machine_for_memory_checks(self) -> MachineView:
-        """Return the machine, which was read live by then where the request could be granted."""
-        return await self.machine()
-
-    async def address_provider(self) -> ProviderName | None:
-        """Return the provider of the evidence."""
-        return self.request.evidence.provider
-
-    @fact
-    async def first_object(self) -> JsonObject | None:
-        """Return the object of the first request, read live."""
-        ref = await self.ref()
-        return await self.source.csr(ref.name) if ref is not None else None
-
-    @fact
-    async def first(self) -> NodeRequest | None:
-        """Return the first request, parsed; None where there is none that a node could have filed here."""
-        first = await self.first_object()
-        stored = summarize(first) if first is not None else None
-        if first is None or stored is None or stored.is_kubelets:
-            return None
-        return parse_request(first, provider_id_oid=self.source.provider_id_oid)
-
-    @fact
-    async def attested(self) -> AttestedNode:
-        """Return what the provider's verification proved; raises Denied, Unavailable or ChallengeRequired."""
-        verification = Verification(
-            request=self.request, verifier=await self.verifier(), ref=await self.ref(), first=await self.first()
-        )
-        return await self.source.verify(self, verification)
-
-    @fact
-    async def node(self) -> JsonObject | None:
-        """Return the Node of the requested name, read live."""
-        return await self.source.node(self.node_name, by_node=self.request.is_renewal)
-
-    async def holders_of_fingerprints(self) -> list[Attestation]:
-        """Return the attestations of the cluster that pin what this machine proved itself by."""
-        inventory, key = self.source.inventory, self.source.key
-        pins = (await self.attested()).fingerprints.items()
-        return [holder for pin in pins for holder in inventory.fingerprint_holders(key, *pin)]
-
-
 # The request itself, policy and provider
 
 
 async def _bound_token(facts: CSRFacts) -> None:
     check_bound_token(facts.request, facts.source.key)
-
-
-async def _cluster_active(facts: CSRFacts) -> None:
-    await facts.cluster()
 
 
 async def _policy(facts: CSRFacts) -> None:
@@ -183,10 +84,6 @@ async def _first_request_named(facts: CSRFacts) -> None:
 
 async def _one_machine(facts: CSRFacts) -> None:
     facts.require_one(await facts.candidates())
-
-
-async def _machine_now(facts: CSRFacts) -> None:
-    facts.require_one([await facts.machine()])
 
 
 async def _not_bound_otherwise(facts: CSRFacts) -> None:
@@ -262,10 +159,6 @@ async def _own_hardware(facts: CSRFacts) -> None:
     check_fingerprints(await facts.machine(), await facts.name_context(), await facts.holders_of_fingerprints())
 
 
-async def _no_other_node(facts: CSRFacts) -> None:
-    check_no_hijack(await facts.machine(), await facts.name_context(), await facts.node())
-
-
 async def _no_takeover(facts: CSRFacts) -> None:
     check_takeover(facts.request, await facts.attestation(), await facts.node())
 
@@ -310,13 +203,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
         Needs.REQUEST,
         _bound_token,
     ),
-    RequestCheck(
-        "an active cluster",
-        "The Cluster is there, not paused, and not being deleted; a ClusterRecord can be read whole.",
-        "identity rule 1",
-        Needs.MEMORY,
-        _cluster_active,
-    ),
+    ACTIVE_CLUSTER,
     RequestCheck(
         "one policy",
         "Exactly one NodeAttestationPolicy selects the cluster, and it can be read.",
@@ -361,14 +248,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
         Needs.MEMORY,
         _one_machine,
     ),
-    RequestCheck(
-        "the Machine as it is now",
-        "The same holds of the machine as the API server has it now.",
-        "identity rule 1",
-        Needs.LIVE,
-        _machine_now,
-        rounds=_FINAL,
-    ),
+    MACHINE_NOW,
     RequestCheck(
         "not bound otherwise",
         "A machine that is bound already is not bound again by whoever holds a token.",
@@ -436,13 +316,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
         Needs.PROVIDER,
         _own_hardware,
     ),
-    RequestCheck(
-        "no other node of this name",
-        "No other machine is bound to the name, and a Node that has it is this machine's.",
-        "identity rule 3",
-        Needs.LIVE,
-        _no_other_node,
-    ),
+    NO_OTHER_NODE,
     RequestCheck(
         "no takeover of a node",
         "A token does not take over a Node whose machine never joined attested.",

@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.model.identity_rules import (
-    NameContext,
-    allowed_node_names,
-    check_machine_ready,
-    check_no_hijack,
-)
+from nodeattest_controller.model.identity_rules import allowed_node_names, check_machine_ready
 from nodeattest_controller.model.kubelet_csr import KubeletServingRequest
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
+from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
@@ -71,10 +67,6 @@ class KubeletFacts(RequestFacts):
         return await self.source.node(self.node_name, by_node=True)
 
 
-async def _cluster_active(facts: KubeletFacts) -> None:
-    await facts.cluster()
-
-
 async def _policy_approves(facts: KubeletFacts) -> None:
     if not (await facts.policy()).serving.approves_kubelet:
         raise Denied(
@@ -89,10 +81,6 @@ async def _one_machine(facts: KubeletFacts) -> None:
     await facts.cached_machine()
 
 
-async def _machine_now(facts: KubeletFacts) -> None:
-    facts.require_one([await facts.machine()])
-
-
 async def _own_name(facts: KubeletFacts) -> None:
     machine = await facts.machine()
     holders = (await facts.name_context()).holders
@@ -102,12 +90,6 @@ async def _own_name(facts: KubeletFacts) -> None:
 
 async def _node_registered(facts: KubeletFacts) -> None:
     check_node(await facts.machine(), await facts.node())
-
-
-async def _no_other_node(facts: KubeletFacts) -> None:
-    context = await facts.name_context()
-    alone = NameContext(claimants=(), holders=context.holders, is_alive=context.is_alive)
-    check_no_hijack(await facts.machine(), alone, await facts.node())
 
 
 def one_machine(node_name: NodeName, candidates: Sequence[MachineView]) -> MachineView:
@@ -159,13 +141,7 @@ def _not_yet(detail: str, remedy: str) -> Unavailable:
 
 
 CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
-    RequestCheck(
-        "an active cluster",
-        "The Cluster is there, not paused, and not being deleted; a ClusterRecord can be read whole.",
-        "identity rule 1",
-        Needs.MEMORY,
-        _cluster_active,
-    ),
+    ACTIVE_CLUSTER,
     RequestCheck(
         "policy approves",
         "The policy says serving.kubelet: Approve.",
@@ -181,13 +157,7 @@ CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
         _one_machine,
     ),
     *sans.MEMORY_CHECKS,
-    RequestCheck(
-        "the Machine as it is now",
-        "The same holds of the machine as the API server has it now.",
-        "identity rule 1",
-        Needs.LIVE,
-        _machine_now,
-    ),
+    MACHINE_NOW,
     RequestCheck(
         "the Machine's node name",
         "The name is the machine's own, or it is bound to the name on record.",
@@ -202,13 +172,7 @@ CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
         Needs.LIVE,
         _node_registered,
     ),
-    RequestCheck(
-        "no other node of this name",
-        "No other machine is bound to the name, and a Node that has it is this machine's.",
-        "identity rule 3",
-        Needs.LIVE,
-        _no_other_node,
-    ),
+    NO_OTHER_NODE,
     *sans.LIVE_CHECKS,
 )
 """In the order in which they run."""
