@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from nodeattest_cli import policy_machines
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.policy_learn.command import learn
@@ -65,7 +66,8 @@ policy.add_command(learn)
 def check(*, path: str) -> int:
     """Check every NodeAttestationPolicy of a file, and Clusters and bootstrap configurations beside them.
 
-    Exit code 1 when one is invalid, or when two select one Cluster: then no node joins.
+    Exit code 1 when one is invalid, when two select one Cluster (then no node joins), or when a policy with
+    enforcement Enforce rules machines that cannot join.
     """
     documents = read_objects(path)
     found = [document for document in documents if text(document, "kind") == _KIND]
@@ -86,6 +88,9 @@ def check(*, path: str) -> int:
         if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
             wrong = _tell_cluster(cluster, found) or wrong
     _list_unrendered(documents, found)
+    for refused in policy_machines.refused(documents, [one for one in found if not list(problems(one))]):
+        wrong = True
+        click.echo(refused)
     return _INVALID if wrong else 0
 
 
@@ -108,7 +113,7 @@ def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObj
 def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     """Say which of the file's policies rules a Cluster, and whom its own list leaves; tell whether several do."""
     name = f"Cluster {text(cluster, 'metadata', 'name') or '(no name)'}"
-    chosen = [one for one in policies if _beside(one, cluster) and selects(one, cluster)]
+    chosen = [one for one in policies if policy_machines.beside(one, cluster) and selects(one, cluster)]
     names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
     if len(chosen) != 1:
         said = f"{names} select it, and nobody gets in; narrow their clusterSelectors" if chosen else _NO_POLICY
@@ -130,12 +135,6 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
                 f"{name}: note: spec.security cannot add {', '.join(ignored)}: it narrows the policy, never widens it"
             )
     return False
-
-
-def _beside(policy: JsonObject, cluster: JsonObject) -> bool:
-    """Return whether both are in one namespace; a document that names none is applied to whichever is chosen."""
-    places = {text(policy, "metadata", "namespace"), text(cluster, "metadata", "namespace")} - {""}
-    return len(places) <= 1
 
 
 def problems(document: JsonObject) -> Iterator[str]:

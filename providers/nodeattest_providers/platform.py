@@ -20,9 +20,9 @@ from typing import Final, Protocol, cast, runtime_checkable
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.verifier_interface import ClusterAPISigner
+from nodeattest_providers.verifier_interface import ClusterAPISigner, ProvableNames
 
 __all__ = [
     "OFFLINE",
@@ -33,6 +33,7 @@ __all__ = [
     "PlatformSigner",
     "check_signer",
     "make_signer",
+    "provable_names",
     "reads_infrastructure",
     "reads_secret",
 ]
@@ -129,3 +130,15 @@ def reads_infrastructure(signer: object) -> bool:
 def reads_secret(signer: object) -> bool:
     """Whether a signer needs the Machine's own attestation secret."""
     return getattr(signer, "reads_secret", False) is True
+
+
+def provable_names(
+    signer: ClusterAPISigner, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+) -> Mapping[ProviderID, NodeName] | None:
+    """Return the node names that a signer could prove by a policy's sections; None: any. Raises Denied.
+
+    A machine that has no name of its own in the management cluster joins by a proven one or not at all.
+    """
+    if isinstance(signer, ProvableNames):
+        return signer.provable_names(sections.get(signer.provider, {}), sections)
+    return None if signer.secure else {}

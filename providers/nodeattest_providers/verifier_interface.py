@@ -43,6 +43,7 @@ __all__ = [
     "MachineFacts",
     "NodeRequest",
     "PlatformAddresses",
+    "ProvableNames",
 ]
 
 
@@ -221,6 +222,24 @@ class CheckedSettings(Protocol):
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse settings that no request could be verified with; raises Denied."""
+        ...
+
+
+@runtime_checkable
+class ProvableNames(Protocol):
+    """A signer that knows beforehand which node names it could prove.
+
+    One without this method may prove any name if it is ``secure``, and none otherwise (``platform.provable_names``).
+    """
+
+    def provable_names(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> Mapping[ProviderID, NodeName] | None:
+        """Return the names by provider ID: no other machine can prove one; None where the platform tells them.
+
+        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
+        settings.
+        """
         ...
 
 

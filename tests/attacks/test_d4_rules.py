@@ -28,13 +28,20 @@ from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Check
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
-from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.tpm.config import parse_policy
+from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode
 
 NOBODY: Final = NameContext(claimants=(), holders=())
 OTHER: Final = ProviderID("sandbox://other")
 ISSUED: Final = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
 CLUSTER: Final = "fleet/c"
+KEY: Final = "sha256:" + "0a" * 32
+REGISTERED: Final[list[dict[str, JsonValue]]] = [
+    {"providerID": "sandbox://node-0", "sha256": KEY, "nodeName": "node-0"},
+    {"providerID": "sandbox://node-1", "sha256": "sha256:" + "0b" * 32, "nodeName": "node-1"},
+]
 Case = Callable[[], object]
 
 
@@ -45,6 +52,16 @@ def found(*candidates: MachineView) -> Case:
 def named(asked: str, **member: object) -> Case:
     """Ask for a name that is not this Machine's."""
     return lambda: check_node_name(make_request(node=asked), make_member(**member), NOBODY, None)
+
+
+def pooled(asked: str, **settings: JsonValue) -> Case:
+    """Ask, with the token of a pool, for a name that no registration gives the instance."""
+
+    def case() -> object:
+        proven = TpmSigner().provable_names(settings, {}).get(ProviderID("sandbox://node-0"))
+        return check_node_name(make_request(node=asked), make_member(kind="MachinePool"), NOBODY, proven)
+
+    return case
 
 
 def claimed_by_another() -> object:
@@ -161,6 +178,10 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-30": by_token(ELSEWHERE),
     "D4-31": by_token(MINE, ANOTHERS),
     "D4-32": by_token(BOUND_GROUP_PREFIX),
+    "D4-115": pooled("node-0", trustOnFirstUse=True),
+    "D4-116": pooled("node-0", endorsementKeys=[{"providerID": "sandbox://node-0", "sha256": KEY}]),
+    "D4-117": pooled("node-1", endorsementKeys=[*REGISTERED]),
+    "D4-118": lambda: parse_policy({"endorsementKeys": [*REGISTERED, {**REGISTERED[0], "providerID": OTHER}]}),
 }
 
 
@@ -168,6 +189,7 @@ def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
     member, request = make_member(), make_request()
     assert find_machine(request, [member]) is member
     check_node_name(request, member, NOBODY, None)
+    assert pooled("node-0", endorsementKeys=[*REGISTERED])() is None
     check_no_hijack(member, NOBODY, None)
     check_binding(request, member, new_attestation(member), secure=True)
     check_bound_token(replace(request, groups=request.groups | {MINE}), CLUSTER)

@@ -66,13 +66,19 @@ def pool(documents: list[JsonObject], uid: str = "uid-of-pool") -> JsonObject:
     return {"apiVersion": api, "kind": "MachinePool", "metadata": meta, "spec": spec, "status": status}
 
 
-def test_a_name_that_only_a_proof_gives_a_pools_instance_is_not_denied_before_the_proof(join: Join) -> None:
-    documents = join.documents()
+@pytest.mark.parametrize("named", [True, False])
+def test_a_name_that_a_proof_could_give_a_pools_instance_is_not_denied_before_the_proof(
+    join: Join, named: bool
+) -> None:
+    entry: JsonObject = {"providerID": PROVIDER_ID, "sha256": join.fingerprint}
+    registered: JsonObject = {"endorsementKeys": [{**entry, "nodeName": NODE} if named else entry]}
+    documents = changed(join.documents(), "NodeAttestationPolicy", "spec", "tpm", value=registered)
     given = [*without(documents, "Machine"), pool(documents)]
     first, second = join.round()
     explanation = explain_request(second, [*given, first])
     assert outcome(explanation, "one Machine, alive and ready") is CheckOutcome.PASSED
-    assert outcome(explanation, "the Machine's node name") is CheckOutcome.PASSED
+    wanted = CheckOutcome.PASSED if named else CheckOutcome.FAILED
+    assert outcome(explanation, "the Machine's node name") is wanted
 
 
 class Proves:

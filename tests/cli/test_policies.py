@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nodeattest_cli import policy_machines
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import notes, problems
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
@@ -311,3 +312,58 @@ def test_joiners_that_are_not_rendered_are_listed_control_planes_included(tmp_pa
     assert listed == (
         ["KubeadmConfigTemplate fleet/workers", "KubeadmControlPlane fleet/masters"] if enforcement == "Enforce" else []
     )
+
+
+POOL: JsonObject = {
+    "apiVersion": "cluster.x-k8s.io/v1beta2",
+    "kind": "MachinePool",
+    "metadata": {"name": "workers", "namespace": "fleet"},
+    "spec": {
+        "clusterName": "blue",
+        "template": {
+            "spec": {
+                "infrastructureRef": {
+                    "apiGroup": "infrastructure.cluster.x-k8s.io",
+                    "kind": "DevMachinePool",
+                    "name": "workers",
+                }
+            }
+        },
+    },
+}
+MAKES_MACHINES: JsonObject = {
+    "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+    "kind": "DevMachinePool",
+    "metadata": {"name": "workers", "namespace": "fleet"},
+    "status": {"infrastructureMachineKind": "DevMachine"},
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "others", "refused"),
+    [
+        (made(tpm={"trustOnFirstUse": True}), (), True),
+        (made(authorizedAttestors=["challenge"]), (), True),
+        (made(authorizedAttestors=["insecure"]), (), True),
+        (made(authorizedAttestors=["challenge", "gcp"]), (), False),
+        (made(tpm={"endorsementKeys": [{"providerID": "metal://1", "sha256": KEY}]}), (), True),
+        (made(tpm={"endorsementKeys": [{"providerID": "metal://1", "sha256": KEY, "nodeName": "n-1"}]}), (), False),
+        (made(), (MAKES_MACHINES,), False),
+        (made(enforcement="Audit"), (), False),
+        (made(clusterSelector=GOLD), (cluster("blue", {"tier": "none"}),), False),
+    ],
+)
+def test_a_pool_whose_instances_get_no_node_name_is_refused(
+    policy: JsonObject, others: tuple[JsonObject, ...], refused: bool
+) -> None:
+    said = list(policy_machines.refused([policy, POOL, *others], [policy]))
+    assert bool(said) == refused
+    for line in said:
+        assert line.startswith("MachinePool fleet/workers: expected instances that have Machines")
+        assert "nodeName in the policy's spec.tpm.endorsementKeys" in line
+
+
+def test_what_cannot_join_is_an_error_of_the_file(tmp_path: Path) -> None:
+    code, said = checked(tmp_path, made(), POOL)
+    assert code == 1
+    assert "MachinePool fleet/workers: expected" in said

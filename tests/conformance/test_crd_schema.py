@@ -67,7 +67,7 @@ POLICY_SPEC: JsonMap = {
     "maxFailedShare": 20,
     "tpm": {
         "endorsementKeys": [
-            {"providerID": "metal://a", "sha256": SHA256, "description": "rack 1"},
+            {"providerID": "metal://a", "sha256": SHA256, "nodeName": "a-1.lan", "description": "rack 1"},
             {"providerID": "metal://a", "sha256": "sha256:" + "1" * 64},
         ],
         "endorsementCAs": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
@@ -259,6 +259,7 @@ def test_a_misspelt_policy_field_is_kept_for_the_controller_to_refuse(api: Clien
         ("tpm.endorsementKeys.0.sha256", "sha256:" + "A" * 64),
         ("tpm.endorsementKeys.0.sha256", "0" * 64),
         ("tpm.endorsementKeys.0.sha256", None),
+        ("tpm.endorsementKeys.0.nodeName", "Node_1"),
         ("tpm.endorsementKeys.0.providerID", None),
         ("tpm.endorsementKeys.0.providerID", ""),
         ("tpm.eventLog", "require"),

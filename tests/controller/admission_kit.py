@@ -45,6 +45,10 @@ class Versioned:
         kept = [file for file in files if text(file, "path") != AGENT]
         return {**subject.spec, "files": [*kept, agent(self.version)]}
 
+    def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
+        assert text(cluster, "metadata", "name")
+        return "tpm" not in policy.attestors or bool(subject.spec.get("named"))
+
     def is_rendered(self, spec: JsonObject) -> bool:
         return any(text(file, "path") == AGENT for file in items(spec, "files"))
 

@@ -158,9 +158,11 @@ class Observed:
 class World:
     """One cluster with one machine."""
 
-    def __init__(self, pki: ClusterPki, verifier: OneRound) -> None:
+    def __init__(self, pki: ClusterPki, verifier: OneRound, *, signer: ClusterAPISigner | None = None) -> None:
+        """``signer`` is a real one in the verifier's place."""
         self.pki = pki
         self.verifier = verifier
+        self.signer = signer or verifier
         self.management_api = ScriptedApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
         self.workload_api = ScriptedApi()
@@ -227,7 +229,7 @@ class World:
 
     def verifiers(self, provider: ProviderName) -> ClusterAPISigner:
         assert provider == "tpm"
-        return self.verifier
+        return self.signer
 
     def _objects(self) -> None:
         put = self.management_api.put

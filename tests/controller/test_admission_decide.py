@@ -14,11 +14,14 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     Refuse,
     decide,
     needs_machines,
+    needs_names,
     needs_no_facts,
+    refuse_unnamed,
 )
 from nodeattest_controller.model.objects import items, mapping
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Reason
 
 MINE: JsonObject = {"path": "/mine", "content": "a"}
 YOURS: JsonObject = {"path": "/mine", "content": "b"}
@@ -342,3 +345,45 @@ def test_no_repr_shows_an_object() -> None:
     )
     assert isinstance(verdict, Change)
     assert "0123456789abcdef" not in f"{whole!r} {verdict!r}"
+
+
+# MachinePools
+
+
+def pooled(*, named: bool = False, status: JsonObject | None = None) -> JsonObject:
+    """The configuration of a MachinePool, as Cluster API's controller makes it the pool's."""
+    whole = config(MINE, status=status, named=named) if named else config(MINE, status=status)
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
+    whole["metadata"] = {**mapping(whole, "metadata"), "ownerReferences": [owner]}
+    return whole
+
+
+def unnamed(after: JsonObject, before: JsonObject | None = None) -> bool:
+    then = subject(before) if before else None
+    return needs_names(subject(after), then, policy=enforce(), cluster=CLUSTER, renderer=Versioned())
+
+
+def test_a_configuration_is_asked_for_names_when_it_becomes_a_pools_and_at_no_other_time() -> None:
+    assert unnamed(pooled())
+    assert unnamed(pooled(), config(MINE, labels={}))
+    assert not unnamed(pooled(named=True))
+    assert not unnamed(pooled(), pooled())
+    assert not unnamed(config(MINE))
+    assert not unnamed(pooled(status=MADE), config(MINE, status=MADE))
+
+
+def test_a_rendered_configuration_that_becomes_a_pools_is_looked_at_once_more() -> None:
+    rendered = pooled()
+    rendered["spec"] = {**mapping(rendered, "spec"), "files": [agent()]}
+    assert needs_no_facts(subject(rendered), subject(config(agent())), Versioned()) is None
+    assert needs_no_facts(subject(rendered), subject(rendered), Versioned()) is not None
+
+
+def test_a_pool_whose_instances_could_never_join_is_refused_and_only_told_of_in_audit() -> None:
+    verdict = refuse_unnamed(subject(pooled()), enforce())
+    assert isinstance(verdict, Refuse)
+    assert verdict.denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED
+    assert "spec.tpm.endorsementKeys" in verdict.denied.remedy
+    audited = refuse_unnamed(subject(pooled()), audit())
+    assert isinstance(audited, Allow)
+    assert "would refuse this" in audited.warnings[0]

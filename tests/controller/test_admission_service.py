@@ -127,6 +127,29 @@ async def test_a_cluster_that_two_policies_select_gets_no_new_machine(webhook: W
     assert same["allowed"] is True
 
 
+async def test_a_pool_whose_provider_proves_no_name_is_refused_unless_its_infrastructure_makes_machines(
+    webhook: Webhook, plane: ControlPlane
+) -> None:
+    mine = config()
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
+    owned: JsonObject = {**mine, "metadata": {**mapping(mine, "metadata"), "ownerReferences": [owner]}}
+    response = await webhook.ask(review(owned, config(labels={})))
+    assert (response["allowed"], text(response, "status", "reason")) == (False, "BootstrapConfigRefused")
+    client = plane.client()
+    infrastructure = "infrastructure.cluster.x-k8s.io"
+    reference = {"apiGroup": infrastructure, "kind": "DevMachine", "name": "pool"}
+    template = {"spec": {"clusterName": "prod", "bootstrap": {}, "infrastructureRef": reference}}
+    spec = {"clusterName": "prod", "template": template}
+    client.create(CLUSTERS.replace("clusters", "machinepools"), {"metadata": {"name": "pool"}, "spec": spec})  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
+    assert (await webhook.ask(review(owned, config(labels={}))))["allowed"] is False
+    devices = CLUSTERS.replace("cluster.x-k8s.io", infrastructure).replace("clusters", "devmachines")
+    client.create(devices, {"metadata": {"name": "pool"}})
+    client.patch(f"{devices}/pool/status", {"status": {"infrastructureMachineKind": "DevMachine"}})
+    made = await webhook.ask(review(owned, config(labels={})))
+    assert made["allowed"] is True, made
+    assert files(owned, made) == [agent()]
+
+
 async def test_a_review_costs_three_reads_and_what_the_bootstrap_provider_writes_none(webhook: Webhook) -> None:
     before = webhook.client.requests
     await webhook.ask(review(config()))

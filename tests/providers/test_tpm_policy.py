@@ -47,6 +47,17 @@ def test_every_setting_is_read() -> None:
     assert policy.allowed_pcrs == {7: {b"\x0c" * 48}}
 
 
+def named(name: JsonValue, machine: str = MACHINE, key: str = "0a") -> dict[str, JsonValue]:
+    return {"providerID": machine, "sha256": "sha256:" + key * 32, "nodeName": name}
+
+
+def test_an_entry_may_name_the_machines_node() -> None:
+    replaced: dict[str, JsonValue] = {"providerID": MACHINE, "sha256": "sha256:" + "0b" * 32}
+    policy = parse_policy({"endorsementKeys": [named("node-7"), replaced, named("node-8", "metal://rack-1/8", "0c")]})
+    assert policy.node_names == {MACHINE: "node-7", "metal://rack-1/8": "node-8"}
+    assert parse_policy({"endorsementKeys": [ENTRY]}).node_names == {}
+
+
 WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
     ("unknown key", {"endorsementKey": []}, "did you mean 'endorsementKeys'"),
     ("unknown key of an entry", {"endorsementKeys": [{**ENTRY, "sha265": KEY}]}, "did you mean 'sha256'"),
@@ -59,6 +70,10 @@ WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
     ("fingerprint with a newline", {"endorsementKeys": [{**ENTRY, "sha256": KEY + "\n"}]}, "64 lower-case hex"),
     ("empty provider ID", {"endorsementKeys": [{**ENTRY, "providerID": ""}]}, "a string"),
     ("a description that is no text", {"endorsementKeys": [{**ENTRY, "description": 7}]}, ".description: a string"),
+    ("a node name that is none", {"endorsementKeys": [named("Node_7")]}, ".nodeName: a node's name"),
+    ("an empty node name", {"endorsementKeys": [named("")]}, ".nodeName: a string"),
+    ("two names of a machine", {"endorsementKeys": [named("a"), named("b", key="0b")]}, "one name for all keys"),
+    ("a name of two machines", {"endorsementKeys": [named("a"), named("a", "metal://2", "0b")]}, "one machine only"),
     ("entries that are no array", {"endorsementKeys": {}}, "an array"),
     ("an entry that is no object", {"endorsementKeys": [KEY]}, "an object"),
     ("CAs that are no text", {"endorsementCAs": []}, "a string"),

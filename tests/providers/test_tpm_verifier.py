@@ -23,6 +23,7 @@ from tpm_world import (
     binding_of,
     cluster,
     ledger,
+    machine,
     new_key,
     parsed,
     request_of,
@@ -32,13 +33,14 @@ from tpm_world import (
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
     ClusterPin,
     NodeName,
     ProviderName,
     Purpose,
     signer_for,
 )
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.tpm.protocol import SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
@@ -63,6 +65,16 @@ def test_a_sound_answer_attests_the_node(sound: Round, tpm: SoftTpm) -> None:
     assert (node.boot.clock, node.boot.reset_count, node.boot.safe) == (5_000, 3, True)
     assert node.first_request == FirstRequestRef(name="csr-1", uid="uid-1")
     assert all(check.passed for check in node.checks)
+
+
+def test_a_registered_key_proves_the_node_name_of_its_entry_and_nothing_else_does(tpm: SoftTpm) -> None:
+    entry: dict[str, JsonValue] = {"providerID": MACHINE, "sha256": tpm.fingerprint, "nodeName": "node-7"}
+    assert sound_round(tpm, {"endorsementKeys": [entry]}).verify().proven_node_name == "node-7"
+    assert sound_round(tpm).verify().proven_node_name is None
+    by_platform = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint})
+    another: dict[str, JsonValue] = {**entry, "sha256": "sha256:" + "0f" * 32}
+    stated = sound_round(tpm, {"endorsementKeys": [another]}, machine=by_platform)
+    assert stated.verify().proven_node_name is None
 
 
 def test_a_sound_answer_over_an_rsa_attestation_key_attests_the_node() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
@@ -18,6 +19,7 @@ from nodeattest_providers.names import NodeName
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
+    "POOL_REMEDY",
     "NameContext",
     "allowed_node_names",
     "check_adoption",
@@ -30,6 +32,13 @@ __all__ = [
     "find_machine",
 ]
 
+POOL_REMEDY: Final = (
+    "name each instance's providerID, endorsement key and nodeName in the policy's spec.tpm.endorsementKeys (provider "
+    "tpm), attest by aws, azure or gcp, which prove names, or use a MachineDeployment or an infrastructure provider "
+    "that makes Machines for the pool's instances"
+)
+"""What gives a MachinePool's instances names; trust on first use never does."""
+_NO_NAME: Final = "a name that the provider proves: an instance of a MachinePool without Machines has none of its own"
 _NAME_ADDRESSES = frozenset({"Hostname", "InternalDNS"})
 
 
@@ -118,9 +127,9 @@ def check_node_name(request: NodeRequest, member: MachineView, around: NameConte
     if request.csr.node_name not in allowed and not bound:
         raise Denied(
             Reason.NODE_NAME_MISMATCH,
-            expected=" or ".join(dict.fromkeys(allowed)) or "a name that the provider proves (pool instance)",
+            expected=" or ".join(dict.fromkeys(allowed)) or _NO_NAME,
             got=request.csr.node_name,
-            remedy="let the node use its own Machine's name",
+            remedy="let the node use its own Machine's name" if allowed else POOL_REMEDY,
         )
     others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
     if member.node_ref_name or member.given_name or bound:

@@ -125,7 +125,7 @@ def cluster_of(machine: JsonObject) -> str:
 
 
 def infrastructure_ref(cluster: JsonObject) -> ContractReference | None:
-    """Read where the infrastructure object of a Cluster stands; None where it names none, or none yet."""
+    """Read where the infrastructure object of a Cluster or a pool's template stands; None where it names none (yet)."""
     return _infra_ref(mapping(cluster, "spec", "infrastructureRef"))
 
 

@@ -10,7 +10,7 @@ Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §3 (steps 9-1
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from nodeattest_providers.challenge.protocol import (
@@ -36,8 +36,8 @@ from nodeattest_providers.challenge_response import (
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 __all__ = ["SecretChallengeSigner"]
@@ -71,6 +71,13 @@ class SecretChallengeSigner:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         evidence = _evidence(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
+
+    def provable_names(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> Mapping[ProviderID, NodeName]:
+        """Return none: a secret says which machine it is, not what its node is called."""
+        del settings, sections
+        return {}
 
 
 def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -29,9 +29,9 @@ from nodeattest_providers.composite.protocol import (
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName, ProviderName, Purpose
+from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
-from nodeattest_providers.platform import Platform, make_signer, reads_secret
+from nodeattest_providers.platform import Platform, make_signer, provable_names, reads_secret
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     ChallengeSigner,
@@ -116,6 +116,18 @@ class CompositeSigner:
             except Denied:  # not installed here; it may be where the controller runs
                 continue
             _check_secure(part, signer)
+
+    def provable_names(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> Mapping[ProviderID, NodeName] | None:
+        """Return what its parts could prove; None where one of them has a platform that tells names."""
+        names: dict[ProviderID, NodeName] = {}
+        for part in parse_policy(settings).parts:
+            of_part = provable_names(self._signer(part), sections)
+            if of_part is None:
+                return None
+            names.update(of_part)
+        return names
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         """Ask the platform of a part that attested this machine; None where no part has one that knows."""

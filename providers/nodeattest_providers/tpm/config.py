@@ -20,7 +20,8 @@ from cryptography import x509
 from cryptography.x509.verification import Store
 
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -54,6 +55,8 @@ class TpmPolicy(BootPolicy):
 
     registered: Mapping[ProviderID, frozenset[str]] = field(repr=False)
     """Allow-list: the endorsement key fingerprints of each machine."""
+    node_names: Mapping[ProviderID, NodeName] = field(repr=False)
+    """The node name that a machine of the allow-list proves by its registered key, where its entry gives one."""
     listed: frozenset[str] = field(repr=False)
     """Every fingerprint of the allow-list, whosever it is."""
     anchors: Store | None = field(repr=False)
@@ -89,13 +92,14 @@ class PolicyCache:
 def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
     """Read the settings; unknown keys are errors that name the nearest known one."""
     check_keys(settings, "spec.tpm", _SETTINGS)
-    registered = _endorsement_keys(settings.get("endorsementKeys", []))
+    registered, node_names = _endorsement_keys(settings.get("endorsementKeys", []))
     bundle = settings.get("endorsementCAs")
     anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
     first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
     boot = parse_boot_policy(settings, "spec.tpm")
     return TpmPolicy(
         registered=registered,
+        node_names=node_names,
         listed=frozenset[str]().union(*registered.values()),
         anchors=anchors,
         trust_on_first_use=first_use,
@@ -114,12 +118,16 @@ def parse_boot_policy(settings: Mapping[str, JsonValue], where: str) -> BootPoli
     return BootPolicy(selection=selection, allowed_pcrs=allowed, event_log_required=event_log == _REQUIRE)
 
 
-def _endorsement_keys(value: JsonValue) -> Mapping[ProviderID, frozenset[str]]:
+def _endorsement_keys(
+    value: JsonValue,
+) -> tuple[Mapping[ProviderID, frozenset[str]], Mapping[ProviderID, NodeName]]:
+    """Read the allow-list: keys by machine, and node names by machine, where one has one and no other has it."""
     registered: defaultdict[ProviderID, set[str]] = defaultdict(set)
+    names: dict[ProviderID, NodeName] = {}
     for number, item in enumerate(items(value, "spec.tpm.endorsementKeys")):
         where = f"spec.tpm.endorsementKeys[{number}]"
         entry = mapping(item, where)
-        check_keys(entry, where, ("providerID", "sha256", "description"), ("providerID", "sha256"))
+        check_keys(entry, where, ("providerID", "sha256", "nodeName", "description"), ("providerID", "sha256"))
         if not isinstance(entry.get("description", ""), str):
             raise invalid(f"{where}.description", "a string", "another value")
         machine = ProviderID(text(entry["providerID"], f"{where}.providerID"))
@@ -129,7 +137,21 @@ def _endorsement_keys(value: JsonValue) -> Mapping[ProviderID, frozenset[str]]:
         if not fingerprint.removeprefix("sha256:").strip("0"):
             raise invalid(f"{where}.sha256", "what kubelet-authenticator evidence prints", "an example's zeros")
         registered[machine].add(fingerprint)
-    return MappingProxyType({machine: frozenset(keys) for machine, keys in registered.items()})
+        if "nodeName" in entry:
+            name = _node_name(entry["nodeName"], f"{where}.nodeName")
+            if names.setdefault(machine, name) != name:
+                raise invalid(f"{where}.nodeName", "one name for all keys of a machine", "two names")
+    if len(set(names.values())) != len(names):
+        raise invalid("spec.tpm.endorsementKeys", "a nodeName of one machine only", "one of two machines")
+    keys = MappingProxyType({machine: frozenset(found) for machine, found in registered.items()})
+    return keys, MappingProxyType(names)
+
+
+def _node_name(value: JsonValue, where: str) -> NodeName:
+    name = text(value, where)
+    if not is_dns_name(name):
+        raise invalid(where, "a node's name: an RFC 1123 subdomain in lower case", "another spelling")
+    return NodeName(name)
 
 
 @lru_cache(maxsize=64)

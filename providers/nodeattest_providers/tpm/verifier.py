@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.names import MachineName
+from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import PolicyCache, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_trust
@@ -57,10 +58,21 @@ class TpmSigner:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
+    def provable_names(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> Mapping[ProviderID, NodeName]:
+        """Return the node names of registered keys; a TPM proves no other. Raises Denied for invalid settings."""
+        del sections
+        return self._policies.get(settings).node_names
+
     def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         policy = self._policies.get(facts.settings)
 
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
 
-        return self._protocol.verify(Checks(), request, facts, boot=policy, trust=trust)
+        attested = self._protocol.verify(Checks(), request, facts, boot=policy, trust=trust)
+        machine = request.csr.provider_id
+        if attested.fingerprints["ek"] not in policy.registered.get(machine, ()):
+            return attested  # trusted by another source, which gives no name
+        return replace(attested, proven_node_name=policy.node_names.get(machine))

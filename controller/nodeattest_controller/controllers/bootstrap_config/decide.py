@@ -17,9 +17,10 @@ from typing import Protocol
 
 from nodeattest_controller.controllers.bootstrap_config import json_patch
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.model.identity_rules import POOL_REMEDY
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
     "AdmissionOutcome",
@@ -30,7 +31,9 @@ __all__ = [
     "Verdict",
     "decide",
     "needs_machines",
+    "needs_names",
     "needs_no_facts",
+    "refuse_unnamed",
 ]
 
 
@@ -89,6 +92,10 @@ class Renderer(Protocol):
         """Return whether a bootstrap configuration has our parts, of this version or of another."""
         ...
 
+    def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
+        """Tell whether machines made of it could prove a node name; raises ``Denied``."""
+        ...
+
 
 def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer) -> Allow | None:
     """Let pass what need not be asked about, so that most updates cost the API server nothing and hang on nothing.
@@ -99,7 +106,7 @@ def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer)
     # 1
     if subject.deleting:
         return Allow(AdmissionOutcome.UNCONCERNED)
-    if before is None:
+    if before is None or subject.joins_pool(before):
         return None
     changes = subject.changes(before)
     # 2
@@ -116,6 +123,31 @@ def needs_machines(subject: Subject, before: Subject | None, renderer: Renderer)
     if subject.kind is not Kind.CONTROL_PLANE or before is None or renderer.is_rendered(before.spec):
         return False
     return not _wanted(subject, before)
+
+
+def needs_names(
+    subject: Subject, before: Subject | None, *, policy: Policy, cluster: JsonObject, renderer: Renderer
+) -> bool:
+    """Tell whether instances of a MachinePool have no node name unless its infrastructure provider makes Machines."""
+    if not subject.joins_pool(before):
+        return False
+    try:
+        return not renderer.proves_names(subject, policy, cluster)
+    except Denied:
+        return False  # rendering refuses for the same reason
+
+
+def refuse_unnamed(subject: Subject, policy: Policy) -> Verdict:
+    """Refuse the configuration of a MachinePool whose instances could never join."""
+    denied = Denied(
+        Reason.BOOTSTRAP_CONFIG_REFUSED,
+        expected=f"instances of MachinePool {subject.pool} that have Machines, or whose provider proves a node name",
+        got=f"neither: no infrastructureMachineKind in the pool's infrastructure, and no name by policy {policy.name}",
+        remedy=POOL_REMEDY,
+    )
+    if policy.enforce:
+        return Refuse(denied)
+    return Allow(AdmissionOutcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {denied}",))
 
 
 def decide(

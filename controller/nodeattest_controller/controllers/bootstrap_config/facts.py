@@ -1,7 +1,8 @@
 """What a decision needs to know of the management cluster, read when it is asked for.
 
 Promises: nothing is remembered, so an object that follows its Cluster and policy by a millisecond meets both; at most
-four small reads an object, and one where a namespace has no policy. Any replica can tell, whether it leads or not.
+four small reads an object (eight for one that becomes a MachinePool's), and one where a namespace has no policy. Any
+replica can tell, whether it leads or not.
 Leaves to others: deciding (``decide``), the time that it may take (``service``).
 """
 
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
-from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, infrastructure_ref
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import Policy, policy_for
+from nodeattest_controller.runtime.restmapper import path_of_reference
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -71,6 +73,23 @@ class FactReader:
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
         path = paths.collection_path(_CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
         return bool(items(await self._client.get(path, machines_of(name)), "items"))
+
+    async def makes_machines(self, subject: Subject) -> bool:
+        """Tell whether the infrastructure provider of a MachinePool makes a Machine for each of its instances.
+
+        Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``). What does not exist
+        yet makes none; raises ``ApiError``.
+        """
+        version, namespace = await self._served(), subject.namespace
+        try:
+            path = paths.object_path(_CLUSTER_GROUP, version, "machinepools", subject.pool, namespace=namespace)
+            reference = infrastructure_ref(mapping(await self._client.get(path), "spec", "template"))
+            if reference is None:
+                return False
+            infra = await self._client.get(await path_of_reference(self._client, reference, namespace))
+        except NotFound:
+            return False
+        return bool(text(infra, "status", "infrastructureMachineKind"))
 
     async def _cluster(self, subject: Subject) -> JsonObject | None:
         """Find the Cluster: by what the object says; that of a control plane without an owner by who refers to it."""

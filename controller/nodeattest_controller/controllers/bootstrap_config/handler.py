@@ -30,7 +30,9 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     Verdict,
     decide,
     needs_machines,
+    needs_names,
     needs_no_facts,
+    refuse_unnamed,
 )
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
@@ -132,7 +134,7 @@ class AdmissionHandler:
             why = str(error)
         except TimeoutError:
             why = f"the API server did not answer within {self._max_wait:g} s"
-        if before is not None and not subject.changes(before):
+        if before is not None and subject.cluster == before.cluster and not subject.changes(before):
             return Allow(AdmissionOutcome.LEFT)  # nothing that a machine is made of changes
         return _Unable(_UNREADABLE.format(why))
 
@@ -145,13 +147,17 @@ class AdmissionHandler:
             if before is not None and not subject.changes(before):
                 return Allow(AdmissionOutcome.LEFT, (f"left without attestation: {facts.policy}",))
             return Refuse(facts.policy)
-        asked = facts.policy.enforce and needs_machines(subject, before, self._renderer)
+        policy, cluster = facts.policy, facts.cluster
+        unnamed = needs_names(subject, before, policy=policy, cluster=cluster, renderer=self._renderer)
+        if unnamed and not await self._reader.makes_machines(subject):
+            return refuse_unnamed(subject, policy)
+        asked = policy.enforce and needs_machines(subject, before, self._renderer)
         return decide(
             subject,
             before,
-            policy=facts.policy,
-            cluster=facts.cluster,
-            has_machines=asked and await self._reader.has_machines(facts.cluster),
+            policy=policy,
+            cluster=cluster,
+            has_machines=asked and await self._reader.has_machines(cluster),
             renderer=self._renderer,
         )
 

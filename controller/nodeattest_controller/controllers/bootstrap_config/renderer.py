@@ -21,6 +21,8 @@ from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for"]
 
@@ -33,6 +35,17 @@ _VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\.", re.ASCII)
 
 class PolicyRenderer:
     """Renders by what a policy says."""
+
+    def __init__(self) -> None:
+        self._signers: dict[ProviderName, ClusterAPISigner] = {}
+
+    def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
+        """Tell whether these machines could prove a node name; raises ``Denied``."""
+        provider = plan_for(subject, policy, cluster).provider
+        if provider not in self._signers:
+            self._signers[provider] = make_signer(provider, OFFLINE)
+        names = provable_names(self._signers[provider], policy.sections)
+        return names is None or bool(names)
 
     def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
         """Return the bootstrap configuration with the agent in it; raises ``Denied``."""

@@ -94,6 +94,16 @@ class Subject:
         return made or bool(text(self.whole, "status", "dataSecretName")) or bool(token)
 
     @property
+    def pool(self) -> str:
+        """Name the MachinePool whose instances are made of it; empty where it is no pool's, or not yet."""
+        owners = (owner for owner in self._owners("MachinePool") if _group(owner) == _CLUSTER_GROUP)
+        return next((text(owner, "name") for owner in owners), "")
+
+    def joins_pool(self, before: Subject | None) -> bool:
+        """Tell whether it becomes a MachinePool's, before any bootstrap data was made of it."""
+        return bool(self.pool) and (before is None or not before.pool) and not self.settled
+
+    @property
     def paused(self) -> bool:
         """Return whether it is paused by itself."""
         return PAUSED_ANNOTATION in mapping(self.whole, "metadata", "annotations")

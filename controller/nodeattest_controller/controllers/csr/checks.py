@@ -38,7 +38,8 @@ from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.names import Purpose
+from nodeattest_providers.platform import provable_names
 
 __all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION"]
 
@@ -99,8 +100,8 @@ async def _joined_machine(facts: CSRFacts) -> None:
 
 async def _node_name(facts: CSRFacts) -> None:
     # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
-    may_be_proven = await facts.round() is Round.FINAL and (await facts.verifier()).secure
-    proven: NodeName | None = facts.node_name if may_be_proven else None
+    provable = provable_names(await facts.verifier(), (await facts.policy()).sections)
+    proven = facts.node_name if provable is None else provable.get(facts.request.csr.provider_id)
     check_node_name(facts.request, await facts.machine(), await facts.name_context(), proven)
 
 

@@ -1,0 +1,84 @@
+"""Machines of a file that cannot join under its policies, for ``nodeattest policy check``. Pure.
+
+Promises: says only what holds whatever the clusters look like, with expected, got and remedy; what a document does not
+say is taken as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
+from nodeattest_controller.model.identity_rules import POOL_REMEDY
+from nodeattest_controller.model.machine_view import bootstrap_config_ref, cluster_of, infrastructure_ref
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy, selects
+from nodeattest_kube.jsontypes import JsonObject, key_of
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
+
+__all__ = ["beside", "refused"]
+
+_CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+
+
+def refused(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
+    """Yield which objects of a file make machines that cannot join, one line each; ``policies`` are valid."""
+    by_name = {(text(one, "kind"), text(one, "metadata", "name")): one for one in documents}
+    for document in documents:
+        if _is(document, "MachinePool"):
+            yield from _pool(document, by_name, policies)
+
+
+def beside(policy: JsonObject, other: JsonObject) -> bool:
+    """Return whether both are in one namespace; a document that names none is applied to whichever is chosen."""
+    places = {text(policy, "metadata", "namespace"), text(other, "metadata", "namespace")} - {""}
+    return len(places) <= 1
+
+
+def _pool(
+    pool: JsonObject, by_name: Mapping[tuple[str, str], JsonObject], policies: Sequence[JsonObject]
+) -> Iterator[str]:
+    """Refuse a MachinePool whose instances get a node name neither by Machines nor by a proof."""
+    reference = infrastructure_ref(mapping(pool, "spec", "template"))
+    infra = by_name.get((reference.kind, reference.name), {}) if reference else {}
+    if text(infra, "status", "infrastructureMachineKind"):
+        return
+    cluster = by_name.get(("Cluster", cluster_of(pool)), {})
+    configured = bootstrap_config_ref(pool)
+    config = by_name.get((configured.kind, configured.name), {}) if configured else {}
+    for policy in _enforced(pool, cluster, policies):
+        chosen = [text(one, "metadata", "annotations", ATTESTOR_ANNOTATION) for one in (config, cluster)]
+        named = next((ProviderName(name) for name in chosen if name), None)
+        attestors = policy.attestors & {named} if named else policy.attestors
+        if attestors and not any(_proves_names(provider, policy) for provider in attestors):
+            yield (
+                f"MachinePool {key_of(pool)}: expected instances that have Machines, or whose provider proves a node "
+                f"name; got neither by policy {policy.name} ({', '.join(sorted(attestors))}) and no infrastructure "
+                f"object with status.infrastructureMachineKind in this file; {POOL_REMEDY}"
+            )
+
+
+def _enforced(owner: JsonObject, cluster: JsonObject, policies: Sequence[JsonObject]) -> Iterator[Policy]:
+    """Yield the policies that rule an object's cluster, as far as the file tells, and enforce."""
+    for policy in policies:
+        if beside(policy, owner) and (not cluster or selects(policy, cluster)):
+            parsed = parse_attestation_policy(policy)
+            if parsed.enforce:
+                yield parsed
+
+
+def _proves_names(provider: ProviderName, policy: Policy) -> bool:
+    """Tell whether a provider could prove a name; one that is not installed here may."""
+    try:
+        names = provable_names(make_signer(provider, OFFLINE), policy.sections)
+    except Denied:
+        return True
+    return names is None or bool(names)
+
+
+def _is(document: JsonObject, kind: str) -> bool:
+    group = text(document, "apiVersion").partition("/")[0]
+    return (group, text(document, "kind")) == (_CLUSTER_GROUP, kind)

@@ -1,0 +1,146 @@
+"""Instances of a MachinePool without Machines: only a registered endorsement key names their node."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, request
+from tpm_world import PCR_VALUES, SoftTpm, parsed
+
+from nodeattest_controller.model.objects import items, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef
+from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_sandbox.pki import ClusterPki
+
+OTHER_ID = "metal://rack-1/2"
+ANNOTATION = "attestation.cluster.x-k8s.io/challenge"
+
+
+class Recording(TpmSigner):
+    """The real verifier; remembers what it was asked."""
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        self.asked = (request, facts)
+        return await super().verify_client_attestation_data(request, facts)
+
+
+@dataclass
+class Pool:
+    """A cluster whose only machine is an instance of a pool, and that instance's TPM."""
+
+    world: World
+    verifier: Recording
+    tpm: SoftTpm = field(default_factory=SoftTpm)
+    node: NodeName = NODE
+
+    def register(self, *, node: str | None = NODE, first_use: bool = False) -> None:
+        """Write the policy: the instance's entry, and another's."""
+        entry: JsonObject = {"providerID": PROVIDER_ID, "sha256": self.tpm.fingerprint}
+        if node is not None:
+            entry["nodeName"] = node
+        other: JsonObject = {"providerID": OTHER_ID, "sha256": "sha256:" + "0a" * 32, "nodeName": "worker-2"}
+        self.world.policy(tpm={"endorsementKeys": [entry, other], "trustOnFirstUse": first_use})
+
+    def file(self, name: str, der: bytes, evidence: FirstEvidence | SecondEvidence) -> None:
+        raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, evidence.to_json()))
+        encoded = base64.b64encode(raw).decode()
+        self.world.workload_api.put(f"{CSRS}/{name}", request(name, request=encoded))
+
+    async def join(self) -> str:
+        """Join as an agent does; returns the reason of the denial, or nothing."""
+        der = build_csr(ec.generate_private_key(ec.SECP256R1()), self.node, PROVIDER_ID)
+        self.file("r-1", der, self.tpm.first())
+        await self.world.reconcile("r-1")
+        if reason := self.world.condition("Denied", "r-1"):
+            return reason
+        challenge = Challenge.parse(self.world.annotation(ANNOTATION, "r-1"))
+        first, facts = self.verifier.asked
+        self.file("r-2", der, self._answer(challenge, first, facts))
+        await self.world.reconcile("r-2")
+        return self.world.condition("Denied", "r-2")
+
+    def _answer(self, challenge: Challenge, first: NodeRequest, facts: Facts) -> SecondEvidence:
+        """Answer as the TPM would; the secret comes from the controller's own key, not from a decryption."""
+        ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
+        context = challenge_context(facts, first, ak.name, ek.spki_sha256)
+        secret = derive(LABEL_SECRET, self.world.challenge_keys.keys()[0], context)
+        binding = first.binding(next(iter(facts.cluster.pins))).digest
+        parts = self.tpm.quote_parts(qualifying_data(challenge.nonce, first.uid, binding), challenge.pcrs, PCR_VALUES)
+        return SecondEvidence(
+            first=FirstRequestRef(name=first.name, uid=first.uid),
+            mac=proof(secret, first.uid, first.csr.sha256, binding),
+            quote=parts.marshal(),
+            signature=self.tpm.sign(parts.marshal()),
+            pcrs=PCR_VALUES,
+        )
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
+
+
+@pytest.fixture
+async def pool(pki: ClusterPki) -> AsyncGenerator[Pool]:
+    verifier = Recording()
+    world = World(pki, OneRound(), signer=verifier)
+    world.management_api.remove(f"{CAPI}/machines/m-1")
+    world.management_api.put(
+        f"{CAPI}/machinepools/workers",
+        {
+            "apiVersion": "cluster.x-k8s.io/v1beta1",
+            "kind": "MachinePool",
+            "metadata": {"name": "workers", "namespace": "fleet"},
+            "spec": {"clusterName": "blue", "providerIDList": [PROVIDER_ID, OTHER_ID]},
+            "status": {"bootstrapReady": True},
+        },
+    )
+    made = Pool(world, verifier)
+    made.register()
+    async with world.running():
+        yield made
+
+
+async def test_a_registered_key_gives_an_instance_its_node_name(pool: Pool) -> None:
+    assert await pool.join() == ""
+    assert text(pool.world.csr("r-2"), "status", "certificate")
+    assert [text(one, "spec", "nodeName") for one in pool.world.attestations()] == [NODE]
+
+
+async def test_a_stolen_pool_token_joins_under_no_name_that_the_registration_does_not_give(pool: Pool) -> None:
+    for other in ("worker-2", "worker-10", "control-plane-1"):
+        thief = replace(pool, node=NodeName(other))
+        assert await thief.join() == "NodeNameMismatch"
+    assert pool.world.attestations() == []
+
+
+async def test_another_tpm_does_not_join_by_a_registered_name(pool: Pool) -> None:
+    assert await replace(pool, tpm=SoftTpm()).join() == "EndorsementKeyUntrusted"
+    pool.register(first_use=True)
+    await pool.world.settle()
+    assert await replace(pool, tpm=SoftTpm()).join() == "EndorsementKeyUntrusted"
+
+
+@pytest.mark.parametrize("first_use", [True, False])
+async def test_without_a_registered_name_no_instance_joins_and_the_denial_says_how_it_could(
+    pool: Pool, first_use: bool
+) -> None:
+    pool.register(node=None, first_use=first_use)
+    await pool.world.settle()
+    assert await pool.join() == "NodeNameMismatch"
+    pool.world.policy(tpm={"trustOnFirstUse": first_use})
+    await pool.world.settle()
+    assert await pool.join() == "NodeNameMismatch"
+    told = text(items(pool.world.csr("r-1"), "status", "conditions")[0], "message")
+    assert "nodeName in the policy's spec.tpm.endorsementKeys" in told
