@@ -74,9 +74,9 @@ def _signed(data: bytes) -> bool:
 
 
 def _jwks(data: bytes) -> bool:
-    for skip_foreign in (True, False):
+    for skip_unusable in (True, False):
         try:
-            keys = read_jwks(data, skip_foreign=skip_foreign)
+            keys = read_jwks(data, skip_unusable=skip_unusable)
         except KeysError:
             continue
         written = documents(ISSUER, f"{ISSUER}/keys", keys).jwks

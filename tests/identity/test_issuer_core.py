@@ -155,15 +155,71 @@ def test_a_key_that_comes_twice_is_read_once() -> None:
     assert [key.alg for key in read_jwks(jwks(GOOD_RSA, GOOD_EC, GOOD_RSA))] == ["RS256", "ES256"]
 
 
-def test_a_relying_party_passes_over_keys_of_other_kinds_but_not_over_private_members() -> None:
-    foreign = {"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "AAAA"}
-    others = (foreign, {**GOOD_RSA, "use": "enc"}, {**GOOD_RSA, "alg": "PS256"}, {**GOOD_EC, "crv": "P-224"})
-    (only,) = read_jwks(jwks(*others, GOOD_EC), skip_foreign=True)
-    assert only.kid == GOOD_EC["kid"]
-    with pytest.raises(KeysError, match="at least one"):
-        read_jwks(jwks(*others), skip_foreign=True)
+def short_rsa(bits: int) -> dict[str, object]:
+    """Make a key as others write it; its modulus is no product of two primes, which nobody can see."""
+    modulus = base64.urlsafe_b64encode((2 ** (bits - 1) + 2**64 + 1).to_bytes(bits // 8)).decode().rstrip("=")
+    return {**GOOD_RSA, "kid": "odd", "n": modulus}
+
+
+ALWAYS_REFUSED = {
+    "a private member",
+    "a prime",
+    "a symmetric key",
+    "a text",
+    "two of one kid",
+    "no JSON",
+    "a list",
+    "no keys",
+    "an empty set",
+    "a set beyond the limit",
+}
+UNUSABLE: dict[str, dict[str, object]] = {
+    **{name: json.loads(body)["keys"][0] for name, body in REFUSED_JWKS.items() if name not in ALWAYS_REFUSED},
+    "RSA of 1024 bits": short_rsa(1024),
+    "RSA of 16384 bits": short_rsa(16384),
+    "no modulus": {key: value for key, value in GOOD_RSA.items() if key != "n"},
+    "no coordinate": {key: value for key, value in GOOD_EC.items() if key != "y"},
+    "no kty": {key: value for key, value in GOOD_EC.items() if key != "kty"},
+    "no curve": {key: value for key, value in GOOD_EC.items() if key != "crv"},
+    "P-224": {**GOOD_EC, "crv": "P-224"},
+    "an unknown use": {**GOOD_EC, "use": "tls"},
+    "a use that is no text": {**GOOD_EC, "use": ["sig"]},
+    "ML-DSA": {"kty": "AKP", "alg": "ML-DSA-44", "kid": "1", "pub": "AAAA"},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("odd", UNUSABLE.values(), ids=UNUSABLE.keys())
+def test_a_key_that_a_relying_party_cannot_use_hides_no_other(odd: dict[str, object]) -> None:
+    odd = {**odd, "kid": "odd"} if odd.get("kid") in {GOOD_EC["kid"], GOOD_RSA["kid"]} else odd
+    for members in ((odd, GOOD_EC, GOOD_RSA), (GOOD_EC, GOOD_RSA, odd)):
+        found = read_jwks(jwks(*members), skip_unusable=True)
+        assert [key.kid for key in found] == [GOOD_EC["kid"], GOOD_RSA["kid"]]
+        with pytest.raises(KeysError, match="expected"):
+            read_jwks(jwks(*members))
+    with pytest.raises(KeysError, match="at least one key that verifies tokens, got none; of the first: "):
+        read_jwks(jwks(odd), skip_unusable=True)
+
+
+@pytest.mark.parametrize("what", sorted(ALWAYS_REFUSED))
+def test_a_set_that_leaks_or_means_two_things_is_refused_whoever_reads_it(what: str) -> None:
+    with pytest.raises(KeysError, match="expected"):
+        read_jwks(REFUSED_JWKS[what], skip_unusable=True)
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        {**GOOD_EC, "kid": "2", "d": "AAAA"},
+        {"kty": "oct", "kid": "2", "k": "AAAA"},
+        {"kty": "OKP", "crv": "Ed25519", "kid": "2", "x": "AAAA", "d": "AAAA"},
+        {**GOOD_RSA, "use": "enc", "kid": "2", "d": "AAAA"},
+    ],
+    ids=["EC", "oct", "Ed25519", "to encrypt"],
+)
+def test_a_private_member_refuses_the_set_also_in_a_key_that_is_not_used(leak: dict[str, object]) -> None:
     with pytest.raises(KeysError, match="private"):
-        read_jwks(jwks({**GOOD_EC, "d": "AAAA"}), skip_foreign=True)
+        read_jwks(jwks(GOOD_RSA, leak), skip_unusable=True)
 
 
 @given(st.binary(max_size=400))

@@ -117,12 +117,13 @@ def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
     return keys
 
 
-def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey, ...]:
+def read_jwks(body: bytes, *, skip_unusable: bool = False) -> tuple[VerifyingKey, ...]:
     """Read a key set (RFC 7517 §5): its keys in their order, under the names that it gives them.
 
-    ``skip_foreign``: pass over keys of other types, curves and uses, as RFC 7517 §5 wants of one who reads any issuer's
-    set; else they are errors. A private member, two keys of one name, or nothing usable is always an error; a key that
-    comes twice (kube-apiserver repeats one that is in two of its files) is read once. Raises ``KeysError``.
+    ``skip_unusable``: pass over keys that verify no token here (of other types, curves, sizes and uses, without a kid,
+    with a member that is missing or wrong), as RFC 7517 §5 wants of one who reads any issuer's set; else they are
+    errors. A private member, two keys of one name, what is no key at all, or nothing usable is always an error; a key
+    that comes twice (kube-apiserver repeats one that is in two of its files) is read once. Raises ``KeysError``.
     """
     if len(body) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of a key set, got {len(body)}")
@@ -132,9 +133,17 @@ def read_jwks(body: bytes, *, skip_foreign: bool = False) -> tuple[VerifyingKey,
         raise KeysError(f"expected a key set in JSON, got {error}") from None
     if not isinstance(members, list) or not 0 < len(members) <= _MAX_KEYS:
         raise KeysError(f"expected `keys` with 1 to {_MAX_KEYS} keys, got none or more")
-    keys = tuple(key for each in members if (key := _of_jwk(each, skip_foreign=skip_foreign)) is not None)
+    keys: list[VerifyingKey] = []
+    unusable: KeysError | None = None
+    for each in map(_public_member, members):
+        try:
+            keys.append(_of_jwk(each))
+        except KeysError as error:
+            if not skip_unusable:
+                raise
+            unusable = unusable or error
     if not keys:
-        raise KeysError("expected at least one key that verifies tokens, got none")
+        raise KeysError(f"expected at least one key that verifies tokens, got none; of the first: {unusable}")
     return deduplicate(keys)
 
 
@@ -178,25 +187,25 @@ def _usable(key: object) -> tuple[PublicKey, str]:
     raise KeysError(f"expected RSA, or ECDSA on P-256, P-384 or P-521, got {kind}")
 
 
-def _of_jwk(value: JsonValue, *, skip_foreign: bool) -> VerifyingKey | None:
-    """Read one member of a key set; None for one that is passed over."""
+def _public_member(value: JsonValue) -> JsonObject:
+    """Check that a member of a key set is a key with public members only."""
     if not isinstance(value, dict):
         raise KeysError("expected JSON objects as keys, got something else")
-    foreign = value.get("kty") not in ("RSA", "EC") or value.get("use", "sig") != "sig"
-    foreign = foreign or (value.get("kty") == "EC" and value.get("crv") not in tuple(_BY_NAME))
-    if foreign and skip_foreign:
-        return None
     if not _PRIVATE.isdisjoint(value):
         raise KeysError("expected public keys only, got a private or symmetric member")
-    if foreign:
-        raise KeysError("expected keys of kty RSA or EC for use sig, got another")
+    return value
+
+
+def _of_jwk(value: JsonObject) -> VerifyingKey:
+    """Read one member of a key set."""
+    foreign = value.get("kty") not in ("RSA", "EC") or value.get("use", "sig") != "sig"
+    if foreign or (value.get("kty") == "EC" and value.get("crv") not in tuple(_BY_NAME)):
+        raise KeysError("expected keys of kty RSA or EC, on P-256, P-384 or P-521, for use sig, got another")
     kid = value.get("kid")
     if not isinstance(kid, str) or not 0 < len(kid.encode()) <= _MAX_KID:
         raise KeysError(f"expected a kid of 1 to {_MAX_KID} bytes, got another")
     public, alg = _usable(_rsa(value) if value["kty"] == "RSA" else _elliptic(value))
     if value.get("alg", alg) != alg:
-        if skip_foreign:
-            return None
         raise KeysError(f"expected alg {alg} for this key, got another")
     return VerifyingKey(public, kid, alg)
 

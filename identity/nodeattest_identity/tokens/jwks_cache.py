@@ -163,7 +163,10 @@ class JWKSCache:
 
 
 def read_key_files(paths: Iterable[Path]) -> tuple[VerifyingKey, ...]:
-    """Read key files, each a key set or PEM as of kube-apiserver; raises ``KeysError``, which names the file."""
+    """Read key files, each a key set or PEM as of kube-apiserver; raises ``KeysError``, which names the file.
+
+    A key set means the same in a file and fetched (``relying_party``): keys that verify nothing here are passed over.
+    """
     found: dict[str, VerifyingKey] = {}
     for path in paths:
         for key in _of_file(path):
@@ -178,7 +181,7 @@ def _of_file(path: Path) -> tuple[VerifyingKey, ...]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SIZE + 1)
-        return read_jwks(data) if data.lstrip().startswith(b"{") else read_pem(data)
+        return read_jwks(data, skip_unusable=True) if data.lstrip().startswith(b"{") else read_pem(data)
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
     except KeysError as error:

@@ -78,7 +78,7 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
     accept = f"{JWKS_TYPE}, application/json;q=0.9"  # kube-apiserver answers 406 to application/json alone
     keys = await https.get(configuration.jwks_uri, accept=accept, limit=MAX_SIZE)
     try:
-        found = read_jwks(keys.body, skip_foreign=True)
+        found = read_jwks(keys.body, skip_unusable=True)
     except KeysError as error:
         raise _refused(configuration.jwks_uri, error) from None
     return FetchedKeys(found, keys.max_age)
