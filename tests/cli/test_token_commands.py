@@ -289,6 +289,12 @@ def test_the_join_command_is_kubeadms(token: Tool) -> None:
     assert token.err.count("authenticates") == 1
 
 
+def test_a_group_that_is_named_twice_is_written_once(token: Tool) -> None:
+    words = ("--groups", "system:bootstrappers:b,system:bootstrappers:a", "--groups", "system:bootstrappers:b")
+    token("create", "cccccc.0123456789abcdef", *words)
+    assert token.data("cccccc")["auth-extra-groups"] == "system:bootstrappers:b,system:bootstrappers:a"
+
+
 def test_the_agents_join_command_pins_too(token: Tool) -> None:
     made = token("create", "--print-join-command", "--join-with", "kubelet-authenticator", "--provider", "tpm")
     host = token.plane.server.removeprefix("https://")
