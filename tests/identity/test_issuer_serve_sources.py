@@ -118,6 +118,7 @@ SPOILT: dict[str, tuple[dict[str, object], str, str]] = {
     "a set without end": ({"jwks": b'{"keys":[' + b" " * (1 << 20)}, "refused", "larger than"),
     "no right": ({"status": 403}, "forbidden", "manifests/workload-issuer"),
     "no documents": ({"status": 404}, "absent", "https URL"),
+    "no documents because of a key": ({"status": 404}, "absent", "all RSA, P-256, P-384 or P-521"),
     "a login": ({"status": 401}, "refused", "401"),
     "trouble": ({"status": 500}, "refused", "500"),
     "a redirect": ({"status": 302}, "refused", "302"),

@@ -4,7 +4,8 @@ Promises: all keys or none; an error is one line that quotes no key. An API serv
 expected of it, byte for byte, so that no cluster publishes keys for another's tokens. Its key set is read from itself,
 never from the URL in its configuration.
 Leaves to others: when to read, and what to do on errors (``poller``).
-Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type.
+Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type;
+pkg/serviceaccount/openidmetadata.go: one key of an unknown kind disables both documents, as a bad issuer does.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def _refused(error: ApiError) -> tuple[str, str]:
         case NotFound():
             return "absent", (
                 f"{error}; expected an API server whose --service-account-issuer is an https URL without query and "
-                "fragment: for any other it serves no documents, and its log says so"
+                "fragment, and whose keys of --service-account-key-file are all RSA, P-256, P-384 or P-521: for any "
+                "other issuer, and with any other key among them, it serves no documents, and its log says why"
             )
         case Unreachable():
             return "unreachable", str(error)
