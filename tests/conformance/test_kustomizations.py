@@ -26,8 +26,11 @@ NEWER: Final = {
     "policy/v1/PodDisruptionBudget": "Kubernetes 1.21",
     "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy": "Kubernetes 1.30",
     "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding": "Kubernetes 1.30",
-    "flowcontrol.apiserver.k8s.io/v1/FlowSchema": "Kubernetes 1.29",
-    "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration": "Kubernetes 1.29",
+    **{
+        f"flowcontrol.apiserver.k8s.io/{version}/{kind}": f"Kubernetes {served}"
+        for version, served in (("v1beta1", "1.20 to 1.25"), ("v1beta3", "1.26 to 1.31"), ("v1", "1.29"))
+        for kind in ("FlowSchema", "PriorityLevelConfiguration")
+    },
     "monitoring.coreos.com/v1/ServiceMonitor": "the Prometheus operator",
     "monitoring.coreos.com/v1/PrometheusRule": "the Prometheus operator",
     "cert-manager.io/v1/Certificate": "cert-manager",

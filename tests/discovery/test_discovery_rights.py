@@ -177,7 +177,12 @@ def test_a_real_server_puts_anonymous_reads_of_cluster_info_on_a_level_of_their_
 ) -> None:
     admin = real_control_plane.client()
     served = {text_at(one, "version") for one in maps_at(admin.get(FLOW), "versions")}
-    base = "cluster-info-limit" if "v1" in served else "cluster-info-limit-v1beta1"
+    shipping = {
+        "v1": "cluster-info-limit",
+        "v1beta3": "cluster-info-limit-v1beta3",
+        "v1beta1": "cluster-info-limit-v1beta1",
+    }
+    base = next(base for version, base in shipping.items() if version in served)
     collections = {"PriorityLevelConfiguration": "prioritylevelconfigurations", "FlowSchema": "flowschemas"}
     paths: list[str] = []
     try:
