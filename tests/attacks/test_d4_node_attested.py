@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
+from node_attested_kit import NOW, machine
 from node_attested_world import NodeAttestedWorld, claim
-from standing_kit import NOW, machine
 
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.csr_observer import CSRDenied

@@ -179,7 +179,7 @@ def filed(guarded: World) -> Mapping[str, Future[Filed]]:
 
 
 @pytest.mark.parametrize(("row", "attempt"), attacks(CASES))
-def test_a_token_a_reset_and_a_version_open_no_other_door(
+def test_a_token_a_reset_and_a_version_permit_nothing_else(
     filed: Mapping[str, Future[Filed]], row: Row, attempt: Attempt
 ) -> None:
     assert attempt

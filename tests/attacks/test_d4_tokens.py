@@ -110,7 +110,7 @@ def filed(guarded: World) -> Mapping[str, Future[Filed]]:
 
 
 @pytest.mark.parametrize(("row", "attempt"), attacks(CASES))
-def test_a_token_opens_the_door_of_the_machine_whose_configuration_names_it(
+def test_a_token_is_good_for_the_machine_whose_configuration_names_it(
     filed: Mapping[str, Future[Filed]], row: Row, attempt: Attempt
 ) -> None:
     assert attempt

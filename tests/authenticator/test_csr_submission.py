@@ -73,7 +73,7 @@ def certificate(csr: Csr) -> bytes | None:
 
 
 @pytest.mark.parametrize("away", [lambda: UnreachableError("away")])
-def test_a_server_that_was_away_leaves_the_patience_for_a_young_cluster_whole(away: Callable[[], Exception]) -> None:
+def test_attempts_on_a_server_that_was_away_do_not_use_up_the_time_for_a_403(away: Callable[[], Exception]) -> None:
     server = Server(creates=[*(away() for _ in range(8)), *(forbidden() for _ in range(5)), OURS])
     assert submitted(server) == OURS
 

@@ -281,7 +281,7 @@ def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> No
         ([FailureKind.TEMPORARY] * 7, 60),
     ],
 )
-def test_the_agents_patience_ends(fates: list[FailureKind], patience: int) -> None:
+def test_the_agent_gives_up_after_its_limit(fates: list[FailureKind], patience: int) -> None:
     clock, slept = virtual()
     with pytest.raises(AgentError):
         retry_until(failing(*fates), Deadline.after(clock, patience), random=lambda: 0.0, log=lambda _: None)

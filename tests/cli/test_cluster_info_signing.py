@@ -65,7 +65,7 @@ def test_what_is_shown_is_what_machines_will_believe(tool: ClusterInfoTool) -> N
     assert tool("show", "-o", "kubeconfig") == tool.kubeconfig()
 
 
-def test_every_signature_is_judged_by_itself(tool: ClusterInfoTool) -> None:
+def test_every_signature_is_checked_by_itself(tool: ClusterInfoTool) -> None:
     token, other = tool.publish(), generate()
     tool("publish", "--token", other.reveal())
     text = tool.kubeconfig().encode()

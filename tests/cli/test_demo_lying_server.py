@@ -16,7 +16,7 @@ from nodeattest_providers.errors import Denied, Reason
 ANOTHER = frozenset({CaPin(bytes(32))})
 
 
-def test_an_answer_of_http_1_0_that_ends_with_its_connection_is_read_and_judged(tmp_path: Path) -> None:
+def test_an_answer_of_http_1_0_that_ends_with_its_connection_is_read_and_checked(tmp_path: Path) -> None:
     stolen = token.generate()
     with LyingServer(tmp_path / "server") as server:
         kubeconfig = clusterinfo.build(server.url, server.ca_pem)

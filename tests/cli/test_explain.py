@@ -142,7 +142,7 @@ def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join
     assert "first request" in missing
 
 
-def test_without_the_challenge_keys_the_rest_is_still_judged(join: Join) -> None:
+def test_without_the_challenge_keys_the_rest_is_still_checked(join: Join) -> None:
     first, second = join.round()
     documents = [one for one in join.documents() if one["kind"] != "Secret"]
     explanation = explain_request(second, [*documents, first])

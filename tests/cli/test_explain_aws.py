@@ -45,7 +45,7 @@ def test_an_honest_request_is_refused_by_nothing_that_was_not_given() -> None:
     assert told.got == "not given: platforms.aws.trustBundle of the controller's configuration (--config)"
 
 
-def test_the_trust_bundle_of_the_configuration_judges_the_document(tmp_path: Path) -> None:
+def test_the_document_is_verified_by_the_trust_bundle_of_the_configuration(tmp_path: Path) -> None:
     platforms = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "trust"))}}
     explanation = explain_request(filed(Node()), [policy()], platforms)
     assert not explanation.failed

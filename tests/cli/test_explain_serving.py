@@ -150,7 +150,7 @@ def test_what_refuses_an_attested_serving_request_is_named(
     assert refused(explain_request(csr, given)) == reason
 
 
-def test_names_of_a_machine_whose_platform_tells_them_are_not_judged_by_the_machines_list() -> None:
+def test_names_of_a_machine_whose_platform_lists_them_are_not_compared_with_the_machines_list() -> None:
     der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, f"x://{NODE}", ip_addresses=("10.0.0.9",))
     csr = stored_csr(
         "s-1",

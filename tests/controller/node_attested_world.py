@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 from csr_world import ScriptedApi
-from standing_kit import KEY, NOW, ledger, refusal
+from node_attested_kit import KEY, NOW, ledger, refusal
 
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
@@ -100,7 +100,7 @@ class NodeAttestedWorld:
         return path
 
     def joined(self, member: MachineView, **changes: object) -> str:
-        """Create a Machine that has joined; ``changes`` are ``standing_kit.ledger``'s."""
+        """Create a Machine that has joined; ``changes`` are ``node_attested_kit.ledger``'s."""
         return self.machine(member, ledger(member, **changes))  # pyright: ignore[reportArgumentType]
 
     def ledger(self, member: MachineView, known: Attestation) -> None:

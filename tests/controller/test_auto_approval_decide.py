@@ -116,7 +116,7 @@ def test_doubt_keeps_nothing_from_being_removed_and_hides_nothing_that_is_open(g
 
 
 @pytest.mark.parametrize("given", [facts(), facts(BOOTSTRAP), facts(FOREIGN)])
-def test_a_certificate_that_was_issued_outweighs_everything_and_hides_nothing(given: AuditFacts) -> None:
+def test_an_issued_certificate_decides_the_reason_and_the_message_keeps_the_rest(given: AuditFacts) -> None:
     finding = decide(given).finding
     assert with_certificates(finding, "") == finding
     found = with_certificates(finding, "two certificates")

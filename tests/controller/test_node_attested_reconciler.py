@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from node_attested_kit import NOW, grant, ledger, machine, refusal
 from node_attested_world import NodeAttestedWorld, claim
-from standing_kit import NOW, grant, ledger, machine, refusal
 
 from nodeattest_controller.controllers.node_attested.reconciler import (
     FORBIDDEN_PAUSE,
@@ -270,7 +270,7 @@ async def test_a_write_that_meets_another_writer_is_made_again_in_silence() -> N
         assert world.told() == []
 
 
-async def test_a_ledger_that_changed_meanwhile_is_read_and_judged_anew() -> None:
+async def test_a_record_that_changed_meanwhile_is_read_and_evaluated_again() -> None:
     world = NodeAttestedWorld()
     path = world.joined(ME)
     async with world.running():

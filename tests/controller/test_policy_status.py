@@ -103,7 +103,7 @@ def test_an_invalid_policy_says_what_the_parser_says(spec: JsonObject, said: str
     assert said in found.message
 
 
-def test_others_providers_are_not_judged_because_they_are_installed_here_and_not_there() -> None:
+def test_third_party_providers_are_not_checked_as_they_may_be_installed_here_and_not_there() -> None:
     assert (
         finding(policy(authorizedAttestors=["acme"], providers={"acme": {"x": 1}})).why is PolicyReason.SELECTS_NOTHING
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from gate import Call, Gate
 from token_world import CLEANER, SIGNER, TokenCluster, eventually, signature, working
+from write_gate import Call, Gate
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.controllers.deps import TokenController
@@ -135,7 +135,7 @@ async def test_a_refused_delete_is_made_again(cluster: TokenCluster, gate: Gate,
 
 
 @pytest.mark.parametrize("what", ["made anew", "prolonged"])
-async def test_a_token_that_changed_between_judgement_and_delete_is_judged_anew(
+async def test_a_token_that_changed_between_decision_and_delete_is_decided_again(
     cluster: TokenCluster, gate: Gate, what: str
 ) -> None:
     hit = Times("DELETE", 1)

@@ -38,7 +38,7 @@ def known(odd: OddSecret) -> tuple[str, ...] | None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.description)
-def test_an_odd_secret_is_judged_as_kubernetes_judges_it(odd: OddSecret) -> None:
+def test_an_odd_secret_is_read_as_kubernetes_reads_it(odd: OddSecret) -> None:
     signs = secret.signing_token(odd.body, NOW)
     assert (signs is not None) is odd.signed
     assert signs is None or signs.id == odd.id
@@ -195,7 +195,7 @@ secrets = st.builds(
 
 
 @given(secrets)
-def test_what_is_written_is_judged_as_it_was_meant(wanted: TokenSecret) -> None:
+def test_a_token_secret_is_read_back_as_it_was_written(wanted: TokenSecret) -> None:
     try:
         data = secret.encode(wanted)
     except Denied:

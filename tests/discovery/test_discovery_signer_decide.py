@@ -92,7 +92,7 @@ def test_who_undoes_our_writes_again_and_again_is_answered_ever_slower() -> None
     assert max(second - first for first, second in pairwise(written)) <= 61
 
 
-def test_patience_is_with_one_quarrel_and_ends_with_it() -> None:
+def test_backoff_of_reverted_writes_is_per_content_and_ends_with_it() -> None:
     time = VirtualTime()
     undone = RevertBackoff(time.deps)
     fight(time, undone, 300)

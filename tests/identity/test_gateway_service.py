@@ -347,7 +347,7 @@ async def test_a_service_that_has_no_certificate_is_not_asked_over_https(tmp_pat
         assert site.add_on.seen == []
 
 
-async def test_strangers_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unauthenticated_clients_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flood = 60
     with caplog.at_level(logging.INFO):
         async with running(Site(tmp_path)) as site, site.client() as client:

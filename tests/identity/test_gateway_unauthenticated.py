@@ -121,7 +121,9 @@ def limits(**changed: float) -> ProxyLimits:
     return ProxyLimits(**{**usual, **changed})  # pyright: ignore[reportArgumentType] - counts are whole, seconds are not
 
 
-async def test_however_many_strangers_connect_few_stay_and_the_front_proxy_comes_in(tmp_path: Path) -> None:
+async def test_however_many_unauthenticated_clients_connect_few_stay_and_the_front_proxy_can_connect(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, limits()) as site:
         first = await site.connect(site.front_proxy)
         come = await site.strangers(MANY)
@@ -133,7 +135,7 @@ async def test_however_many_strangers_connect_few_stay_and_the_front_proxy_comes
         assert site.server.turned_away >= MANY - FEW
 
 
-async def test_one_strangers_connections_take_no_others_places(tmp_path: Path) -> None:
+async def test_connections_of_one_client_use_no_slots_of_others(tmp_path: Path) -> None:
     async with running(tmp_path, limits(unauthenticated_connections_of_client=2)) as site:
         sidecars = await site.strangers(2, local=ELSEWHERE)
         come = await site.strangers(MANY)
@@ -150,7 +152,7 @@ async def test_a_name_that_is_not_allowed_makes_no_front_proxy(tmp_path: Path) -
         assert await answered(come) <= FEW
 
 
-async def test_a_strangers_connection_ends_however_busy_and_the_front_proxys_stays(tmp_path: Path) -> None:
+async def test_an_unauthenticated_connection_ends_however_busy_and_the_front_proxys_stays(tmp_path: Path) -> None:
     async with running(tmp_path, limits(unauthenticated_seconds=0.3)) as site:
         front_proxy = await site.connect(site.front_proxy)
         stranger = await site.connect()

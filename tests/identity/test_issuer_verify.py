@@ -93,7 +93,7 @@ def test_a_refusal_says_expected_got_and_what_to_do_and_ends_with_1(
         assert not any(part.decode() in said.err for part in text.split(b".") if part)
 
 
-def test_claims_of_a_stranger_move_no_cursor(
+def test_control_characters_in_untrusted_claims_are_quoted(
     issuer: IssuerServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "odd"

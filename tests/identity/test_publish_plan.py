@@ -274,7 +274,7 @@ def test_a_lost_state_drops_no_key_when_the_documents_are_adopted(spoilt: bytes 
     assert state(adopted).keys[0].settled == START + 5 + 24 * HOUR
 
 
-def test_a_strangers_name_of_a_key_moves_no_cursor() -> None:
+def test_control_characters_in_a_key_id_are_quoted() -> None:
     odd = replace(key("o"), kid="x\x1b[2J\ny")
     jwks = documents(ISSUER, f"{ISSUER}/x", [odd]).jwks
     planned = plan(Current(jwks=StoredObject(body=jwks, version="1")), replace(wanted("a"), adopt=True), START)

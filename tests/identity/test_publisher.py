@@ -99,7 +99,7 @@ async def test_a_run_killed_after_any_write_leaves_every_live_key_and_the_next_f
     assert all(record.published is not None for record in state_of(tmp_path).keys)
 
 
-async def test_a_lost_race_is_judged_anew_and_no_publishers_key_is_lost(tmp_path: Path) -> None:
+async def test_a_lost_race_is_planned_again_and_no_publishers_key_is_lost(tmp_path: Path) -> None:
     clock = Clock()
 
     async def other() -> None:
@@ -140,7 +140,7 @@ async def test_eight_publishers_at_one_moment_lose_no_key(tmp_path: Path) -> Non
     assert set(stood(tmp_path)) == set(kids(*names))
 
 
-async def test_a_key_that_another_run_publishes_while_we_read_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
+async def test_a_key_that_another_run_publishes_while_we_read_is_not_taken_for_a_foreign_key(tmp_path: Path) -> None:
     await publish(directory(tmp_path), wanted("a"), clock=Clock())
     between = Between(directory(tmp_path), "openid/v1/jwks", wanted("a", "other"))
     await publish(between, wanted("a", "ours"), clock=Clock(START + 5))

@@ -250,7 +250,9 @@ async def test_the_log_names_user_audience_key_and_decision_and_no_token_nor_que
         assert secret not in text
 
 
-async def test_strangers_do_not_fill_the_log_and_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unauthenticated_clients_do_not_fill_the_log_and_omitted_lines_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     time = Time()
 

@@ -127,7 +127,7 @@ async def test_a_turn_that_comes_as_its_owner_goes_is_the_next_ones() -> None:
     assert last.done()
 
 
-async def test_strangers_tokens_do_not_keep_others_from_a_review(tmp_path: Path) -> None:
+async def test_unknown_tokens_do_not_delay_reviews_of_others(tmp_path: Path) -> None:
     go, reviews = asyncio.Event(), list[str]()
 
     async def review(request: web.BaseRequest) -> web.Response:

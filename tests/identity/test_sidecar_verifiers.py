@@ -119,7 +119,7 @@ async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say
 @pytest.mark.parametrize(
     "token", [b"opaque", b"a.b.c", b"a.e30.c", b"a.W10.c", b"a.%.c", b"a." + b"W1tb" * 2000 + b".c"]
 )
-async def test_what_is_no_jwt_is_the_api_servers_to_judge(token: bytes) -> None:
+async def test_a_token_that_is_no_jwt_is_reviewed_by_the_api_server(token: bytes) -> None:
     async with _nobody() as client:
         with pytest.raises(Unavailable, match="did not review"):
             await TokenReviewVerifier(client, audiences=lambda: OURS).verify(token)

@@ -85,7 +85,7 @@ async def test_an_invalid_object_is_invalid(admin: ApiClient) -> None:
         await admin.create(maps(), config_map("Not A Name"))
 
 
-async def test_strangers_are_told_apart(plane: ControlPlane) -> None:
+async def test_wrong_tokens_are_unauthorized_and_others_forbidden(plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(plane.token_kubeconfig()) as nobody:
         with pytest.raises(Forbidden):
             await nobody.get(maps())

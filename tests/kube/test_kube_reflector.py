@@ -203,7 +203,7 @@ async def test_trouble_with_the_list_is_backed_off_and_survived(server: Server, 
     assert rig.waits[:8] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
 
 
-async def test_a_server_that_asks_for_patience_gets_it(server: Server, rig: Rig) -> None:
+async def test_retry_after_of_a_server_is_obeyed(server: Server, rig: Rig) -> None:
     server.script = [answers(b"{}", status=429, Retry_After="17"), EMPTY, HELD]
     async with rig.running():
         await rig.reflector.wait_synced(5)

@@ -92,7 +92,7 @@ def test_a_value_of_our_own_is_checked_by_the_same_rules(value: float) -> None:
         strict_json.check({"a": [value]}, max_depth=None, max_values=None)
 
 
-def test_both_halves_of_a_character_are_one() -> None:
+def test_a_surrogate_pair_is_one_character() -> None:
     assert integers(rb'{"a":"\ud83d\ude00"}') == {"a": "\U0001f600"}
 
 

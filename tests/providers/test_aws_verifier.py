@@ -426,7 +426,7 @@ async def test_the_environments_proxy_is_not_used(
     assert aws.asked == ["GetCallerIdentity", "DescribeInstances"]
 
 
-async def test_offline_all_but_the_platforms_word_is_judged(bundle: Path, node: Node) -> None:
+async def test_offline_everything_is_checked_but_what_the_platform_answers(bundle: Path, node: Node) -> None:
     platform = Platform(settings={"trustBundle": str(bundle)}, may_call=False)
     with pytest.raises(Unavailable) as unavailable:
         await AwsSigner(platform=platform).verify_client_attestation_data(filed_aws(node), facts_of(node))

@@ -265,7 +265,7 @@ async def test_five_minutes_between_two_clocks_are_tolerated(
     assert await signer.verify_client_attestation_data(with_document(request, document), facts_for(machine))
 
 
-async def test_a_request_is_judged_by_its_own_time_however_much_later(
+async def test_a_request_is_evaluated_at_its_own_time_however_much_later(
     signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine
 ) -> None:
     request, facts = honest(machine, cloud), facts_for(machine)
@@ -436,7 +436,7 @@ async def test_addresses_of_a_machine_elsewhere_are_not_asked_for(signer: AzureS
     assert denied.value.reason is Reason.PLATFORM_ACCOUNT_NOT_ALLOWED
 
 
-async def test_offline_the_document_is_judged_and_azure_is_not_asked(
+async def test_offline_the_document_is_checked_and_azure_is_not_asked(
     cloud: SandboxAzure, machine: SandboxMachine
 ) -> None:
     settings: dict[str, JsonValue] = {"trustBundle": str(cloud.trust_bundle)}
@@ -472,7 +472,7 @@ async def test_no_message_and_no_record_holds_the_document_or_a_token(
     assert document[:64] not in shown
 
 
-def test_settings_that_no_request_could_be_judged_by_are_refused(cloud: SandboxAzure) -> None:
+def test_settings_with_which_no_request_could_be_evaluated_are_refused(cloud: SandboxAzure) -> None:
     signer = signer_for_cloud(cloud)
     signer.check_settings({"subscriptions": [], "resourceGroups": []})
     with pytest.raises(Denied):

@@ -318,7 +318,7 @@ MOON = ProviderName("moon")
 PAIRED = facts_for(SoftTpm(), PAIR, first_request=filed(FIRST), sections={MOON: {"phase": "full"}})
 
 
-def test_a_part_of_one_step_is_judged_early_and_again_anew_at_the_end() -> None:
+def test_a_part_of_one_step_is_verified_early_and_again_at_the_end() -> None:
     moon, sun = OneStep("moon"), OneStep("sun")
     signer = signer_of(moon, sun)
     required = challenge_of(filed(FIRST), replace(PAIRED, first_request=None), signer)
@@ -342,7 +342,7 @@ def test_a_part_sees_its_own_section_and_nothing_of_the_others() -> None:
     assert facts.first_request.evidence == Evidence(MOON, 1, {"n": 1})
 
 
-def test_a_part_that_cannot_be_judged_now_does_not_hide_the_others_denial() -> None:
+def test_a_part_that_cannot_be_verified_now_does_not_hide_the_others_denial() -> None:
     silent = Unavailable(Reason.PLATFORM_UNAVAILABLE, "no answer", remedy="wait", retry_after=7.0)
     denial = Denied(Reason.PROOF_INVALID, expected="e", got="g", remedy="r")
     request = filed(SECOND, second=True)
@@ -405,7 +405,7 @@ async def test_addresses_are_those_of_the_part_that_attested_this_machine() -> N
     assert sun.seen[-1][1].ledger.fingerprints == {"id": "x"}
 
 
-def test_the_two_step_parts_halves_are_those_of_their_own_providers(sound: Exchange) -> None:
+def test_the_first_request_of_a_two_step_part_is_that_of_its_own_provider(sound: Exchange) -> None:
     signer = signer_of(TpmSigner(), SecretChallengeSigner())
     assert verify(filed(sound.answer(), second=True), sound.facts, signer).first_request == FirstRequestRef(
         name="csr-1", uid="uid-1"

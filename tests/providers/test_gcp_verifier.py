@@ -235,7 +235,7 @@ def test_forged_requests_make_the_cloud_asked_no_more_than_once_in_two_seconds(
     assert 1 <= sum(call.endswith(" 1") for call in cloud.calls) <= 2
 
 
-def test_a_strangers_vtpm_is_denied(cloud: GoogleCloud, platform: Platform) -> None:
+def test_a_vtpm_that_no_instance_has_is_denied(cloud: GoogleCloud, platform: Platform) -> None:
     assert cloud.instances
     assert denied(platform, rsa_tpm()) is Reason.ENDORSEMENT_KEY_UNTRUSTED
 
@@ -270,7 +270,7 @@ def test_what_the_infrastructure_object_says_of_the_key_does_not_count(cloud: Go
     assert caught.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
 
 
-def test_the_first_request_is_judged_again_when_it_is_answered(sound: Joining, cloud: GoogleCloud) -> None:
+def test_the_first_request_is_evaluated_again_when_it_is_answered(sound: Joining, cloud: GoogleCloud) -> None:
     changed(cloud, keys=instance_of(rsa_tpm()).keys, number="12")
     with pytest.raises(Denied) as caught:
         sound.verify()
@@ -324,7 +324,7 @@ def test_nothing_but_keys_stands_in_the_first_request(platform: Platform, tpm: S
 # Order and offline
 
 
-def test_what_needs_no_platform_is_judged_without_it(cloud: GoogleCloud, tpm: SoftTpm) -> None:
+def test_checks_without_a_platform_run_offline(cloud: GoogleCloud, tpm: SoftTpm) -> None:
     calls = Calls()
     platform = platform_of(cloud, calls)
     bad = Evidence(ProviderName("gcp"), 1, {"phase": 3})

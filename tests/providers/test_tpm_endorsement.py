@@ -311,7 +311,7 @@ def test_a_leaf_cannot_issue_endorsement_certificates(tpm: SoftTpm, authority: A
     assert judged(tpm, rogue.endorse(tpm.ek.public_key()), authority.pem, (leaf,)) is INVALID
 
 
-def test_validity_is_judged_at_the_controllers_clock(tpm: SoftTpm, authority: Authority) -> None:
+def test_validity_is_checked_by_the_controllers_clock(tpm: SoftTpm, authority: Authority) -> None:
     certificate = authority.endorse(tpm.ek.public_key())
     bound = machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})
     facts = facts_of({"endorsementCAs": authority.pem}, machine=bound)

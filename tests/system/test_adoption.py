@@ -81,7 +81,7 @@ def adopts(agent: Agent, kubeconfig: Path, tpm: SoftwareTpm) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_node_that_joined_by_kubeadm_is_taken_over_and_the_last_door_closes(
+def test_a_node_that_joined_by_kubeadm_is_adopted_and_the_last_automatic_approval_ends(
     town: World, control_plane_kind: str
 ) -> None:
     real = control_plane_kind == "real"

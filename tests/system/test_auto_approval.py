@@ -94,7 +94,9 @@ def told(town: World, reason: str, word: str) -> bool:
     return any(word in said for said in events(town, reason))
 
 
-def test_the_doors_close_in_order_and_again_when_kubeadm_reopens_them(town: World, doors: Callable[[], None]) -> None:
+def test_automatic_approval_is_removed_in_order_and_again_when_kubeadm_restores_it(
+    town: World, doors: Callable[[], None]
+) -> None:
     old = town.machine("old-1")
     register_node(town, "old-1", "sandbox://old-1")
     with town.controller(*ALONE, log="order.log") as controller:
@@ -211,7 +213,7 @@ def approved(town: World, name: str) -> bool:
     return any(text_at(one, "type") == "Approved" for one in conditions)
 
 
-def test_a_stolen_token_gets_no_in_tree_certificate_once_the_doors_are_closed(
+def test_a_stolen_token_gets_no_in_tree_certificate_after_the_bindings_are_deleted(
     town: World, doors: Callable[[], None], request: pytest.FixtureRequest, control_plane_kind: str
 ) -> None:
     if control_plane_kind != "real":

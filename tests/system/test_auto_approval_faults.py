@@ -17,8 +17,8 @@ from auto_approval_kit import (
     grant,
     make_bindings,
 )
-from gate import Call, Gate
 from world import Controller, World, built_world, eventually
+from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 from nodeattest_sandbox.control_plane import StartControlPlane

@@ -31,8 +31,8 @@ from auto_approval_kit import (
     make_bindings,
     register_node,
 )
-from gate import Call, Gate
 from world import CSRS, NAMESPACE, World, built_world, eventually
+from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 from nodeattest_sandbox.client import ApiRefusal

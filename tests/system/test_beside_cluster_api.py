@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
-import beside_scene as stage
+import cluster_api_world as stage
 import pytest
 import yaml
-from beside_scene import BOOTSTRAP, CLUSTER, CORE, INFRASTRUCTURE, NAMESPACE, Scene, condition, owner, secret
+from cluster_api_world import BOOTSTRAP, CLUSTER, CORE, INFRASTRUCTURE, NAMESPACE, Scene, condition, owner, secret
 from cryptography import x509
 from first_boot import booted
 from runtime_stub import RuntimeStub

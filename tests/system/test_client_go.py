@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from gate import Gate
 from short_authority import shorten_certificates
 from world import World, eventually
+from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from aws_fleet import authorized_fleet
-from gate import Gate
-from killing import Killer
+from killed_controller import Killer
 from world import World
+from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws

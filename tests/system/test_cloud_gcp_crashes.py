@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from gate import Gate
 from gcp_fleet import PROJECT, GcpFleet
-from killing import Killer
+from killed_controller import Killer
 from world import World
+from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud

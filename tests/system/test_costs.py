@@ -6,8 +6,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from gate import Call, Gate
 from world import World
+from write_gate import Call, Gate
 
 NODE_LIMIT = 4
 """File, watch, answer, watch."""

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from gate import Gate
-from killing import Killer, Moment
+from killed_controller import Killer, Moment
 from world import World, eventually
+from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
 

@@ -25,7 +25,7 @@ def platform(world: World) -> Iterator[Platform]:
         yield platform
 
 
-def test_an_attested_request_is_judged_by_what_the_platform_says_now(platform: Platform) -> None:
+def test_names_of_an_attested_request_are_those_that_the_platform_lists_now(platform: Platform) -> None:
     name = "live-1"
     node, (released, current) = platform.joined(name), places(name)
     platform.tell(name, current)
@@ -34,7 +34,7 @@ def test_an_attested_request_is_judged_by_what_the_platform_says_now(platform: P
     assert certificate_of(node.file(Asked(dns_names=[name], ip_addresses=[current])))
 
 
-def test_kubelets_own_request_is_judged_by_what_the_platform_says_now(platform: Platform) -> None:
+def test_names_of_kubelets_own_request_are_those_that_the_platform_lists_now(platform: Platform) -> None:
     name = "live-11"
     platform.joined(name)
     released, current = places(name)
@@ -83,7 +83,7 @@ def test_kubelets_own_request_asks_no_platform_where_the_policy_dropped_its_prov
         time.sleep(0.5)
 
 
-def test_a_machine_that_nobody_attested_is_judged_by_its_own_list(platform: Platform) -> None:
+def test_the_addresses_of_an_unattested_machine_are_those_of_its_own_list(platform: Platform) -> None:
     world = platform.world
     world.machine("live-none", addresses=[("InternalIP", "10.9.9.9")])
     register_node(world, "live-none")

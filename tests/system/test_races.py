@@ -6,13 +6,13 @@ import threading
 from contextlib import ExitStack
 
 from filing_requests import Filed, Wanted, file_request
-from gate import Call, Gate
 from world import CSRS, NAMESPACE, World, eventually
+from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 
 
-def test_a_request_made_anew_between_judgement_and_approval_is_judged_itself(world: World) -> None:
+def test_a_request_created_again_between_evaluation_and_approval_is_evaluated_itself(world: World) -> None:
     world.set_policy(authorizedAttestors=["insecure"])
     swapped, once = threading.Event(), threading.Lock()
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def test_a_request_made_anew_between_judgement_and_approval_is_judged_itself(wor
         assert filed.state() == "Denied:MachineAlreadyBound"  # by the one that was judged first
 
 
-def test_a_machine_that_goes_between_judgement_and_issue_gets_nothing(world: World) -> None:
+def test_a_machine_that_is_deleted_between_evaluation_and_issue_gets_no_certificate(world: World) -> None:
     world.set_policy(authorizedAttestors=["insecure"])
     with world.controller("--leader-elect", "false", log="gone.log") as controller:
         world.await_service(controller)

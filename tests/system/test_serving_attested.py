@@ -12,10 +12,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
-from gate import Gate
-from killing import Killer, Moment
+from killed_controller import Killer, Moment
 from serving_requests import Asked, Node, certificate_of, end_of, enrol
 from world import Controller, World
+from write_gate import Gate
 
 from nodeattest_providers.names import ANNOTATION_CHALLENGE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from gate import Call, Gate
 from token_rights import GROUPS, USER, apply, shipped, withdraw
 from token_world import TokenCluster, signature
 from world import NAMESPACE, World, eventually
+from write_gate import Call, Gate
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at

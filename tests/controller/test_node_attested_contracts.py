@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 import yaml
-from standing_site import KEY, Site, Version, at_work, prepared, until
+from node_attested_site import KEY, Site, Version, at_work, prepared, until
 
 from nodeattest_controller.runtime.csr_observer import CSRDenied
 from nodeattest_providers.errors import Reason

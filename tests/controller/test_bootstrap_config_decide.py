@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from admission_kit import CLUSTER, Versioned, agent, audit, config, control_plane, enforce, made_of, subject
+from bootstrap_config_kit import CLUSTER, Versioned, agent, audit, config, control_plane, enforce, made_of, subject
 
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     AdmissionOutcome,

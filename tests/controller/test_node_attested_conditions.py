@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from standing_kit import NOW, ledger, machine
+from node_attested_kit import NOW, ledger, machine
 
 from nodeattest_controller.controllers.node_attested.conditions import (
     RefusedClaims,

@@ -12,7 +12,7 @@ from typing import cast
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from admission_kit import answer_of, config, review
+from bootstrap_config_kit import answer_of, config, review
 
 from nodeattest_controller.controllers.bootstrap_config import json_patch
 from nodeattest_controller.controllers.bootstrap_config.admission_review import (

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from gate import Gate
-from killing import Killer, Moment
+from killed_controller import Killer, Moment
 from kubelet_requests import register_node
 from serving_requests import end_of
 from tested_provider import Fleet, installed
 from token_rights import GROUPS, USER, shipped
 from world import NAMESPACE, OWN, Controller, World, eventually
+from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.fleet import create_machine_pool

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from node_attested_kit import ledger, machine
+from node_attested_site import KEY, Site, prepared
 from policy_kit import settled
-from standing_kit import ledger, machine
-from standing_site import KEY, Site, prepared
 
 from nodeattest_controller.controllers.node_attested.missing_machines import HELD, MissingMachines
 from nodeattest_controller.model.policy import FailureAction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from standing_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
+from node_attested_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims
 from nodeattest_controller.controllers.node_attested.pending import (

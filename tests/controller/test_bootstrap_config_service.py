@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from admission_kit import Versioned, agent, answer_of, config, control_plane, patched, review
+from bootstrap_config_kit import Versioned, agent, answer_of, config, control_plane, patched, review
 from front_kit import LOOPBACK, Answer, Authority, ask
 
 from nodeattest_controller import manifests

@@ -8,14 +8,14 @@ from contextlib import ExitStack
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Wanted, ends, ends_at_last, file_request
-from gate import Call, Gate
 from operator_commands import reset
 from world import World
+from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
 
-def test_a_reset_between_judgement_and_write_makes_the_controller_judge_again(world: World) -> None:
+def test_a_reset_between_evaluation_and_write_makes_the_controller_evaluate_again(world: World) -> None:
     world.set_policy(authorizedAttestors=["insecure"])
     name, meddled = "meddled", threading.Event()
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gate import Call
 from world import Controller
+from write_gate import Call
 
 __all__ = ["Killer", "Moment"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from standing_kit import certificate
+from node_attested_kit import certificate
 
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
@@ -480,7 +480,7 @@ async def test_two_controllers_and_the_provider_write_over_nobody(plane: Control
         assert len({token_id for _, token_id, _ in scene.told.writes}) == len(tokens)
 
 
-async def test_a_replica_that_lost_the_cluster_in_the_midst_of_a_look_writes_no_more(plane: ControlPlane) -> None:
+async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         tokens = [scene.token() for _ in range(4)]
         for number, token in enumerate(tokens):

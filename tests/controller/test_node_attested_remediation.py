@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from standing_kit import ledger, machine, policy
+from node_attested_kit import ledger, machine, policy
 
 from nodeattest_controller.controllers.node_attested.remediation import (
     TAINT_KEY,
