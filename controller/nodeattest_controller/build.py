@@ -40,7 +40,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import ShardManager
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_controller.settings import Settings
+from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
@@ -53,7 +53,6 @@ __all__ = ["Connect", "build_manager"]
 
 Connect = Callable[[bytes], ApiClient]
 """Makes a client for a workload cluster out of its kubeconfig."""
-COMPONENT: Final = "node-attestation-controller"
 _PURPOSES: Final = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
 """Which name of ``--controllers`` handles the requests of a purpose."""
 

@@ -19,6 +19,7 @@ from nodeattest_providers.names import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
 
 __all__ = [
+    "COMPONENT",
     "CONTROLLERS",
     "IMPLEMENTED",
     "INVENTORIES",
@@ -31,6 +32,8 @@ __all__ = [
     "split_address",
 ]
 
+COMPONENT: Final = "node-attestation-controller"
+"""Who reports Events."""
 CONTROLLERS: Final = (
     "attestation",
     "serving",

@@ -17,12 +17,14 @@ from nodeattest_controller.controllers.bootstrap_config.cert_rotator import Cert
 from nodeattest_controller.controllers.bootstrap_config.certificates import Lifetimes
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items
 from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.control_plane import free_ports, start_real
@@ -54,8 +56,10 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
     bundles: set[str] = set()
     async with ApiClient.from_kubeconfig_file(world.plane.admin_kubeconfig) as client:
         keepers = [_keeper(client, held), _keeper(client, DynamicCertificate())]
+        events = EventRecorder(client, component="test", instance="test", now=lambda: datetime.now(UTC))
+        reporter = RefusalReporter(client, events=events, now=lambda: datetime.now(UTC), clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic
+            FactReader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic, reporter=reporter
         )
         listener = Listener(
             service.handle, BindAddress("127.0.0.1", world.port), held.context, FrontLimits(), most_body=MAX_BODY

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 from bootstrap_config_kit import Versioned, agent, answer_of, config, control_plane, patched, review
@@ -18,12 +20,15 @@ from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import PATH, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.listener import Listener
@@ -48,6 +53,7 @@ class Webhook:
     authority: Authority
     metrics: Metrics
     client: ApiClient
+    reporter: RefusalReporter
 
     async def send(self, request: bytes) -> Answer:
         return await ask(self.port, request, self.authority)
@@ -96,13 +102,20 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
     tls = FileCertificate(tmp_path, now=now)
     metrics = Metrics()
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        events = EventRecorder(client, component="test", instance="test", now=now)
+        reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(client, namespace=None), Versioned(), metrics, clock=lambda: 0.0, max_wait=0.5
+            FactReader(client, namespace=None),
+            Versioned(),
+            metrics,
+            clock=lambda: 0.0,
+            reporter=reporter,
+            max_wait=0.5,
         )
         limits = FrontLimits(connection_seconds=3.0)
         listener = Listener(service.handle, BindAddress(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
         await listener.start()
-        yield Webhook(listener.port, authority, metrics, client)
+        yield Webhook(listener.port, authority, metrics, client, reporter)
         await listener.stop()
 
 
@@ -238,6 +251,52 @@ async def test_while_facts_cannot_be_had_new_configuration_waits_and_updates_of_
         assert (said["code"], said["reason"]) == (503, "ServiceUnavailable")
         assert "try again" in str(said["message"])
     assert same["allowed"] is True
+
+
+async def test_a_refusal_is_told_its_machine_and_in_the_policy_until_one_is_accepted(
+    plane: ControlPlane, webhook: Webhook
+) -> None:
+    client = plane.client()
+    body: JsonMap = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "metadata": {"name": "refused"},
+                     "spec": {"clusterName": "prod"}}  # fmt: skip
+    made = client.create("/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines", body)
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": "refused",
+                         "uid": text(cast("JsonObject", made), "metadata", "uid")}  # fmt: skip
+
+    def owned(whole: JsonObject) -> JsonObject:
+        return {**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [owner]}}
+
+    def told() -> list[str]:
+        events = client.list("/api/v1/namespaces/default/events")
+        return [text(cast("JsonObject", one), "involvedObject", "name") for one in events]
+
+    def entries() -> list[JsonObject]:
+        return items(cast("JsonObject", client.get(f"{POLICIES}/prod")), "status", "refusedConfigurations")
+
+    bad = owned(config({"path": "/conflict"}))
+    await webhook.ask(review(bad, dryRun=True))
+    await webhook.reporter.drain()
+    assert (told(), entries()) == ([], [])
+    assert (await webhook.ask(review(bad)))["allowed"] is False
+    await webhook.reporter.drain()
+    assert told() == ["refused"]
+    [entry] = entries()
+    assert (entry["cluster"], entry["kind"], entry["name"]) == ("prod", "Machine", "refused")
+    assert entry["reason"] == "PolicyInvalid"
+    assert "remove it" in str(entry["message"])
+    assert (await webhook.ask(review(owned(config()))))["allowed"] is True
+    await webhook.reporter.drain()
+    assert entries() == []
+
+
+async def test_a_dry_run_is_logged_for_debugging_only(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+    """A topology's controller makes one for each object, again and again."""
+    caplog.set_level("DEBUG")
+    await webhook.ask(review(config(), dryRun=True))
+    await webhook.ask(review(config({"path": "/conflict"}), dryRun=True))
+    await webhook.ask(review(config()))
+    levels = [record.levelname for record in caplog.records if record.message == "bootstrap configuration"]
+    assert levels == ["DEBUG", "DEBUG", "INFO"]
 
 
 async def test_metrics_count_kinds_and_outcomes_and_no_names(webhook: Webhook) -> None:

@@ -358,13 +358,13 @@ def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_
         ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
         ("controlplane.cluster.x-k8s.io", "kubeadmcontrolplanes"),
     }
-    assert (called["failurePolicy"], called["sideEffects"]) == ("Fail", "None")
+    assert (called["failurePolicy"], called["sideEffects"]) == ("Fail", "NoneOnDryRun")
     patience = called["timeoutSeconds"]
     assert isinstance(patience, int)
     assert patience > admission.MAX_WAIT
 
 
-def test_the_webhook_writes_one_secret_and_one_configuration_by_name() -> None:
+def test_the_webhook_writes_one_secret_and_one_configuration_by_name_and_reads_owners() -> None:
     rules = rules_of("webhook", "Role", "ClusterRole")
     settings = Settings(identity="replica-a")
     written = {
@@ -376,6 +376,8 @@ def test_the_webhook_writes_one_secret_and_one_configuration_by_name() -> None:
         ("secrets", (), ("create",)),
         ("secrets", (cert_rotator.SECRET_NAME,), ("get", "update")),
         ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
+        ("machinesets", (), ("get",)),
+        ("kubeadmcontrolplanes", (), ("get",)),
     }
 
 

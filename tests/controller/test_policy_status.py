@@ -11,15 +11,17 @@ from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, s
 
 from nodeattest_controller.controllers.policy_status.decide import (
     MAX_CONFLICTS,
+    REFUSAL_ENDS,
     PolicyFinding,
     PolicyReason,
     evaluate,
+    refusals_end,
     status_patch,
 )
 from nodeattest_controller.controllers.policy_status.validate import first_flaw
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
-from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -73,6 +75,21 @@ def test_a_policy_that_admits_nobody_says_so() -> None:
 def test_a_policy_that_selects_nothing_is_ready_and_says_so() -> None:
     found = finding(policy(labels={"tier": "gold"}), clusters=(cluster("a", tier="silver"),))
     assert (found.why, found.clusters, found.condition.status) == (PolicyReason.SELECTS_NOTHING, 0, "True")
+
+
+def test_a_refused_configuration_that_nobody_repeats_is_over_after_a_while() -> None:
+    entries: list[JsonValue] = [
+        {"cluster": "a", "kind": "MachineSet", "name": name, "reason": "R", "message": "m", "time": rfc3339(NOW - age)}
+        for name, age in (("old", REFUSAL_ENDS), ("young", REFUSAL_ENDS / 2))
+    ]
+    known: JsonObject = {**policy(), "status": {"refusedConfigurations": entries}}
+    patch = status_patch(known, finding(policy()), NOW)
+    assert mapping(patch or {}, "status")["refusedConfigurations"] == entries[1:]
+    assert refusals_end(known, NOW) == 0
+    left: JsonObject = {**policy(), "status": {"refusedConfigurations": entries[1:]}}
+    assert refusals_end(left, NOW) == REFUSAL_ENDS.total_seconds() / 2
+    assert refusals_end(policy(), NOW) is None
+    assert "refusedConfigurations" not in mapping(status_patch(left, finding(policy()), NOW) or {}, "status")
 
 
 def test_two_policies_that_select_one_cluster_name_each_other_and_the_cluster() -> None:

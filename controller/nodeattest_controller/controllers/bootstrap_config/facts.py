@@ -36,6 +36,8 @@ class RenderFacts:
     policy: Policy | Denied
     """Denied: what selects it cannot be used."""
     paused: bool
+    policy_object: JsonObject | None = field(default=None, repr=False)
+    """The policy as it is stored; None where it cannot be used."""
 
 
 class FactReader:
@@ -66,7 +68,11 @@ class FactReader:
                 raise
             return None
         paused = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
-        return RenderFacts(cluster, policy, paused or subject.paused)
+        name = "" if isinstance(policy, Denied) else policy.name
+        stored = next((one for one in policies if text(one, "metadata", "name") == name), None)
+        if stored is not None:  # items of a list lack both
+            stored = {"apiVersion": f"{_OWN_GROUP}/{_OWN_VERSION}", "kind": "NodeAttestationPolicy", **stored}
+        return RenderFacts(cluster, policy, paused or subject.paused, stored)
 
     async def has_machines(self, cluster: JsonObject) -> bool:
         """Return whether the control plane of a cluster has a Machine; raises ``ApiError``."""

@@ -34,10 +34,12 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     needs_no_facts,
     refuse_unnamed,
 )
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
+from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import text
 from nodeattest_kube.client import ApiError
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.replies import Reply
@@ -75,6 +77,7 @@ class AdmissionHandler:
         metrics: Metrics,
         *,
         clock: Callable[[], float],
+        reporter: RefusalReporter,
         max_wait: float = MAX_WAIT,
     ) -> None:
         """``clock`` is monotonic seconds."""
@@ -82,6 +85,7 @@ class AdmissionHandler:
         self._renderer = renderer
         self._metrics = metrics
         self._clock = clock
+        self._reporter = reporter
         self._max_wait = max_wait
         self._held = 0
 
@@ -112,8 +116,9 @@ class AdmissionHandler:
         """Decide, and log it unless nothing happened."""
         verdict = await self._judged(question)
         if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
-            level = logging.WARNING if isinstance(verdict, Refuse | _Unable) else logging.INFO
-            _LOG.log(level, "bootstrap configuration", extra=fields(**_reported(question, verdict)))
+            _LOG.log(
+                _level_of(question, verdict), "bootstrap configuration", extra=fields(**_reported(question, verdict))
+            )
         return verdict
 
     async def _judged(self, question: AdmissionReview) -> Verdict | _Unable:
@@ -129,7 +134,7 @@ class AdmissionHandler:
             return settled
         try:
             async with asyncio.timeout(self._max_wait):
-                return await self._informed(subject, before)
+                return await self._informed(subject, before, report=not question.dry_run)
         except (ApiError, Unavailable) as error:
             why = str(error)
         except TimeoutError:
@@ -138,11 +143,17 @@ class AdmissionHandler:
             return Allow(AdmissionOutcome.LEFT)  # nothing that a machine is made of changes
         return _Unable(_UNREADABLE.format(why))
 
-    async def _informed(self, subject: Subject, before: Subject | None) -> Verdict:
+    async def _informed(self, subject: Subject, before: Subject | None, *, report: bool) -> Verdict:
         facts = await self._reader.of(subject)
         # A paused cluster is being moved: clusterctl makes its objects anew, as they are.
         if facts is None or facts.paused:
             return Allow(AdmissionOutcome.UNCONCERNED)
+        verdict = await self._decided(subject, before, facts)
+        if report:
+            self._reporter.observe(subject, verdict, text(facts.cluster, "metadata", "name"), facts.policy_object)
+        return verdict
+
+    async def _decided(self, subject: Subject, before: Subject | None, facts: RenderFacts) -> Verdict:
         if isinstance(facts.policy, Denied):
             if before is not None and not subject.changes(before):
                 return Allow(AdmissionOutcome.LEFT, (f"left without attestation: {facts.policy}",))
@@ -187,6 +198,13 @@ class _TooMuchError(Exception):
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
         self.status = status
+
+
+def _level_of(question: AdmissionReview, verdict: Verdict | _Unable) -> int:
+    """Choose the level: a topology's controller makes dry runs of each object, again and again."""
+    if question.dry_run:
+        return logging.DEBUG
+    return logging.WARNING if isinstance(verdict, Refuse | _Unable) else logging.INFO
 
 
 def _misdirected(request: web.BaseRequest) -> Reply | None:

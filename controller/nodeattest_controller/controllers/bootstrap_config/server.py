@@ -16,12 +16,14 @@ from nodeattest_controller.controllers.bootstrap_config.admission_review import 
 from nodeattest_controller.controllers.bootstrap_config.cert_rotator import CertRotator
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.supervisor import supervise
-from nodeattest_controller.settings import Settings, SettingsError
+from nodeattest_controller.settings import COMPONENT, Settings, SettingsError
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_serving import settings as serving
 from nodeattest_serving.listener import Listener
 
@@ -44,6 +46,7 @@ class WebhookServer:
         self._files: FileCertificate | None = None
         self._rotator: CertRotator | None = None
         self._rotation: asyncio.Task[None] | None = None
+        self._reporter: RefusalReporter | None = None
 
     @property
     def is_on(self) -> bool:
@@ -66,11 +69,14 @@ class WebhookServer:
         if self._address is None:
             return self
         host, port = self._address
+        events = EventRecorder(self._client, component=COMPONENT, instance=self._settings.identity, now=_now)
+        self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
         service = AdmissionHandler(
             FactReader(self._client, namespace=self._settings.watch_namespace),
             PolicyRenderer(),
             self._metrics,
             clock=time.monotonic,
+            reporter=self._reporter,
         )
         try:
             context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
@@ -90,6 +96,8 @@ class WebhookServer:
             self._rotation.cancel()
         if self._listener is not None:
             await self._listener.stop()
+        if self._reporter is not None:
+            await self._reporter.drain()
 
     def _own(self) -> DynamicCertificate:
         held, settings = DynamicCertificate(), self._settings

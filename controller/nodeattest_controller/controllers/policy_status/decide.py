@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.objects import mapping, number, strings, text
-from nodeattest_controller.model.policy import selects
+from nodeattest_controller.model.objects import items, mapping, moment, number, strings, text
+from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, selects
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
-__all__ = ["READY", "PolicyFinding", "PolicyReason", "evaluate", "status_patch"]
+__all__ = ["READY", "PolicyFinding", "PolicyReason", "evaluate", "refusals_end", "status_patch"]
 
 READY: Final = "Ready"
 MAX_CONFLICTS: Final = 32
@@ -27,6 +27,9 @@ MAX_RIVALS: Final = 8
 """Policies that it names beside each."""
 SHOWN: Final = 4
 """Of both, in a message."""
+REFUSAL_ENDS: Final = timedelta(minutes=40)
+"""After its last refusal an owner counts as no longer refused: controllers of Cluster API try again within 1000 s
+(controller-runtime's longest back-off), and an entry's time is up to five minutes old."""
 
 
 class PolicyReason(StrEnum):
@@ -91,12 +94,27 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
         "conflicts": conflicts,
     }
     known = mapping(policy, "status")
+    refused = items(policy, "status", REFUSED_CONFIGURATIONS)
+    if refused:
+        wanted[REFUSED_CONFIGURATIONS] = [one for one in refused if _repeated(one, now)]
     status: JsonObject = {name: value for name, value in wanted.items() if known.get(name) != value}
     reported = with_condition(policy, finding.condition, now)
     status.update(mapping(reported or {}, "status"))
     if not status:
         return None
     return {"metadata": {"resourceVersion": text(policy, "metadata", "resourceVersion")}, "status": status}
+
+
+def refusals_end(policy: JsonObject, now: datetime) -> float | None:
+    """Return the seconds until the first refused configuration counts as over; None where there is none."""
+    times = [moment(text(one, "time")) or now for one in items(policy, "status", REFUSED_CONFIGURATIONS)]
+    return max(0.0, (min(times) + REFUSAL_ENDS - now).total_seconds()) if times else None
+
+
+def _repeated(refused: JsonObject, now: datetime) -> bool:
+    """Tell whether a refusal may go on: its owner would have tried again by now."""
+    last = moment(text(refused, "time"))
+    return last is not None and now - last < REFUSAL_ENDS
 
 
 def _finding(

@@ -21,6 +21,7 @@ from nodeattest_controller.controllers.policy_status.decide import (
     PolicyFinding,
     PolicyReason,
     evaluate,
+    refusals_end,
     status_patch,
 )
 from nodeattest_controller.controllers.policy_status.validate import first_flaw
@@ -117,6 +118,9 @@ class PolicyStatusReconciler:
             self._queue.add_after(namespace, SETTLE)
         else:
             self._queue.forget(namespace)
+            ends = [end for policy in policies if (end := refusals_end(policy, self._now())) is not None]
+            if ends:
+                self._queue.add_after(namespace, min(ends) + SETTLE)
 
     async def _write(self, policy: JsonObject, finding: PolicyFinding) -> ApiError | None:
         patch = status_patch(policy, finding, self._now())

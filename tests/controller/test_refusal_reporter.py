@@ -1,0 +1,215 @@
+"""Refused bootstrap configurations: who is told, how often, and what takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from admission_kit import config, control_plane, subject
+from csr_world import ScriptedApi
+
+from nodeattest_controller.controllers.bootstrap_config.decide import (
+    AdmissionOutcome,
+    Allow,
+    Change,
+    Refuse,
+    Verdict,
+)
+from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import (
+    BURST,
+    EVENT,
+    EVENT_PERIOD,
+    MAX_REFUSED,
+    REWRITE_SECONDS,
+    RefusalReporter,
+)
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject
+from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_kube.client import Conflict, Forbidden
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Denied, Reason
+
+CORE = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default"
+POLICY = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies/tpm"
+REFUSAL = Refuse(Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it"))
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class World:
+    """A management cluster with a MachineDeployment's MachineSet and a policy."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.api = ScriptedApi()
+        self.api.put(
+            POLICY, {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy", "spec": {}}
+        )
+        deployment: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment", "name": "md-0",
+                                  "uid": "d-0"}  # fmt: skip
+        self.put("machinesets", "MachineSet", "md-0-x", ownerReferences=[deployment])
+        self.reporter = RefusalReporter(
+            self.api,
+            events=EventRecorder(self.api, component="t", instance="t", now=self.now, clock=lambda: self.seconds),
+            now=self.now,
+            clock=lambda: self.seconds,
+        )
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.seconds)
+
+    def put(self, resource: str, kind: str, name: str, **meta: JsonValue) -> None:
+        body: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind}
+        self.api.put(f"{CORE}/{resource}/{name}", {**body, "metadata": {"name": name, "uid": f"u-{name}", **meta}})
+
+    async def observe(self, about: Subject, verdict: Verdict = REFUSAL, cluster: str = "prod") -> None:
+        self.reporter.observe(about, verdict, cluster, self.api.objects[POLICY])
+        for _turn in range(100):
+            await asyncio.sleep(0)
+
+    def entries(self) -> list[JsonObject]:
+        return items(self.api.objects[POLICY], "status", "refusedConfigurations")
+
+    def told(self) -> list[tuple[str, str]]:
+        events = [obj for path, obj in self.api.objects.items() if "/events/" in path]
+        assert {text(one, "reason") for one in events} <= {EVENT}
+        return [(text(one, "involvedObject", "kind"), text(one, "involvedObject", "name")) for one in events]
+
+
+def owned(kind: str = "MachineSet", name: str = "md-0-x", uid: str = "", **changes: str) -> Subject:
+    """A configuration that names who it is for."""
+    whole = config(labels={"cluster.x-k8s.io/deployment-name": "md-0"} if kind == "MachineSet" else {})
+    owner: JsonObject = {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": kind,
+        "name": name,
+        "uid": uid or f"u-{name}",
+    }
+    return subject({**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [{**owner, **changes}]}})
+
+
+async def test_a_machine_set_and_its_deployment_are_told_and_the_policy_names_them() -> None:
+    world = World()
+    await world.observe(owned())
+    assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+    [entry] = world.entries()
+    assert entry == {
+        "cluster": "prod", "kind": "MachineSet", "name": "md-0-x", "deployment": "md-0", "reason": "PolicyInvalid",
+        "message": entry["message"], "time": "2026-01-02T03:04:05Z",
+    }  # fmt: skip
+    assert "KubeadmConfig for MachineSet md-0-x is refused" in str(entry["message"])
+    assert "remove it" in str(entry["message"])
+
+
+@pytest.mark.parametrize(("resource", "kind"), [("machinepools", "MachinePool"), ("machines", "Machine")])
+async def test_a_pool_and_a_machine_are_told(resource: str, kind: str) -> None:
+    world = World()
+    world.put(resource, kind, "one")
+    await world.observe(owned(kind, "one"))
+    assert world.told() == [(kind, "one")]
+    assert [text(one, "kind") for one in world.entries()] == [kind]
+
+
+async def test_a_control_plane_is_told_itself() -> None:
+    world = World()
+    whole = control_plane()
+    whole["metadata"] = {**mapping(whole, "metadata"), "uid": "u-cp"}
+    path = "/apis/controlplane.cluster.x-k8s.io/v1beta2/namespaces/default/kubeadmcontrolplanes/prod-control-plane"
+    world.api.put(path, whole)
+    await world.observe(subject(whole))
+    assert world.told() == [("KubeadmControlPlane", "prod-control-plane")]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        subject(config()),  # its creator is told by the answer
+        subject(control_plane()),  # the same: it has no UID yet
+        owned(name="gone"),
+        owned(uid="another"),
+        owned(kind="ReplicaSet"),
+        owned(apiVersion="apps/v1"),
+        owned(apiVersion="cluster.x-k8s.io/../v1"),
+        owned(name="a/../b"),
+    ],
+)
+async def test_an_owner_that_is_not_there_is_not_written_about(about: Subject) -> None:
+    world = World()
+    await world.observe(about)
+    assert (world.told(), world.entries()) == ([], [])
+    assert world.api.writes() == []
+
+
+async def test_the_same_refusal_again_is_told_rarely_and_its_time_kept_young() -> None:
+    world = World()
+    for _attempt in range(5):
+        await world.observe(owned())
+    assert len(world.told()) == 2
+    assert world.api.writes("nodeattestationpolicies") == ["PATCH"]
+    world.seconds = REWRITE_SECONDS
+    await world.observe(owned())
+    assert [text(one, "time") for one in world.entries()] == ["2026-01-02T03:09:05Z"]
+    world.seconds = EVENT_PERIOD
+    await world.observe(owned())
+    assert len(world.told()) == 4
+
+
+async def test_what_is_accepted_takes_it_back_for_every_machine_set_of_the_deployment() -> None:
+    world = World()
+    world.put("machinepools", "MachinePool", "pool")
+    await world.observe(owned())
+    await world.observe(owned("MachinePool", "pool"))
+    for verdict in (Allow(AdmissionOutcome.LEFT), Allow(AdmissionOutcome.UNCONCERNED)):
+        await world.observe(owned(), verdict)
+    await world.observe(owned(), Change([]), cluster="another")
+    assert len(world.entries()) == 2
+    await world.observe(owned(name="md-0-newer"), Change([]))
+    assert [text(one, "name") for one in world.entries()] == ["pool"]
+    await world.observe(owned("MachinePool", "pool"), Allow(AdmissionOutcome.UNCHANGED))
+    assert world.entries() == []
+
+
+async def test_what_is_accepted_costs_nothing_where_nothing_was_refused() -> None:
+    world = World()
+    await world.observe(owned(), Change([]))
+    assert world.api.requests == 0
+
+
+async def test_a_status_names_the_last_owners_and_a_flood_is_left_out() -> None:
+    world = World()
+    for number in range(BURST + 20):
+        world.put("machinepools", "MachinePool", f"p-{number}")
+        await world.observe(owned("MachinePool", f"p-{number}"))
+    assert len(world.entries()) == MAX_REFUSED
+    assert text(world.entries()[-1], "name") == f"p-{BURST - 1}"
+    assert world.api.count("GET", "machinepools") == BURST
+
+
+async def test_another_writer_of_the_status_is_not_written_over() -> None:
+    world = World()
+    stale = world.api.objects[POLICY]
+    world.api.put(POLICY, {**stale, "status": {"clusters": 3}})
+    world.reporter.observe(owned(), REFUSAL, "prod", stale)
+    await world.reporter.drain()
+    assert world.api.objects[POLICY]["status"] == {"clusters": 3, "refusedConfigurations": world.entries()}
+    assert len(world.entries()) == 1
+
+
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", "no"), Conflict(409, "Conflict", "c")])
+async def test_a_report_that_cannot_be_written_is_logged_once_with_its_remedy(
+    error: Forbidden | Conflict, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.api.fail("PATCH", "nodeattestationpolicies", error, times=9)
+    for _attempt in range(2):
+        await world.observe(owned())
+    assert caplog.text.count("cannot report a refused configuration") == 1
+
+
+async def test_a_policy_that_cannot_be_used_leaves_the_event() -> None:
+    world = World()
+    world.reporter.observe(owned(), REFUSAL, "prod", None)
+    await world.reporter.drain()
+    assert len(world.told()) == 2
+    assert world.entries() == []
