@@ -420,7 +420,7 @@ def _encoded(body: JsonObject | list[JsonObject], where: str) -> bytes:
 def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> JsonObject:
     """Parse a granted request's answer."""
     try:
-        return parse_json(body, limits.values)
+        return parse_json(body, limits.values, duplicates=True)
     except TooManyValues as error:
         raise TooLarge(answer.status, f"{where}: {error}") from None
     except ValueError as error:
@@ -431,7 +431,7 @@ def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) ->
 async def _refusal(answer: ApiResponse, where: str) -> ApiError:
     """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
     try:
-        status = parse_json(await answer.body(REFUSAL.bytes), REFUSAL.values)
+        status = parse_json(await answer.body(REFUSAL.bytes), REFUSAL.values, duplicates=True)
     except (ValueError, TooLarge):
         status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}
     fallback = answer.phrase or f"HTTP {answer.status}"

@@ -27,14 +27,15 @@ class TooManyValues(ValueError):
     """A document that may hold more values than its reader wants to have in memory."""
 
 
-def parse_json(body: bytes, max_values: int | None = None) -> JsonObject:
+def parse_json(body: bytes, max_values: int | None = None, *, duplicates: bool = False) -> JsonObject:
     """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it.
 
     ``max_values`` bounds time and memory: it is held against the brackets and commas, so commas in texts count too.
+    ``duplicates`` lets the last of duplicate keys win, as Go does: for an API server's own answers only.
     """
     if max_values is not None and has_more_values(body, max_values):
         raise TooManyValues(f"a JSON document of more than {max_values} values")
-    return strict_json.parse_object(body, max_size=None, floats=True, duplicates=True)
+    return strict_json.parse_object(body, max_size=None, floats=True, duplicates=duplicates)
 
 
 def has_more_values(body: bytes, most: int) -> bool:

@@ -51,7 +51,7 @@ def split_events(assembler: LineBuffer, chunk: bytes, path: str) -> list[bytes]:
 def parse_event(line: bytes, path: str, skipped: Callable[[], None] | None) -> WatchEvent | None:
     """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
     try:
-        event = parse_json(line, OBJECT.values)
+        event = parse_json(line, OBJECT.values, duplicates=True)
         kind, subject = dig_text(event, "type"), dig(event, "object")
         if kind != "ERROR" and isinstance(subject, dict):
             return WatchEvent(WatchType(kind), subject)

@@ -59,6 +59,7 @@ def encoded(**request: JsonValue) -> bytes:
         (b"[" + b"0," * 300_000 + b"0]", "at most 200000 values"),
         (b'{"a":' * 100_000, "at most 200000 values|a JSON object"),
         (b"\xff\xfe", "a JSON object"),
+        (encoded().replace(b'"operation"', b'"operation": "DELETE", "operation"', 1), "a JSON object: each key once"),
     ],
 )
 def test_what_is_no_question_is_refused_in_words(body: bytes, expected: str) -> None:

@@ -138,6 +138,7 @@ async def test_an_audience_is_answered_for_when_it_is_asked_for_and_the_tokens_o
         (post(review(audiences="x")), 400),
         (post(review(audiences=[1])), 400),
         (post(review(audiences=["x"] * 65)), 400),
+        (post(review().replace(b'"token"', b'"token": "another", "token"', 1)), 400),
         (post(b" " * (tokenreview.MAX_BODY + 1)), 413),
         (post(review(), path="/"), 404),
         (post(b"", method="GET"), 405),

@@ -109,6 +109,7 @@ def spoilt() -> list[bytes]:
         json.dumps({"keys": [{**first, "key": "\u00fc"}]}).encode(),
         json.dumps({"keys": [1]}).encode(),
         json.dumps({"keys": [first], "other": 1}).encode(),
+        json.dumps({"keys": [first]}).replace('"keys"', '"keys": [], "keys"', 1).encode(),
     ]
 
 

@@ -141,6 +141,8 @@ REFUSED_JWKS: dict[str, bytes] = {
     "a point off its curve": jwks({**GOOD_EC, "x": GOOD_EC["y"], "y": GOOD_EC["x"]}),
     "an even exponent": jwks({**GOOD_RSA, "e": "Ag"}),
     "a modulus of 64 KiB": jwks({**GOOD_RSA, "n": "f" * 87380}),
+    "a member twice": jwks(GOOD_RSA).replace(b'"kid"', b'"kid": "another", "kid"', 1),
+    "two sets of keys": jwks(GOOD_RSA).replace(b'"keys"', b'"keys": [], "keys"', 1),
     "a set beyond the limit": jwks({**GOOD_RSA, "note": "x" * (1 << 20)}),
 }
 
@@ -320,6 +322,7 @@ def test_html_characters_are_escaped_as_go_escapes_them() -> None:
         b'{"issuer":"https://a.example?x","jwks_uri":"https://a.example/jwks"}',
         b'{"issuer":"https://a.example","jwks_uri":"https://a.example","id_token_signing_alg_values_supported":"RS256"}',
         b'{"issuer":"' + b"a" * 70_000 + b'"}',
+        b'{"issuer":"https://a.example","jwks_uri":"https://b.example","jwks_uri":"https://a.example"}',
     ],
 )
 def test_a_configuration_that_says_too_little_is_not_believed(body: bytes) -> None:

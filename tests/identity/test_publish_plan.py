@@ -346,6 +346,12 @@ def test_a_state_that_is_spoilt_in_one_thing_is_refused(member: str, value: obje
         states.parse(json.dumps(members).encode())
 
 
+def test_a_state_with_a_member_twice_is_refused() -> None:
+    body = states.encode(state(settled(wanted("a"))))
+    with pytest.raises(states.IssuerStateError, match="duplicate"):
+        states.parse(body.replace(b'"owner"', b'"owner": "another", "owner"', 1))
+
+
 def test_no_private_member_comes_through_a_state() -> None:
     members = json.loads(states.encode(state(settled(wanted("a")))))
     members["jwks"]["keys"][0]["d"] = "AA"

@@ -12,6 +12,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.proxies import environment_proxy
+from nodeattest_kube.watch_events import parse_event
 
 
 def test_paths_are_those_of_the_api() -> None:
@@ -78,6 +79,15 @@ def test_a_line_over_the_limit_is_refused_before_it_ends() -> None:
 def test_any_bytes_are_an_object_or_a_value_error(body: bytes) -> None:
     with suppress(ValueError):
         assert isinstance(parse_json(body), dict)
+
+
+def test_the_last_of_duplicate_keys_counts_in_what_an_api_server_says_and_nowhere_else() -> None:
+    line = b'{"type":"ADDED","object":{"kind":"A","kind":"Node","metadata":{"name":"n"}}}'
+    event = parse_event(line, "/api/v1/nodes", None)
+    assert event is not None
+    assert event.object["kind"] == "Node"
+    with pytest.raises(ValueError, match="duplicate"):
+        parse_json(line)
 
 
 SERVER = "https://api.example.test:6443"

@@ -17,6 +17,7 @@ from typing import Final
 
 from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, parse_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["MAX_BODY", "AdmissionReview", "Operation", "allowed", "parse", "refused"]
@@ -132,8 +133,8 @@ def _document(body: bytes) -> JsonObject:
         document = parse_json(body, max_values=_MAX_VALUES)
     except TooManyValues:
         raise _malformed(f"at most {_MAX_VALUES} values", "more") from None
-    except ValueError:
-        raise _malformed("a JSON object", "something else") from None
+    except ParseError as error:
+        raise _malformed(f"a JSON object: {error.expected}", error.found) from None
     if document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
         raise _malformed(f"{KIND} of {API_VERSION}", "another kind or version")
     return document
