@@ -159,6 +159,30 @@ def test_an_expired_ca_signs_nothing() -> None:
     assert refused.value.reason is Reason.AUTHORITY_UNAVAILABLE
 
 
+@pytest.mark.parametrize("behind", [timedelta(days=1, minutes=6), timedelta(days=30), timedelta(days=365)])
+def test_by_a_clock_before_its_validity_the_authority_is_waited_for(
+    authority: CertificateAuthority, behind: timedelta
+) -> None:
+    key = spki(ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(Unavailable, match=r"expected a CA that is valid now, .*, got one that is") as refused:
+        sign_certificate(authority, node_name=NODE, spki=key, lifetime=86400 * 14, now=NOW - behind)
+    assert refused.value.reason is Reason.AUTHORITY_UNAVAILABLE
+    assert "clock" in refused.value.remedy
+
+
+def test_a_clock_that_is_a_little_behind_a_new_authority_signs_within_its_validity(
+    authority: CertificateAuthority,
+) -> None:
+    key = spki(ec.generate_private_key(ec.SECP256R1()))
+    born = authority.certificate.not_valid_before_utc
+    issued = sign_certificate(
+        authority, node_name=NODE, spki=key, lifetime=3600, now=born - timedelta(minutes=4, seconds=30)
+    )
+    assert issued.not_before == born
+    with pytest.raises(Unavailable, match="expected a lifetime that ends after"):
+        sign_certificate(authority, node_name=NODE, spki=key, lifetime=60, now=born - timedelta(minutes=4))
+
+
 def test_serials_are_random_and_told_as_hex(authority: CertificateAuthority) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     issued = [sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW) for _ in range(2)]

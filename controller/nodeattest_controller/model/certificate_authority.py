@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.binding import cluster_pin
@@ -130,6 +130,7 @@ def sign_certificate(
 
     ``names`` are those of a serving certificate, which needs at least one, and of no other.
     ``created`` is the request's time by the API server's clock: valid from then on also where our clock is ahead.
+    Raises Unavailable (AuthorityUnavailable) outside the CA's validity.
     """
     if bool(names) is not (purpose is Purpose.SERVING):
         raise ValueError("a serving certificate has names, a client certificate has none")
@@ -141,8 +142,12 @@ def sign_certificate(
     begin = min(now, created) if created is not None else now
     not_before = max(begin - BACKDATE, ca.not_valid_before_utc)
     not_after = min(now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
-    if not_after <= now:
-        raise _unavailable("the cluster's CA has expired", "renew the cluster's CA")
+    _check_validity(ca, now)
+    if not_after <= not_before:
+        raise _unavailable(
+            f"expected a lifetime that ends after {rfc3339(not_before)}, got one that ends {rfc3339(not_after)}",
+            "set the clock of the controller's machine",
+        )
     number = serial()
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if purpose is Purpose.CLIENT else ExtendedKeyUsageOID.SERVER_AUTH
     builder = (
@@ -199,6 +204,21 @@ def _key_usage(is_rsa: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _check_validity(ca: x509.Certificate, now: datetime) -> None:
+    """Refuse an expired CA, and one whose validity begins later than a clock that is a little behind explains."""
+    if ca.not_valid_after_utc <= now:
+        raise _unavailable(
+            f"expected a CA that is valid now, got one that expired {rfc3339(ca.not_valid_after_utc)}",
+            "renew the cluster's CA",
+        )
+    if now < ca.not_valid_before_utc - BACKDATE:
+        raise _unavailable(
+            f"expected a CA that is valid now, {rfc3339(now)}, got one that is valid from "
+            f"{rfc3339(ca.not_valid_before_utc)}",
+            "set the clock of the controller's machine, or correct the cluster's CA",
+        )
 
 
 def _authority_key_identifier(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
