@@ -21,6 +21,7 @@ from nodeattest_discovery import kubeconfigs
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = [
     "KUBECONFIG_KEY",
@@ -203,7 +204,7 @@ def _check_ca(certificate: x509.Certificate) -> None:
         certificate.public_key()
     except x509.ExtensionNotFound:
         raise _malformed("CA certificates", "one without basic constraints") from None
-    except Exception as error:  # noqa: BLE001 - cryptography raises what it likes on odd extensions and keys
+    except X509_ERRORS as error:
         raise _malformed("CA certificates", f"one that cannot be read ({type(error).__name__})") from None
     if not constraints.ca:
         raise _malformed("CA certificates", "one that is no CA")

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Final, SupportsInt, cast
 
 from pyasn1.codec.der import decoder, encoder
+from pyasn1.error import PyAsn1Error
 from pyasn1.type import univ
 
 __all__ = ["NotDer", "Oid", "Tag", "bit_string", "elements", "integer", "octets", "oid", "tag_of"]
@@ -30,6 +31,16 @@ _TAG_NUMBER: Final = 0x1F
 """Bits of the identifier octet (X.690 §8.1.2); all of them set: the number follows in more octets."""
 _MAX_OID: Final = 66
 """Bytes, tag and length included; those in use have about ten. pyasn1's time grows with the square of the arcs."""
+_PYASN1_ERRORS: Final = (
+    PyAsn1Error,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+)
+"""What pyasn1 raises on bytes that it cannot read: its own, and what its Python code meets, recursion included."""
 _END_OF_CONTENTS: Final = (0x00, 0x20)
 """Reserved for BER's indefinite form (X.690 §8.1.5)."""
 
@@ -141,7 +152,7 @@ def _decode(data: bytes, spec: object) -> object:
     try:
         value, rest = cast("tuple[object, bytes]", decoder.decode(data, asn1Spec=spec))
         again = cast("bytes", encoder.encode(value))
-    except Exception:  # noqa: BLE001 - pyasn1 promises no closed set; this is its border
+    except _PYASN1_ERRORS:
         raise NotDer("bytes that are not DER of this type") from None
     if rest or again != data:
         raise NotDer("trailing bytes or another encoding")

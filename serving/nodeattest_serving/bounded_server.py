@@ -161,7 +161,7 @@ class BoundedServer:
                 ssl_handshake_timeout=_HANDSHAKE,
                 ssl_shutdown_timeout=_HANDSHAKE,
             )
-        except BaseException as error:
+        except BaseException as error:  # the end of the task: whatever ended it, the connection does, too
             transport.abort()
             self._arriving.leave(client, transport)
             if isinstance(error, OSError):  # ssl.SSLError, a reset and a time limit are OSErrors

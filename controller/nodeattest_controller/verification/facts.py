@@ -151,7 +151,7 @@ def fact(gather: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concaten
         if gather.__name__ not in self.gathered:
             try:
                 self.gathered[gather.__name__] = (await gather(self, *args, **kwargs), None)
-            except Exception as error:
+            except Exception as error:  # kept for the checks that ask next, and raised
                 self.gathered[gather.__name__] = (None, error)
                 raise
         value, error = self.gathered[gather.__name__]

@@ -258,7 +258,7 @@ class HttpsClient:
         """Translate foreign exceptions, and close the connection: the one place where those of the network end."""
         try:
             yield
-        except BaseException as error:
+        except BaseException as error:  # whatever ended the exchange, its connection is not used again
             self.close()
             found = _translated(error)
             if found is None:

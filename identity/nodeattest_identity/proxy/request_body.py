@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Final
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 __all__ = ["RequestBody"]
+
+_NO_BODY: Final = (web.RequestPayloadError, HttpProcessingError, OSError)
+"""What aiohttp gives a reader of a body that is broken or breaks off (aiohttp http_parser.py, web_protocol.py)."""
 
 
 class RequestBody:
@@ -55,7 +60,7 @@ class RequestBody:
                     chunk = await content.readany()
             except TimeoutError:
                 raise self._end(Refusal.REQUEST_TOO_SLOW, "expected more of the body, got nothing") from None
-            except Exception:  # noqa: BLE001 - aiohttp raises its own and its parser's; all mean that this is no body
+            except _NO_BODY:
                 raise self._end(Refusal.REQUEST_MALFORMED, "expected a whole body, got a part") from None
             if not chunk:
                 break

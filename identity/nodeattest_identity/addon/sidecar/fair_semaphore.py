@@ -68,7 +68,7 @@ class FairSemaphore:
         try:
             async with asyncio.timeout(self._timeout):
                 await waiter
-        except BaseException as error:
+        except BaseException as error:  # a cancelled waiter leaves the queue, too
             if waiter in queue:
                 queue.remove(waiter)
                 if not queue:

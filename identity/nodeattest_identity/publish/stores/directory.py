@@ -170,7 +170,7 @@ def _replace(folder: int, name: str, body: bytes) -> None:
             os.fchmod(file.fileno(), _FILE_MODE)
             os.fsync(file.fileno())
         os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
+    except BaseException:  # a signal, too: no file stays beside
         with suppress(FileNotFoundError):
             os.unlink(beside, dir_fd=folder)
         raise
