@@ -213,9 +213,10 @@ class _Sandbox(ControlPlane):
 class _Real(ControlPlane):
     """etcd and kube-apiserver."""
 
-    def __init__(self, directory: Path, name: str, assets: Path, flags: Sequence[str]) -> None:
+    def __init__(self, directory: Path, name: str, assets: Path, *, flags: Sequence[str], issuer: str) -> None:
         super().__init__(directory, name)
         self._flags = flags
+        self._issuer = issuer
         kubectl = assets / "kubectl"
         self.kubectl = kubectl if kubectl.exists() else None
         self._assets = assets
@@ -240,7 +241,7 @@ class _Real(ControlPlane):
         policy = self.directory / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY, encoding="ascii")
         flags = [
-            *apiserver_flags(self.pki, port, etcd_port),
+            *apiserver_flags(self.pki, port, etcd_port, self._issuer),
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
             *self._flags,
@@ -274,10 +275,16 @@ def start_sandbox(
     return plane
 
 
-def start_real(directory: Path, assets: Path, *, name: str, flags: Sequence[str] = ()) -> ControlPlane:
-    """Start etcd and kube-apiserver from ``assets``; ``flags`` are further ones of kube-apiserver."""
+def start_real(
+    directory: Path, assets: Path, *, name: str, flags: Sequence[str] = (), issuer: str = ""
+) -> ControlPlane:
+    """Start etcd and kube-apiserver from ``assets``.
+
+    ``flags`` are further ones of kube-apiserver. ``issuer`` of service-account tokens is no such flag: of two, versions
+    take the first or the last.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    plane = _Real(directory.resolve(), name, assets, flags)
+    plane = _Real(directory.resolve(), name, assets, flags=flags, issuer=issuer)
     plane.start()
     return plane
 

@@ -37,8 +37,8 @@ def etcd_flags(data: Path, port: int, peer_port: int) -> list[str]:
     ]
 
 
-def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int) -> list[str]:
-    """Return the flags of kube-apiserver, known to 1.20 and later."""
+def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int, issuer: str = "") -> list[str]:
+    """Return the flags of kube-apiserver, known to 1.20 and later; without an issuer it is the server's address."""
     return [
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
         f"--bind-address={LOOPBACK}",
@@ -52,7 +52,7 @@ def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int) -> list[str]:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--enable-bootstrap-token-auth=true",
-        f"--service-account-issuer=https://{LOOPBACK}:{port}",
+        f"--service-account-issuer={issuer or f'https://{LOOPBACK}:{port}'}",
         f"--service-account-key-file={pki.account_public_key}",
         f"--service-account-signing-key-file={pki.account_key}",
         f"--service-cluster-ip-range={_SERVICE_NETWORK}",

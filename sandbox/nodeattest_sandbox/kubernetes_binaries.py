@@ -7,10 +7,12 @@ Source: kube-controller-manager and kubeadm, ``--help``.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -18,12 +20,13 @@ from typing import Final
 from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
 
-__all__ = ["controller_manager", "kubeadm"]
+__all__ = ["controller_manager", "kubeadm", "minor_version", "version"]
 
 _LIMIT: Final = 60.0
 """Seconds for one run of kubeadm."""
 _FIRST_WITHOUT_PLAIN_PORT: Final = 24
 """Kubernetes 1.24 removed ``--port``, the port without TLS (CHANGELOG-1.24)."""
+_VERSION_WORDS: Final = MappingProxyType({"kubeadm": ("version", "-o", "short"), "kubectl": ("version", "--client")})
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -46,7 +49,7 @@ def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[
         "cluster-signing-key-file": plane.ca_key,
         "cert-dir": directory / "certificates",
     }
-    if _minor(binary) < _FIRST_WITHOUT_PLAIN_PORT:
+    if minor_version(binary) < _FIRST_WITHOUT_PLAIN_PORT:
         flags["port"] = 0  # else the second one on a machine finds 10252 taken
     pid_file = directory / "kube-controller-manager.pid"
     wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
@@ -71,10 +74,20 @@ def kubeadm(
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=limit, check=False)
 
 
-def _minor(binary: Path) -> int:
-    """Read the minor version: ``Kubernetes v1.20.2``."""
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=_LIMIT, check=True).stdout
-    return int(said.split(".")[1])
+@cache
+def version(binary: Path) -> str:
+    """Return the version that a Kubernetes program states, such as ``v1.36.2``; each program is asked once."""
+    words = _VERSION_WORDS.get(binary.name, ("--version",))
+    stated = subprocess.run([binary, *words], capture_output=True, text=True, timeout=_LIMIT, check=True).stdout
+    found = re.search(r"\bv1\.\d+\.\d+", stated)
+    if found is None:
+        raise StartFailed(f"{binary} states no version of Kubernetes: {stated[:200]!r}")
+    return found[0]
+
+
+def minor_version(binary: Path) -> int:
+    """Return the minor version that a Kubernetes program states."""
+    return int(version(binary).split(".")[1])
 
 
 def _binary(assets: Path, name: str) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster_info_tool import SECRETS, ClusterInfoTool
+from kubernetes_assets import cluster_configuration
 
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate
@@ -138,10 +139,7 @@ def test_cluster_info_is_kubeadms_but_for_what_older_ones_write_besides(
 ) -> None:
     tool = ClusterInfoTool(pair.plane, capsys)
     config = tmp_path / "init.yaml"
-    # A version is named so that kubeadm does not look for one on the internet.
-    config.write_text(
-        "apiVersion: kubeadm.k8s.io/v1beta2\nkind: ClusterConfiguration\nkubernetesVersion: v1.20.2\n", encoding="ascii"
-    )
+    config.write_text(cluster_configuration(pair.assets), encoding="ascii")
     access = ["--kubeconfig", str(pair.plane.admin_kubeconfig), "--config", str(config)]
     done = kubeadm(pair.assets, "init", "phase", "bootstrap-token", *access)
     assert done.returncode == 0, done.stderr

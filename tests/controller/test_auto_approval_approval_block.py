@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from kubernetes_assets import serves
 
 from nodeattest_controller.controllers.auto_approval.approval_block import (
     CHECK_NAME,
@@ -50,11 +51,7 @@ BOOTSTRAPPERS = ("system:bootstrappers", "system:bootstrappers:kubeadm:default-n
 
 
 def has_admission_policies(plane: ControlPlane) -> bool:
-    try:
-        served = plane.client().get(ADMISSION)
-    except ApiRefusal:
-        return False
-    return "validatingadmissionpolicies" in str(served)
+    return serves(plane.client(), "admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ from pathlib import Path
 import pytest
 from discovery_cases import TOKEN
 from discovery_files import ANY_SERVER, CA, EVIL, Cluster, Config, published
+from kubernetes_assets import join_configuration
 from lying_servers import LyingServer, Reply, config_map, status
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_providers.errors import Reason
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 
@@ -108,14 +109,10 @@ def test_our_verdict(cluster: Cluster, name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", CASES)
 def test_kubeadms_verdict(cluster: Cluster, name: str, assets: Path, tmp_path: Path) -> None:
-    discovery = {"file": {"kubeConfigPath": prepared(cluster, CASES[name])}, "timeout": "3s"}
-    document = {
-        "apiVersion": "kubeadm.k8s.io/v1beta2",
-        "kind": "JoinConfiguration",
-        "discovery": discovery | {"tlsBootstrapToken": TOKEN.reveal()},
-    }
-    (tmp_path / "join.json").write_text(json.dumps(document))
-    words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.json"), "--ignore-preflight-errors=all"]
+    file: JsonMap = {"kubeConfigPath": prepared(cluster, CASES[name])}
+    discovery: JsonMap = {"file": file, "tlsBootstrapToken": TOKEN.reveal()}
+    (tmp_path / "join.yaml").write_text(join_configuration(assets, discovery, seconds=3))
+    words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.yaml"), "--ignore-preflight-errors=all"]
     done = kubeadm(assets, *words)
     asked = [seen for seen in cluster.server.seen if "/kubeadm-config" in seen.path]
     assert bool(asked) == CASES[name].kubeadm_joins, done.stderr

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from discovery_cases import CASES, TOKEN, World, standing
+from kubernetes_assets import join_configuration
 from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
 
 from nodeattest_discovery import clusterinfo, jws
@@ -16,6 +16,7 @@ from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 
@@ -52,17 +53,15 @@ def test_each_server_meets_its_verdict_and_sees_no_credential(name: str, world: 
 @pytest.mark.parametrize("name", CASES)
 def test_kubeadm_gives_the_verdict_that_the_table_says(name: str, world: World, assets: Path, tmp_path: Path) -> None:
     with standing(CASES[name], world) as (server, other):
-        discovery = {
+        discovery: JsonMap = {
             "bootstrapToken": {
                 "token": TOKEN.reveal(),
                 "apiServerEndpoint": server.endpoint,
                 "caCertHashes": [str(world.real.pin)],
             },
-            "timeout": "3s",
         }
-        document = {"apiVersion": "kubeadm.k8s.io/v1beta2", "kind": "JoinConfiguration", "discovery": discovery}
-        (tmp_path / "join.json").write_text(json.dumps(document))
-        words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.json"), "--ignore-preflight-errors=all"]
+        (tmp_path / "join.yaml").write_text(join_configuration(assets, discovery, seconds=3))
+        words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.yaml"), "--ignore-preflight-errors=all"]
         done = kubeadm(assets, *words)
         asked = [seen for seen in (*server.seen, *other.seen) if "/kubeadm-config" in seen.path]
         assert bool(asked) == CASES[name].kubeadm_joins, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from apiserver_kit import eventually
 
 from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
 from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer, request_verb
@@ -12,11 +13,14 @@ from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, value_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
 
 RBAC = "rbac.authorization.k8s.io"
+DEVELOPER = ("devs", "system:authenticated")
+"""Groups as they reach the gateway: kube-apiserver adds the second to whoever it knows."""
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 def target(name: str, namespace: str) -> ServiceTarget:
@@ -42,6 +46,17 @@ def allow(plane: ControlPlane, namespace: str, name: str) -> None:
             "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": "devs"}],
         },
     )
+    asked: JsonMap = {
+        "verb": "get", "group": GROUP, "resource": "services", "subresource": "proxy", "namespace": namespace,
+        "name": name,
+    }  # fmt: skip
+    review: JsonMap = {"spec": {"resourceAttributes": asked, "user": "tests", "groups": [*DEVELOPER]}}
+
+    def allowed() -> None:
+        """Ask RBAC: a real API server learns of bindings by a watch."""
+        assert value_at(admin.create(REVIEWS, review), "status", "allowed") is True
+
+    eventually(allowed)
 
 
 async def refused(reviews: SubjectAccessAuthorizer, who: UserInfo, wanted: ServiceTarget, method: str) -> int | None:
@@ -54,7 +69,7 @@ async def refused(reviews: SubjectAccessAuthorizer, who: UserInfo, wanted: Servi
 
 async def test_a_right_is_one_of_verb_service_and_namespace(control_plane: ControlPlane) -> None:
     allow(control_plane, "gateway-review", "dashboard:80")
-    dev = UserInfo(user="jane", uid="7", groups=("devs",), extra=(("scopes", ("a",)),))
+    dev = UserInfo(user="jane", uid="7", groups=DEVELOPER, extra=(("scopes", ("a",)),))
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
         wanted = target("dashboard:80", "gateway-review")
@@ -70,7 +85,7 @@ async def test_a_right_is_one_of_verb_service_and_namespace(control_plane: Contr
 
 async def test_many_at_once_ask_once_and_a_yes_is_good_for_ten_seconds(control_plane: ControlPlane) -> None:
     allow(control_plane, "gateway-review-cache", "dashboard")
-    dev, now = UserInfo(user="jane", groups=("devs",)), 0.0
+    dev, now = UserInfo(user="jane", groups=DEVELOPER), 0.0
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: now)
         wanted = target("dashboard", "gateway-review-cache")

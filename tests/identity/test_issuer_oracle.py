@@ -127,8 +127,8 @@ def served(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     directory = tmp_path_factory.mktemp("issuer-oracle")
     files = write_files(directory / "keys", Path("/of/the/control/plane"))[1:]
     flags = [f"--service-account-key-file={file}" for file in files]
-    flags += [f"--service-account-issuer={ISSUER}", f"--service-account-jwks-uri={JWKS_URI}"]
-    with start_real(directory / "plane", assets, name="issuer-oracle", flags=flags) as plane:
+    flags += [f"--service-account-jwks-uri={JWKS_URI}"]
+    with start_real(directory / "plane", assets, name="issuer-oracle", flags=flags, issuer=ISSUER) as plane:
         yield Served(plane, [plane.pki.account_public_key, *files])
 
 
@@ -182,8 +182,7 @@ def test_a_key_in_two_files_is_written_once_and_read_though_kube_apiserver_write
 @pytest.mark.conformance
 def test_an_issuer_that_kube_apiserver_publishes_nothing_for_is_refused_here(assets: Path, tmp_path: Path) -> None:
     odd = "https://issuer.example?x"
-    flags = [f"--service-account-issuer={odd}"]
-    with start_real(tmp_path / "plane", assets, name="odd-issuer", flags=flags) as plane:
+    with start_real(tmp_path / "plane", assets, name="odd-issuer", issuer=odd) as plane:
         with pytest.raises(ApiRefusal, match="404"):
             plane.client().send("GET", CONFIGURATION_PATH)
         log = (plane.directory / "kube-apiserver.log").read_text(encoding="utf-8", errors="replace")

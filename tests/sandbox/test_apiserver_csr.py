@@ -149,7 +149,7 @@ def test_approval_and_status_may_change_annotations_too(
 @pytest.mark.parametrize(
     ("conditions", "field"),
     [
-        ([condition("Approved"), condition("Denied")], "status.conditions[1].type"),
+        ([condition("Approved"), condition("Denied")], "status.conditions"),
         ([condition("Approved"), condition("Approved")], "status.conditions[1].type"),
         ([condition("Approved", "False")], "status.conditions[0].status"),
         ([condition("Custom", "Maybe")], "status.conditions[0].status"),
@@ -159,7 +159,9 @@ def test_approval_and_status_may_change_annotations_too(
 def test_impossible_conditions_are_invalid(admin: Client, unique: str, conditions: list[JsonValue], field: str) -> None:
     value = admin.create(CSRS, csr_object(unique))
     value["status"] = {"conditions": conditions}
-    assert refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", value)).fields == [field]
+    fields = refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", value)).fields
+    # Of two that exclude each other old servers name the second, and newer ones the list.
+    assert fields in ([field], [f"{field}[1].type"])
 
 
 def test_a_decision_is_irrevocable(admin: Client, unique: str) -> None:

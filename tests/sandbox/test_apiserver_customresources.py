@@ -110,7 +110,8 @@ def test_unknown_fields_go_and_defaults_come(admin: Client, unique: str) -> None
 )
 def test_schema_refuses_at_the_field(admin: Client, unique: str, spec: JsonMap, field: str) -> None:
     refused = refusal(lambda: admin.create(BOXES, box(unique, **spec)))
-    assert (refused.code, refused.fields) == (422, [field])
+    # Servers with CEL add, without a field, that rules were not evaluated on an object of a wrong type.
+    assert (refused.code, [one for one in refused.fields if one != "<nil>"]) == (422, [field])
 
 
 def test_required_fields_are_required(admin: Client, unique: str) -> None:

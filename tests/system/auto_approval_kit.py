@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from kubernetes_assets import cluster_configuration
 from world import CLUSTER, CSRS, NAMESPACE, World
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
@@ -26,7 +27,6 @@ __all__ = [
     "BINDINGS",
     "BOOTSTRAP",
     "CLUSTERS",
-    "CONFIGURATION",
     "REVIEWED",
     "ROTATION",
     "asks_in_tree",
@@ -35,6 +35,7 @@ __all__ = [
     "forget_bindings",
     "forget_block",
     "grant",
+    "kubeadm_init",
     "make_bindings",
     "make_cluster_info",
     "nudge",
@@ -47,24 +48,28 @@ BOOTSTRAP: Final = "kubeadm:node-autoapprove-bootstrap"
 ROTATION: Final = "kubeadm:node-autoapprove-certificate-rotation"
 REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"
 ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests"
-CONFIGURATION: Final = "apiVersion: kubeadm.k8s.io/v1beta2\nkind: ClusterConfiguration\nkubernetesVersion: v1.20.2\n"
-"""A version is named so that kubeadm does not look for one on the internet."""
 
 
 def make_bindings(world: World, *, real: bool) -> None:
     """Let kubeadm make its bindings, or make them as it does."""
     if real:
-        config = world.directory / "kubeadm.yaml"
-        config.write_text(CONFIGURATION, encoding="ascii")
-        access = ["--kubeconfig", str(world.workload.admin_kubeconfig), "--config", str(config)]
-        done = kubeadm(Path(os.environ["KUBEBUILDER_ASSETS"]), "init", "phase", "bootstrap-token", *access)
-        assert done.returncode == 0, done.stderr
+        kubeadm_init(world, "bootstrap-token")
         return
     with suppress(ApiRefusal):
         grant(world, BOOTSTRAP, f"{ROLE}:nodeclient", "system:bootstrappers:kubeadm:default-node-token")
     with suppress(ApiRefusal):
         grant(world, ROTATION, f"{ROLE}:selfnodeclient", "system:nodes")
     make_cluster_info(world)
+
+
+def kubeadm_init(world: World, *phase: str) -> None:
+    """Run a phase of ``kubeadm init`` on the workload cluster."""
+    assets = Path(os.environ["KUBEBUILDER_ASSETS"])
+    config = world.directory / "kubeadm.yaml"
+    config.write_text(cluster_configuration(assets), encoding="ascii")
+    access = ["--kubeconfig", str(world.workload.admin_kubeconfig), "--config", str(config)]
+    done = kubeadm(assets, "init", "phase", *phase, *access)
+    assert done.returncode == 0, done.stderr
 
 
 def make_cluster_info(world: World) -> None:
