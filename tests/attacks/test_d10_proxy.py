@@ -117,6 +117,11 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
         f"X-Forwarded-Access-Token: {SECRET}",
         f"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{SECRET}, v4.channel.k8s.io",
     ),
+    "D10-30": ("X--Authenticated-User: mallory", "X_-_Authenticated__User: mallory", "X-Authenticated-User-: mallory"),
+    "D10-31": (
+        "SM_USER: mallory", "iv-user: mallory", "kubeflow-userid: mallory", "X-Uid: mallory", "X-Login: mallory",
+        "X-Groups: mallory", "AUTH_USER: mallory", "X-Caller-Identity: mallory", "Eppn: mallory",
+    ),
 }  # fmt: skip
 
 

@@ -25,6 +25,24 @@ ALIASES = [
     b"X-User", b"X-User-Id", b"HTTP-Remote-User", b"HTTP_X_REMOTE_USER", b"X-Access-Token", b"X-Auth-Token", b"X_Auth",
     b"X-Auth-Subject", b"X-JWT-Assertion", b"OIDC_CLAIM_sub", b"Tailscale-User-Login", b"Teleport-Jwt-Assertion",
     b"X-Envoy-Original-Path", b"X-Amzn-Mtls-Clientcert-Subject", b"X-MS-Token-AAD-Id-Token",
+    b"X--Authenticated-User", b"X-Authenticated--User", b"X_-_Authenticated..User-", b"-X-Authenticated-User",
+    b"SM_USER", b"SM_USERDN", b"SM_UNIVERSALID", b"SMUSER", b"iv-user", b"iv_groups", b"iv-creds", b"X-Uid", b"X_UID",
+    b"Uid", b"X-Groups", b"X-Group", b"Groups", b"X-Role", b"X-Roles", b"X-Mail", b"X-Email", b"X-E-Mail", b"X-Login",
+    b"X-Log-In", b"X-Username", b"UserName", b"X-Kubeflow-Userid", b"kubeflow-userid", b"X-WebAuth-User", b"AUTH_USER",
+    b"LOGON_USER", b"X-Proxy-User", b"X-Token-Subject", b"X-Claims", b"X-Saml-Nameid", b"Eppn", b"Shib-Session-Id",
+    b"X-SSO-Id", b"X-Actor", b"X-On-Behalf-Of", b"Sudo", b"X-Client-Cert", b"X-ARR-ClientCert", b"X-Caller-Identity",
+    b"X-Ms-Client-Principal-Name", b"X-Goog-Authenticated-User-Email", b"X-Amzn-Oidc-Identity", b"X-Remote-Uid",
+    b"Cf-Access-Authenticated-User-Email", b"X-Vouch-Idp-IdToken", b"X-Pomerium-Jwt-Assertion", b"X-Upn", b"X-Sub",
+]  # fmt: skip
+PASSING = [
+    b"User-Agent", b"Accept", b"Accept-Language", b"Cache-Control", b"Content-Type", b"Content-Encoding", b"Cookie",
+    b"DNT", b"ETag", b"If-None-Match", b"If-Modified-Since", b"Last-Event-ID", b"Origin", b"Pragma", b"Priority",
+    b"Range", b"Referer", b"Sec-CH-UA", b"Sec-CH-UA-Platform", b"Sec-Fetch-Mode", b"Sec-Fetch-Site",
+    b"Sec-WebSocket-Extensions", b"Upgrade-Insecure-Requests", b"Access-Control-Request-Method", b"X-Requested-With",
+    b"X-CSRF-Token", b"X-XSRF-TOKEN", b"X-Api-Key", b"X-B3-TraceId", b"traceparent", b"tracestate", b"baggage",
+    b"X-Correlation-ID", b"X-Grafana-Org-Id", b"X-Scope-OrgID", b"X-Dashboard-Uid", b"X-Query-Group-Id",
+    b"X-Plugin-Id", b"X-Session-Id", b"X-Lesson", b"X-Processor", b"X-Request-UUID", b"X-Amz-Date", b"X-Other",
+    b"X-Subtitle", b"X-Controller", b"X-Upnp", b"Depth", b"Destination",
 ]  # fmt: skip
 
 
@@ -33,6 +51,12 @@ def test_identity_headers_and_their_aliases_never_pass(name: bytes) -> None:
     made = request_headers([HOST, (name, b"mallory")], sender=SENDER, inject=[("X-Authenticated-User", "alice")])
     assert "mallory" not in made.values()
     assert made.getall("X-Authenticated-User") == ["alice"]
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_headers_that_name_nobody_pass_as_they_are(name: bytes) -> None:
+    made = request_headers([HOST, (name, b"value")], sender=SENDER, inject=[("X-Authenticated-User", "alice")])
+    assert (name.decode(), "value") in list(made.items())
 
 
 @given(

@@ -1,8 +1,9 @@
 """Filters header fields in both directions. Pure.
 
-Promises: an upstream that folds ``-``, ``_``, ``.`` and case (CGI, WSGI, some routers) sees of every identity header
-only what we inject, one value each; no credential for Kubernetes and no hop-by-hop field passes; the client's words on
-who it is or was forwarded by never pass. Fields are dropped before ours are added: no ``Connection`` names ours away.
+Promises: an upstream that folds ``-``, ``_``, ``.``, repetitions of them and case (CGI, WSGI, some routers) sees of
+every identity header only what we inject, one value each; no credential for Kubernetes and no hop-by-hop field passes;
+no field passes whose name says that it names a user, a group or a sender. Fields are dropped before ours are added: no
+``Connection`` names ours away.
 Leaves to others: cookies and keys of an add-on's own making, which pass; framing (aiohttp refuses what is ambiguous),
 what is injected.
 Source: RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding); CVE-2025-64484 and its relatives in
@@ -48,26 +49,31 @@ _HOP_BY_HOP: Final = frozenset({
 """RFC 9110 §7.6.1; each connection has its own."""
 _OURS: Final = frozenset({b"host", b"content-length", b"expect"})
 """Written by the proxy itself."""
-_IDENTITY: Final = frozenset({
-    b"authorization", b"forwarded", b"remote-user", b"remote-group", b"remote-groups", b"remote-email", b"remote-name",
-    b"x-username", b"x-email", b"x-groups", b"x-roles", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip",
-    b"x-originating-ip", b"true-client-ip", b"cf-connecting-ip", b"fastly-client-ip", b"x-scheme", b"x-url-scheme",
-    b"front-end-https", b"x-access-token", b"x-id-token", b"x-anonymous-consumer", b"x-request-id",
-    b"x-http-method-override", b"x-http-method", b"x-method-override",
+_ORIGIN_AND_METHOD: Final = frozenset({
+    b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-originating-ip", b"true-client-ip", b"cf-connecting-ip",
+    b"fastly-client-ip", b"x-scheme", b"x-url-scheme", b"front-end-https", b"x-access-token", b"x-id-token",
+    b"x-request-id", b"x-http-method-override", b"x-http-method", b"x-method-override", b"sudo",
 })  # fmt: skip
-"""Identities, origins and methods that an upstream may accept from a proxy."""
-_IDENTITY_PREFIXES: Final = (
-    b"x-authenticated-", b"x-authorized-", b"x-remote-", b"x-forwarded-", b"x-auth-", b"x-webauth-", b"x-user-",
-    b"x-userinfo", b"x-authentik-", b"x-vouch-", b"x-consumer-", b"x-credential-", b"x-jwt-", b"x-oidc-", b"oidc-",
-    b"x-identity-", b"x-principal", b"tailscale-user-", b"teleport-", b"http-", b"x-envoy-", b"x-original-",
-    b"x-rewrite-", b"impersonate-", b"proxy-", b"x-ssl-client-", b"ssl-client-", b"x-client-cert", b"x-pomerium-",
-    b"x-goog-authenticated-", b"x-goog-iap-", b"x-amzn-oidc-", b"x-amzn-mtls-", b"x-ms-client-principal",
-    b"x-ms-token-", b"cf-access-",
+"""Origins, tokens and methods that an upstream may accept from a proxy; Sudo is GitLab's."""
+_PREFIXES: Final = (
+    b"cf-access-", b"http-", b"iv-", b"proxy-", b"shib-", b"sm-", b"ssl-client-", b"teleport-", b"x-amzn-mtls-",
+    b"x-envoy-", b"x-goog-iap-", b"x-ms-token-", b"x-original-", b"x-pomerium-", b"x-rewrite-", b"x-ssl-client-",
+    b"x-vouch-",
 )  # fmt: skip
-"""Of kube-apiserver, oauth2-proxy, gatekeepers and ``auth_request`` (X-Auth-*), authentik, Vouch, Kong, Tailscale,
-mod_auth_openidc, Teleport, Envoy, Pomerium and clouds; ``http-`` is CGI's name, given as a field's."""
-_BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _IDENTITY_PREFIXES)
-_DROPPED: Final = _HOP_BY_HOP | _OURS | _IDENTITY | _BARE
+"""Of Cloudflare, WebSEAL, Shibboleth, SiteMinder, Teleport, Envoy, Pomerium, Vouch and clouds; ``http-`` is CGI's name,
+given as a field's."""
+_IDENTITY: Final = re.compile(
+    rb"(?!user-agent$)(?:"
+    rb".*(?:user|auth|remote|forward|imperson|identit|principal|subject|credential|consumer|claim|assertion|permission"
+    rb"|e-?mail|log-?in|logon|jwt|oidc|saml|eppn|client-?cert|on-?behalf)"
+    rb"|(?:.*-)?(?:sso|actor|upn)(?:-.*)?$"
+    rb"|(?:[a-z0-9]{1,3}-)*(?:uid|gid|sub|dn|mail|groups?|roles?)$"
+    rb")"
+)
+"""Names with a word for who asks: anywhere (X-Webauth-User, X-Kubeflow-Userid), as a whole word, or alone behind a
+short prefix (X-Uid, but X-Dashboard-Uid passes). ``User-Agent`` is none."""
+_BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _PREFIXES)
+_DROPPED: Final = _HOP_BY_HOP | _OURS | _ORIGIN_AND_METHOD | _BARE
 _BACK: Final = (b"x-authenticated-", b"x-authorized-", b"x-remote-", b"impersonate-")
 """What an upstream does not say of identities: a proxy behind us might believe it."""
 _BACK_BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _BACK)
@@ -101,8 +107,8 @@ class Sender:
 
 
 def canonical(name: bytes) -> bytes:
-    """Return the name as the most lenient upstream folds it: ``X_Remote.User`` is ``x-remote-user``."""
-    return name.translate(_FOLD)
+    """Return the name as the most lenient upstream folds it: ``X__Remote.User`` is ``x-remote-user``."""
+    return b"-".join(filter(None, name.translate(_FOLD).split(b"-")))
 
 
 def is_safe_value(text: str) -> bool:
@@ -127,7 +133,7 @@ def request_headers(
     dropped = _DROPPED | without | _listed(raw, names) | {canonical(name.encode()) for name, _ in inject}
     made: CIMultiDict[str] = CIMultiDict()
     for (name, value), known in zip(raw, names, strict=True):
-        if known in dropped or known.startswith(_IDENTITY_PREFIXES):  # 1
+        if known in dropped or known.startswith(_PREFIXES) or _IDENTITY.match(known) is not None:  # 1
             continue
         if known == _PROTOCOLS:  # 2
             kept = b", ".join(_protocols(value))
