@@ -41,7 +41,7 @@ from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Ser
 from nodeattest_identity.addon.gateway.settings import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
@@ -79,6 +79,12 @@ class World:
         return context
 
 
+def writes_uid(assets: Path) -> bool:
+    """Whether this kube-apiserver writes ``X-Remote-Uid`` (1.33; in 1.32 behind a feature gate)."""
+    said = subprocess.run([assets / "kube-apiserver", "--version"], capture_output=True, text=True, check=True).stdout
+    return int(said.split(".")[1]) >= 33
+
+
 def token_client(plane: ControlPlane, namespace: str, account: str, path: Path) -> Client:
     return Client.from_kubeconfig(token_kubeconfig(plane, namespace, account, path))
 
@@ -111,6 +117,8 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
     front, serving = Authority("front-proxy-ca"), Authority("gateway-ca")
     flags = front_proxy_flags(front, directory / "front")
     loop, add_on, resolver = LoopThread(), AddOn(), FixedEndpoints()
+    if writes_uid(assets):
+        flags.append("--requestheader-uid-headers=X-Remote-Uid")
     with start_real(directory / "plane", assets, name="gateway", flags=flags) as plane:
         admin = plane.client()
         create_namespace(admin, NAMESPACE)
@@ -207,6 +215,14 @@ def test_a_right_is_needed_and_holds_for_one_service_and_verb(world: World) -> N
     assert send(world.jane, "POST", f"{ROOT}/namespaces/apps/services/other/proxy/", body=b"x").json["body"] == "x"
 
 
+def test_the_uid_of_a_user_is_kube_apiserver_s_word_and_not_the_user_s(world: World, assets: Path) -> None:
+    if not writes_uid(assets):
+        pytest.skip("not possible here: this server does not write X-Remote-Uid (before 1.33)")
+    account = world.plane.client().get("/api/v1/namespaces/apps/serviceaccounts/robot")
+    answer = send(world.robot, "GET", f"{DASHBOARD}/", {"X-Remote-Uid": "0"})
+    assert verified(world, answer, "apps/dashboard")["uid"] == text_at(account, "metadata", "uid")
+
+
 def test_what_a_user_says_of_himself_is_gone(world: World) -> None:
     spoofed = {
         "X-Remote-User": "root",
@@ -226,7 +242,7 @@ def test_what_a_user_says_of_himself_is_gone(world: World) -> None:
     assert answer.status == 200
     claims = verified(world, answer, "apps/dashboard")
     assert claims["sub"] == "jane@example.com"
-    assert "uid" not in claims
+    assert claims.get("uid") != "0"
     assert "system:masters" not in cast("list[str]", claims["groups"])
     assert "root" not in answer.body.decode()
     assert "cm9vdA" not in answer.body.decode()

@@ -17,6 +17,7 @@ import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
 from front_kit import LOOPBACK, Authority
 from gateway_kit import AddOn, FixedEndpoints, certify
+from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.addon.gateway.api_group import GROUP, GROUP_ROOT, ROOT
@@ -59,6 +60,10 @@ class Site:
     proxy: ProxyLimits = field(default_factory=ProxyLimits)
     metrics: Metrics = field(default_factory=Metrics)
     trust: FrontProxyTrust | None = None
+    has_uid: bool = False
+    """Whether the ConfigMap lists ``X-Remote-Uid``."""
+    uids: list[str] = field(default_factory=list[str])
+    """Of the users that were authorized."""
     asked: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     clock: float = 0.0
     port: int = 0
@@ -72,12 +77,13 @@ class Site:
     def set_trust(self, *authorities: Authority) -> None:
         """Let the front proxies of these CAs in."""
         ders = tuple(ssl.PEM_cert_to_DER_cert(each.pem.decode()) for each in authorities)
-        self.trust = FrontProxyTrust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=False)
+        self.trust = FrontProxyTrust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=self.has_uid)
         self.tls.set_trust(self.trust)
 
     async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
         """Allow, and take note."""
         self.asked.append((user.user, target.audience, method))
+        self.uids.append(user.uid)
 
     def client(self, authority: Authority | None = None, name: str = NAME) -> ClientSession:
         """Connect as a front proxy."""
@@ -150,6 +156,35 @@ async def test_a_request_goes_on_with_a_token_and_is_asked_about_by_its_own_name
         claims = verify(token, (site.key.verifying,), expected, now=1_800_000_000.0)
         assert (claims.subject, claims.extra) == ("jane", {"groups": ["devs"]})
         assert site.asked == [("jane", "apps/dashboard", "GET")]
+
+
+@pytest.mark.parametrize("has_uid", [True, False])
+async def test_a_uid_of_the_front_proxy_is_in_the_review_and_in_the_token_if_kube_apiserver_writes_it(
+    tmp_path: Path, has_uid: bool
+) -> None:
+    site = Site(tmp_path, has_uid=has_uid)
+    async with running(site), site.client(site.front) as client:
+        sent = {
+            **JANE,
+            "X-Remote-Uid": "7",
+            "X_Remote_Uid": "forged",
+            "X-Uid": "forged",
+            "X-Remote-Extra-Uid": "forged",
+        }
+        status, _, body = await get(client, site, f"{DASHBOARD}/", sent)
+        assert status == 200
+        headers = {name.lower(): value for name, value in json.loads(body)["headers"]}
+        assert "forged" not in headers.values()
+        assert "7" not in headers.values()
+        token = headers["authorization"].removeprefix("Bearer ").encode()
+        assert site.key is not None
+        expected = Expected(issuer=ISSUER, audiences=frozenset({"apps/dashboard"}))
+        claims = verify(token, (site.key.verifying,), expected, now=1_800_000_000.0)
+        assert claims.extra.get("uid") == ("7" if has_uid else None)
+        assert site.uids == ["7" if has_uid else ""]
+        twice = [*JANE.items(), ("X-Remote-Uid", "7"), ("X-Remote-Uid", "forged")]
+        async with client.get(site.url(f"{DASHBOARD}/"), headers=CIMultiDict(twice)) as answer:
+            assert answer.status == (401 if has_uid else 200)
 
 
 async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_not_kept_out(tmp_path: Path) -> None:
