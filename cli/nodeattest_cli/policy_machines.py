@@ -10,8 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
+from nodeattest_controller.model.bootstrap_providers import provider_of_kind
 from nodeattest_controller.model.identity_rules import POOL_REMEDY
-from nodeattest_controller.model.machine_view import bootstrap_config_ref, cluster_of, infrastructure_ref
+from nodeattest_controller.model.machine_view import (
+    CLUSTER_LABEL,
+    ContractReference,
+    bootstrap_config_ref,
+    cluster_of,
+    control_plane_ref,
+    infrastructure_ref,
+)
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
@@ -22,6 +30,7 @@ from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 __all__ = ["beside", "refused"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+_MACHINES: Final = ("Machine", "MachineSet", "MachineDeployment", "MachinePool")
 
 
 def refused(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
@@ -30,6 +39,7 @@ def refused(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> 
     for document in documents:
         if _is(document, "MachinePool"):
             yield from _pool(document, by_name, policies)
+    yield from _other_providers(documents, by_name, policies)
 
 
 def beside(policy: JsonObject, other: JsonObject) -> bool:
@@ -61,10 +71,48 @@ def _pool(
             )
 
 
+def _other_providers(
+    documents: Sequence[JsonObject], by_name: Mapping[tuple[str, str], JsonObject], policies: Sequence[JsonObject]
+) -> Iterator[str]:
+    """Refuse what bootstrap providers make whose kubelets cannot attest: each reference once, else its target."""
+    referred: set[tuple[str, str]] = set()
+    found: list[tuple[JsonObject, ContractReference, JsonObject]] = []
+    for document in documents:
+        reference = _bootstrap_ref(document)
+        if reference is not None:
+            referred.add((reference.kind, reference.name))
+            named = document if _is(document, "Cluster") else by_name.get(("Cluster", cluster_of(document)), {})
+            found.append((document, reference, named))
+    for document in documents:
+        group, kind, name = _group(document), text(document, "kind"), text(document, "metadata", "name")
+        if (kind, name) not in referred:
+            owner = text(document, "metadata", "labels", CLUSTER_LABEL)
+            found.append((document, ContractReference(group, kind, name), by_name.get(("Cluster", owner), {})))
+    for document, reference, cluster in found:
+        provider = provider_of_kind(reference.group, reference.kind)
+        if provider is None:
+            continue
+        for policy in _enforced(document, cluster, policies):
+            yield (
+                f"{text(document, 'kind')} {key_of(document)}: expected machines of the kubeadm bootstrap provider in "
+                f"a cluster of policy {policy.name}; got {reference.kind}, {provider.name}: {provider.issuance}; leave "
+                "its Cluster out of the policy (clusterSelector), or make its machines by kubeadm "
+                "(docs/bootstrap-providers.md)"
+            )
+
+
+def _bootstrap_ref(document: JsonObject) -> ContractReference | None:
+    """Read what makes the machines of an object: a Cluster's control plane, or a bootstrap configuration."""
+    if _is(document, "Cluster"):
+        return control_plane_ref(document)
+    return bootstrap_config_ref(document) if any(_is(document, kind) for kind in _MACHINES) else None
+
+
 def _enforced(owner: JsonObject, cluster: JsonObject, policies: Sequence[JsonObject]) -> Iterator[Policy]:
-    """Yield the policies that rule an object's cluster, as far as the file tells, and enforce."""
+    """Yield the policies that enforce and rule an object's cluster for certain: one not in the file may be any."""
     for policy in policies:
-        if beside(policy, owner) and (not cluster or selects(policy, cluster)):
+        selected = selects(policy, cluster) if cluster else not mapping(policy, "spec", "clusterSelector")
+        if selected and beside(policy, owner):
             parsed = parse_attestation_policy(policy)
             if parsed.enforce:
                 yield parsed
@@ -80,5 +128,8 @@ def _proves_names(provider: ProviderName, policy: Policy) -> bool:
 
 
 def _is(document: JsonObject, kind: str) -> bool:
-    group = text(document, "apiVersion").partition("/")[0]
-    return (group, text(document, "kind")) == (_CLUSTER_GROUP, kind)
+    return (_group(document), text(document, "kind")) == (_CLUSTER_GROUP, kind)
+
+
+def _group(document: JsonObject) -> str:
+    return text(document, "apiVersion").partition("/")[0]

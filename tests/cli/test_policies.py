@@ -367,3 +367,49 @@ def test_what_cannot_join_is_an_error_of_the_file(tmp_path: Path) -> None:
     code, said = checked(tmp_path, made(), POOL)
     assert code == 1
     assert "MachinePool fleet/workers: expected" in said
+
+
+def of_provider(prefix: str, kind: str, *, versioned: bool = False) -> JsonObject:
+    """A Machine, its owner, or a Cluster, as the provider's own examples refer to configuration and control plane."""
+    is_cluster = kind == "Cluster"
+    group = "controlplane.cluster.x-k8s.io" if is_cluster else "bootstrap.cluster.x-k8s.io"
+    config: JsonObject = {"apiVersion": f"{group}/v1beta1"} if versioned else {"apiGroup": group}
+    config |= {"name": "workers"}
+    spec: JsonObject = {"clusterName": "blue"}
+    if is_cluster:
+        spec = {"controlPlaneRef": {**config, "kind": f"{prefix}ControlPlane"}}
+    elif kind == "Machine":
+        spec["bootstrap"] = {"configRef": {**config, "kind": f"{prefix}Config"}, "dataSecretName": "workers"}
+    else:
+        template: JsonObject = {"bootstrap": {"configRef": {**config, "kind": f"{prefix}ConfigTemplate"}}}
+        spec["template"] = {"spec": {"clusterName": "blue", **template}}
+    api = f"cluster.x-k8s.io/{'v1beta1' if versioned else 'v1beta2'}"
+    name = "blue" if is_cluster else "workers"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "namespace": "fleet"}, "spec": spec}
+
+
+@pytest.mark.parametrize("prefix", ["RKE2", "KThrees", "MicroK8s", "Talos"])
+@pytest.mark.parametrize("kind", ["Cluster", "Machine", "MachineSet", "MachineDeployment"])
+@pytest.mark.parametrize("versioned", [True, False])
+def test_what_another_bootstrap_provider_makes_is_refused(prefix: str, kind: str, versioned: bool) -> None:
+    document = of_provider(prefix, kind, versioned=versioned)
+    said = list(policy_machines.refused([made(), document], [made()]))
+    assert len(said) == 1
+    assert said[0].startswith(f"{kind} fleet/")
+    assert "expected machines of the kubeadm bootstrap provider" in said[0]
+    assert f"got {prefix}" in said[0]
+    assert "leave its Cluster out of the policy" in said[0]
+    assert not list(policy_machines.refused([document], [made(enforcement="Audit")]))
+    assert not list(policy_machines.refused([document], [made(clusterSelector=GOLD)]))
+
+
+def test_a_template_that_nothing_in_the_file_refers_to_is_refused_by_itself_and_kubeadms_is_not() -> None:
+    template: JsonObject = {
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1",
+        "kind": "RKE2ConfigTemplate",
+        "metadata": {"name": "workers", "namespace": "fleet"},
+    }
+    assert len(list(policy_machines.refused([template], [made()]))) == 1
+    referred = [template, of_provider("RKE2", "MachineDeployment")]
+    assert [line.partition(" ")[0] for line in policy_machines.refused(referred, [made()])] == ["MachineDeployment"]
+    assert not list(policy_machines.refused([of_provider("Kubeadm", "Machine")], [made()]))

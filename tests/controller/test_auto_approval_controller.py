@@ -109,6 +109,28 @@ async def test_without_cluster_info_kubeadm_may_still_create_its_bindings() -> N
         await world.reports("Closed")
 
 
+@pytest.mark.parametrize("kind", ["RKE2ControlPlane", "KThreesControlPlane", "MicroK8sControlPlane"])
+async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_reported_as_closed(kind: str) -> None:
+    reference: JsonObject = {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": kind, "name": "blue"}
+    world = AutoApprovalWorld(spec={"controlPlaneRef": reference})
+    async with world.running():  # cluster-info is there: somebody published it
+        assert "docs/bootstrap-providers.md" in await world.reports("OtherBootstrapProvider", "Unknown")
+
+
+async def test_what_talos_binds_is_named_and_a_cluster_without_it_is_not_reported_as_closed() -> None:
+    reference: JsonObject = {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "TalosControlPlane", "name": "blue"}
+    world = AutoApprovalWorld(spec={"controlPlaneRef": reference})
+    world.bind("system-bootstrap-approve-node-client-csr", "nodeclient", "system:bootstrappers:nodes")
+    world.bind("system-bootstrap-node-renewal", "selfnodeclient", "system:nodes")
+    async with world.running() as runner:
+        told = await world.reports("ForeignBinding", "False")
+        assert "system-bootstrap-approve-node-client-csr" in told
+        for name in world.bindings():
+            world.workload.remove(f"{BINDINGS}/{name}")
+        runner.changed()
+        await world.reports("OtherBootstrapProvider", "Unknown")
+
+
 async def test_a_block_that_the_server_does_not_evaluate_is_not_verified() -> None:
     world = AutoApprovalWorld()
     world.enforced = False

@@ -26,6 +26,7 @@ __all__ = [
     "MachineView",
     "bootstrap_config_ref",
     "cluster_of",
+    "control_plane_ref",
     "infrastructure_ref",
     "views_of_machine",
     "views_of_pool",
@@ -127,6 +128,11 @@ def cluster_of(machine: JsonObject) -> str:
 def infrastructure_ref(cluster: JsonObject) -> ContractReference | None:
     """Read where the infrastructure object of a Cluster or a pool's template stands; None where it names none (yet)."""
     return _infra_ref(mapping(cluster, "spec", "infrastructureRef"))
+
+
+def control_plane_ref(cluster: JsonObject) -> ContractReference | None:
+    """Read where the control plane of a Cluster stands; None where it names none, or none yet."""
+    return _infra_ref(mapping(cluster, "spec", "controlPlaneRef"))
 
 
 def views_of_machine(machine: JsonObject) -> list[MachineView]:

@@ -22,6 +22,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     RoleGrant,
     SubjectKind,
 )
+from nodeattest_controller.model.bootstrap_providers import BootstrapProvider
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.objects import condition, flag, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.conditions import ConditionStatus
@@ -43,6 +44,7 @@ __all__ = [
     "decide",
     "is_initialized",
     "not_initialized",
+    "other_bootstrap_provider",
     "record_incomplete",
     "unverified",
     "waiting_for_cluster_info",
@@ -78,6 +80,8 @@ class ApprovalReason(StrEnum):
     NOT_INITIALIZED = "NotInitialized"
     WAITING_FOR_CLUSTER_INFO = "WaitingForClusterInfo"
     """kubeadm has not created all its bindings yet."""
+    OTHER_BOOTSTRAP_PROVIDER = "OtherBootstrapProvider"
+    """Certificates of kubelets are issued in a way that is not seen here."""
     BLOCK_NOT_VERIFIED = "BlockNotVerified"
     """The API server does not yet refuse what ``approval_block`` blocks."""
     RECORD_INCOMPLETE = "RecordIncomplete"
@@ -174,6 +178,14 @@ def waiting_for_cluster_info() -> Unverified:
         ApprovalReason.WAITING_FOR_CLUSTER_INFO,
         "ConfigMap kube-public/cluster-info does not exist yet: kubeadm creates it after the bindings that grant the "
         "in-tree signer's automatic approval, so they may still appear",
+    )
+
+
+def other_bootstrap_provider(provider: BootstrapProvider) -> Unverified:
+    """Return the reason that nothing can be said of a cluster that kubeadm did not make."""
+    return Unverified(
+        ApprovalReason.OTHER_BOOTSTRAP_PROVIDER,
+        f"a {provider.name} cluster: {provider.issuance}; leave it out of the policy (docs/bootstrap-providers.md)",
     )
 
 

@@ -31,6 +31,7 @@ from nodeattest_controller.controllers.auto_approval.decide import (
     decide,
     is_initialized,
     not_initialized,
+    other_bootstrap_provider,
     record_incomplete,
     unverified,
     waiting_for_cluster_info,
@@ -40,6 +41,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import RoleGran
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.rbac_watch import RBACWatch
 from nodeattest_controller.controllers.auto_approval.status import REMEDY, StatusReporter
+from nodeattest_controller.model.bootstrap_providers import control_plane_provider
 from nodeattest_controller.model.objects import condition, items, moment, text, text_map
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.guard import ClusterGuard
@@ -233,6 +235,9 @@ class AutoApprovalReconciler:
         self._nodes = facts.coverage.created
         if not enforce:
             return facts, None
+        other = control_plane_provider(self._management.cluster(self.key) or {})
+        if other is not None:
+            return facts, other_bootstrap_provider(other)
         if refused is None and not has_cluster_info:
             return facts, waiting_for_cluster_info()
         try:
