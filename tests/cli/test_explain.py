@@ -264,6 +264,15 @@ def write(path: Path, *documents: JsonObject) -> str:
     return str(path)
 
 
+def test_the_pages_recipe_gathers_every_kind_that_a_sound_join_needs(join: Join) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text()
+    recipe = next(line for line in page.splitlines() if line.startswith("kubectl get clusters,machines"))
+    gathered = set(recipe.split()[2].split(","))
+    needed = {str(one["kind"]).lower() + "s" for one in join.documents()}
+    assert {one.replace("policys", "policies") for one in needed} <= gathered
+    assert "kubeadmconfigs" in gathered  # which token is the machine's own
+
+
 def test_the_command_explains_a_file_and_tells_by_its_exit_code(
     join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
 """What ``kubectl kustomize`` makes of a folder of ours, by the kubectl that is there.
 
-kubectl before 1.21 (kustomize 2.0.3) wants folders under ``bases``, which later ones took into ``resources``: a copy
-is rewritten for it, and that is all that is changed.
+kubectl before 1.21 (kustomize 2.0.3) wants folders under ``bases``, which later ones took into ``resources``, and the
+patches of ``patches`` under two names: a copy is rewritten for it, and that is all that is changed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ def documents(text: str) -> list[JsonObject]:
 
 
 def _rewrite(file: Path) -> None:
-    content = cast("dict[str, list[str]]", yaml.safe_load(file.read_text()))
-    named = content.get("resources", [])
+    content = cast("dict[str, object]", yaml.safe_load(file.read_text()))
+    patches = cast("list[dict[str, object]]", content.pop("patches", []))
+    content["patchesJson6902"] = [patch for patch in patches if "target" in patch]
+    content["patchesStrategicMerge"] = [patch["path"] for patch in patches if "target" not in patch]
+    named = cast("list[str]", content.get("resources", []))
     folders = [name for name in named if (file.parent / name).is_dir()]
     content["resources"] = [name for name in named if name not in folders]
     if folders:

@@ -115,7 +115,7 @@ def test_clusterctl_finds_one_namespace_and_a_release_series(built: dict[str, li
         assert {text(one, "metadata", "namespace") for one in built[folder]} <= {"", "nodeattest-system"}
     [metadata] = documents((TREE / "metadata.yaml").read_text())
     assert kind_of(metadata) == "clusterctl.cluster.x-k8s.io/v1alpha3/Metadata"
-    assert items(metadata, "releaseSeries")
+    assert [text(one, "contract") for one in items(metadata, "releaseSeries")] == ["v1beta1", "v1beta2"]
 
 
 # Pods

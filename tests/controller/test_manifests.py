@@ -401,3 +401,11 @@ def test_the_webhooks_overlays_add_flags_that_the_controller_knows_and_its_port(
         assert text(certificate, "spec", "secretName") == text(volume, "secret", "secretName")
         name = f"{text(find('webhook', 'Service'), 'metadata', 'name')}.nodeattest-system.svc"
         assert strings(certificate, "spec", "dnsNames") == (name,)
+
+
+def test_no_kustomization_has_a_field_that_kustomize_is_about_to_drop() -> None:
+    """Source: kustomize api/types/kustomization.go (CheckDeprecatedFields)."""
+    gone = ("patchesJson6902", "patchesStrategicMerge", "bases", "vars", "commonLabels")
+    files = sorted(TREE.rglob("kustomization.yaml"))
+    assert files
+    assert [f"{file}: {field}" for file in files for field in gone if f"\n{field}:" in file.read_text()] == []
