@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from token_world import CLEANER, TokenCluster, VirtualTime, eventually, working
+from token_world import CLEANER, TokenCluster, VirtualTime, applied_writes, eventually, working
 
 from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -36,7 +36,8 @@ async def test_an_expired_token_is_deleted_and_no_other(cluster: TokenCluster) -
         await eventually(lambda: told.names)
         await breathe()
     assert told.names == ["bootstrap-token-cln001"]
-    assert [(entry.verb, entry.name) for entry in cluster.writes()] == [("delete", "bootstrap-token-cln001")]
+    writes = await applied_writes(cluster, 1)
+    assert [(entry.verb, entry.name) for entry in writes] == [("delete", "bootstrap-token-cln001")]
     assert [cluster.has(f"bootstrap-token-cln00{number}") for number in (1, 2, 3)] == [False, True, True]
 
 
@@ -57,7 +58,7 @@ async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: Token
         await eventually(lambda: told.names)
         await breathe()
     assert told.names == ["bootstrap-token-cln008"]
-    assert len(cluster.writes()) == 1
+    assert len(await applied_writes(cluster, 1)) == 1
 
 
 async def test_a_token_goes_at_its_moment_and_not_before(cluster: TokenCluster) -> None:
@@ -109,7 +110,7 @@ async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is
         await breathe()
     assert told.names == ["bootstrap-token-cln021"]
     assert [error.reason for _, error in told.failures] == ["ClocksDiffer"]
-    assert len(cluster.writes()) == 1
+    assert len(await applied_writes(cluster, 1)) == 1
 
 
 async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCluster) -> None:
@@ -134,7 +135,7 @@ async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: Token
         for _ in range(5):
             time.advance(RECHECK)
             await asyncio.sleep(0.05)
-        assert len(cluster.writes()) == 1
+        assert len(await applied_writes(cluster, 1)) == 1
     cluster.release("cln015")
 
 
@@ -143,4 +144,4 @@ async def test_hundreds_that_expire_together_all_go(cluster: TokenCluster) -> No
         cluster.add(f"clm{number:03d}", expiration="2020-01-01T00:00:00Z")
     async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
         await eventually(lambda: len(told.names) == 150)
-    assert len(cluster.writes()) == 150
+    assert len(await applied_writes(cluster, 150)) == 150

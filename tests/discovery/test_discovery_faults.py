@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from token_world import CLEANER, SIGNER, TokenCluster, eventually, signature, working
+from token_world import CLEANER, SIGNER, TokenCluster, applied_writes, eventually, signature, working
 from write_gate import Call, Gate
 
 from nodeattest_discovery import clusterinfo
@@ -75,7 +75,7 @@ async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_no
         await eventually(lambda: cluster.signed_ids() == {"flt002"})
     assert cluster.info()["note"] == "written in between"
     assert [type(error) for _, error in told.failures] == [Conflict]
-    assert [entry.code for entry in cluster.writes()] == [409, 200]
+    await eventually(lambda: [entry.code for entry in cluster.writes()] == [409, 200])
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -100,7 +100,7 @@ async def test_a_write_whose_answer_is_lost_is_looked_up_before_it_is_made_again
         await eventually(lambda: [call for call in gate.calls if call.path == clusterinfo.PATH and not call.is_write])
         await asyncio.sleep(0.5)
     assert isinstance(told.failures[0][1], Unreachable)
-    assert [entry.code for entry in cluster.writes()].count(200) == 1
+    assert [entry.code for entry in await applied_writes(cluster, 1)].count(200) == 1
 
 
 async def test_a_write_that_hangs_is_given_up_and_made_again(cluster: TokenCluster, gate: Gate) -> None:

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from token_world import CLEANER, KUBECONFIG, SIGNER, TokenCluster, VirtualTime, eventually, signature, working
+from token_world import (
+    CLEANER,
+    KUBECONFIG,
+    SIGNER,
+    TokenCluster,
+    VirtualTime,
+    applied_writes,
+    eventually,
+    signature,
+    working,
+)
 
 from nodeattest_discovery.controllers.deps import RECHECK
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -32,7 +42,8 @@ async def test_a_token_s_signature_comes_and_goes_with_it_one_write_each(cluster
         await eventually(lambda: not cluster.signed_ids(), "the signature's end")
         await eventually(lambda: len(told.signings) == 2)
     assert told.signings == [1, 0]
-    assert [(entry.verb, entry.name, entry.code) for entry in cluster.writes()] == [("update", "cluster-info", 200)] * 2
+    writes = await applied_writes(cluster, 2)
+    assert [(entry.verb, entry.name, entry.code) for entry in writes] == [("update", "cluster-info", 200)] * 2
     assert {entry.verb for entry in cluster.requests()} <= {"list", "watch", "update"}
 
 
@@ -45,7 +56,7 @@ async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> 
         last = cluster.add("sgn004")
         await eventually(lambda: "sgn004" in cluster.signed_ids())
         assert cluster.info()["jws-kubeconfig-sgn004"] == signature(last)
-    assert len(cluster.writes()) == 1
+    assert len(await applied_writes(cluster, 1)) == 1
 
 
 async def test_nobody_is_asked_while_nothing_changes(cluster: TokenCluster) -> None:
@@ -53,6 +64,7 @@ async def test_nobody_is_asked_while_nothing_changes(cluster: TokenCluster) -> N
     cluster.add("sgn005", expiration="2999-01-01T00:00:00Z")
     async with working(cluster.kubeconfig(), enabled=SIGNER | CLEANER):
         await eventually(lambda: "sgn005" in cluster.signed_ids())
+        await applied_writes(cluster, 1)
         before = len(cluster.requests())
         await asyncio.sleep(1.0)
         assert len(cluster.requests()) == before
@@ -101,16 +113,18 @@ async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_kn
     async with working(cluster.kubeconfig(), enabled=SIGNER):
         cluster.remove("sgn100")
         await eventually(lambda: len(cluster.signed_ids()) == 4)
-    assert len(cluster.writes()) == 1
+    assert len(await applied_writes(cluster, 1)) == 1
 
 
 async def test_a_hundred_tokens_at_once_take_few_writes(cluster: TokenCluster) -> None:
     cluster.publish()
     for number in range(100):
         cluster.add(f"sgm{number:03d}")
-    async with working(cluster.kubeconfig(), enabled=SIGNER):
-        await eventually(lambda: len(cluster.signed_ids()) == 100)
-        assert len(cluster.writes()) == 1
+    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
+        await eventually(lambda: told.signings)
+        assert len(cluster.signed_ids()) == 100
+        assert len(await applied_writes(cluster, 1)) == 1
+    assert told.signings == [100]
 
 
 async def test_cluster_info_that_is_made_anew_is_signed_anew(cluster: TokenCluster) -> None:
@@ -150,7 +164,7 @@ async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_clea
         await pass_hours(time, 1)
         await eventually(lambda: not cluster.signed_ids())
     assert cluster.has("bootstrap-token-sgn011")
-    assert len(cluster.writes()) == 3
+    assert len(await applied_writes(cluster, 3)) == 3
 
 
 async def test_a_clock_that_jumps_past_a_token_s_end_takes_its_signature_soon(cluster: TokenCluster) -> None:

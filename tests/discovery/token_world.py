@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
@@ -32,6 +33,7 @@ __all__ = [
     "TokenCluster",
     "Told",
     "VirtualTime",
+    "applied_writes",
     "eventually",
     "signature",
     "working",
@@ -242,6 +244,19 @@ async def working(
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
+
+
+async def applied_writes(cluster: TokenCluster, count: int) -> list[AuditEntry]:
+    """Wait for so many writes that no other overtook (409), and return all of them.
+
+    Others may see what a request changed before a real API server writes its line into the audit log.
+    """
+
+    def applied() -> list[AuditEntry]:
+        return [entry for entry in cluster.writes() if entry.code != HTTPStatus.CONFLICT]
+
+    await eventually(lambda: len(applied()) >= count, f"{count} writes in the audit log")
+    return applied()
 
 
 def signature(token: BootstrapToken, kubeconfig: str = KUBECONFIG) -> str:
