@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +15,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import GROUP_IDENTITY
+from nodeattest_controller.runtime.trouble import TroubleLog
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
@@ -26,8 +26,7 @@ __all__ = ["run"]
 
 _LOG: Final = logging.getLogger(__name__)
 _NONE: Final[Mapping[ProviderName, ClusterAPISigner]] = MappingProxyType({})
-TROUBLE_PERIOD: Final = 60.0
-"""Seconds."""
+_ELECTION_REMEDY: Final = "check --kubeconfig, the network, and the rights on leases"
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -100,19 +99,6 @@ def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
     return ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
 
 
-async def _tell_of_trouble(elector: LeaseElector, server: str) -> None:
-    """Log what keeps this replica from the election: at once, and then once a minute while it lasts."""
-    reported, last = 0.0, ""
-    while True:
-        trouble = str(elector.last_error) if elector.last_error is not None else ""
-        if trouble and (trouble != last or time.monotonic() - reported > TROUBLE_PERIOD):
-            remedy = "check --kubeconfig, the network, and the rights on leases"
-            _LOG.warning("cannot take part in the election", extra=fields(server=server, error=trouble, remedy=remedy))
-            reported = time.monotonic()
-        last = trouble
-        await asyncio.sleep(1.0)
-
-
 async def run(
     settings: Settings, environment: Mapping[str, str], *, signers: Mapping[ProviderName, ClusterAPISigner] = _NONE
 ) -> int:
@@ -148,11 +134,18 @@ async def _elected(settings: Settings, controller: _Controller, leases: ApiClien
         retry_period=settings.retry_period,
         shared=settings.shard_clusters,
     )
-    telling = asyncio.create_task(_tell_of_trouble(elector, leases.server))
+    trouble = TroubleLog(
+        _LOG,
+        "cannot take part in the election",
+        lambda: elector.last_error,
+        lambda _error: _ELECTION_REMEDY,
+        server=leases.server,
+    )
+    logging_trouble = asyncio.create_task(trouble.run())
     try:
         await elector.run(controller.lead)
     finally:
-        telling.cancel()
+        logging_trouble.cancel()
 
 
 def _first_of(group: BaseExceptionGroup[LostLease]) -> str:

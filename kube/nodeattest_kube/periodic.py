@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from nodeattest_kube.errors import ApiError
 
-__all__ = ["PeriodicReconciler", "PeriodicTask", "ResyncConfig"]
+__all__ = ["PeriodicReconciler", "PeriodicTask", "ResyncConfig", "call_every"]
 
 _MOST_DOUBLINGS: Final = 10
 
@@ -123,6 +123,13 @@ class PeriodicReconciler:
             return delay
         self._failures = 0
         return self._config.period if again_after is None else again_after
+
+
+async def call_every(period: float, action: Callable[[], None]) -> None:
+    """Call ``action``, which does no I/O, now and every so many seconds until cancelled."""
+    while True:
+        action()
+        await asyncio.sleep(period)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

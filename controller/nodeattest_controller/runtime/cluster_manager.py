@@ -28,6 +28,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_kube.periodic import call_every
 from nodeattest_kube.workqueue import WorkQueue
 
 __all__ = ["ClusterManager"]
@@ -90,7 +91,7 @@ class ClusterManager:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._queue.run(self._reconcile, WORKERS))
-                tasks.create_task(self._update_metrics())
+                tasks.create_task(call_every(METRICS_PERIOD, self._update_metrics))
         finally:
             self._queue.shut_down()
             for key in list(self._connections):
@@ -144,8 +145,6 @@ class ClusterManager:
             _LOG.info("disconnected", extra=fields(cluster=key))
         self._metrics.forget_cluster(key)
 
-    async def _update_metrics(self) -> None:
-        while True:
-            for key, connection in self._connections.items():
-                self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
-            await asyncio.sleep(METRICS_PERIOD)
+    def _update_metrics(self) -> None:
+        for key, connection in self._connections.items():
+            self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))

@@ -19,6 +19,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.trouble import TroubleLog
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
@@ -32,10 +33,6 @@ _LOG: Final = logging.getLogger(__name__)
 GROUP_IDENTITY: Final = "shared-among-replicas"
 """Holder of the leader's Lease while clusters are shared: all replicas together, so that none leads beside them."""
 REMEDY: Final = "apply manifests/sharding in the management cluster, or take --shard-clusters away"
-CHECK_PERIOD: Final = 1.0
-"""Seconds between two checks for an error; no request is sent for it."""
-TROUBLE_PERIOD: Final = 60.0
-"""Seconds between two lines about it."""
 RETRY: Final = 2.0
 """Seconds until the MachineAttestations are compared again that an API server refused to list."""
 
@@ -73,6 +70,7 @@ class ShardManager:
             renew_deadline=settings.renew_deadline,
             retry_period=settings.retry_period,
         )
+        self._trouble_log = TroubleLog(_LOG, "cannot share clusters", lambda: self.trouble, _remedy)
 
     def before_release(self, stop: Callable[[ClusterKey], Awaitable[None]]) -> None:
         """Register what ends all work in a cluster; its Lease is released afterwards."""
@@ -107,7 +105,7 @@ class ShardManager:
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Take shards while ``serve`` runs; raises LostLease, perhaps in a group, when this replica may not act on."""
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(self._leases.run()), tasks.create_task(self._log_trouble())]
+            beside = [tasks.create_task(self._leases.run()), tasks.create_task(self._trouble_log.run())]
             await self._shards.run(lambda: self._serve(serve))
             for task in beside:
                 task.cancel()
@@ -115,15 +113,6 @@ class ShardManager:
     async def _serve(self, serve: Callable[[], Awaitable[None]]) -> None:
         self._joined = True
         await serve()
-
-    async def _log_trouble(self) -> None:
-        """Log what keeps this replica from taking shards, once a minute while it lasts."""
-        while True:
-            trouble = self.trouble
-            if trouble is not None:
-                remedy = REMEDY if isinstance(trouble, Forbidden) else "check the network to the management cluster"
-                _LOG.warning("cannot share clusters", extra=fields(error=str(trouble), remedy=remedy))
-            await asyncio.sleep(CHECK_PERIOD if trouble is None else TROUBLE_PERIOD)
 
     def _lease_changed(self, _name: str, _lease: JsonObject | None) -> None:
         self._shards.wake()
@@ -167,3 +156,7 @@ class ShardManager:
         self._metrics.shard_move(direction, len(self._shards.held))
         if shard == MANAGEMENT_SHARD:
             self._metrics.leader(leads=direction == "gained")
+
+
+def _remedy(error: ApiError) -> str:
+    return REMEDY if isinstance(error, Forbidden) else "check the network to the management cluster"

@@ -8,7 +8,6 @@ Leaves to others: reading (``sources``), responses (``service``).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random as random_module
 import time
@@ -22,7 +21,9 @@ from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
 from nodeattest_identity.serve.routes import IssuerPaths, RouteTable
 from nodeattest_identity.serve.sources import SourceError
-from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.events import EventLimiter
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
 __all__ = ["PollConfig", "Poller", "ReadKeys"]
 
@@ -30,8 +31,6 @@ ReadKeys = Callable[[], Awaitable[tuple[VerifyingKey, ...] | None]]
 """Reads keys; None: unchanged. Raises ``SourceError``."""
 
 _LOG_PERIOD: Final = 600.0
-_JITTER: Final = 0.1
-"""Random share of the period, so that not all clusters are read at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,13 +45,20 @@ class PollConfig:
     """Seconds that the last documents stay served while the source fails; None: forever."""
 
     @property
-    def backoff(self) -> BackoffPolicy:
-        """Backoff after failures: at first shorter than the period."""
-        return BackoffPolicy(initial=min(2.0, self.period), cap=self.period, jitter=_JITTER)
+    def resync(self) -> ResyncConfig:
+        """The first poll is made at once; after a failure the next comes sooner than after a period."""
+        return ResyncConfig(
+            spread=0.0,
+            period=self.period,
+            min_interval=0.0,
+            retry=min(2.0, self.period),
+            max_retry=self.period,
+            share=0,
+        )
 
 
 class Poller:
-    """Polls one source for the issuers whose keys it has."""
+    """Polls one source for the issuers whose keys it has (``PeriodicTask``)."""
 
     def __init__(
         self,
@@ -77,7 +83,7 @@ class Poller:
         self._now, self._clock, self._random = now, clock, random
         self._read_at: float | None = None
         """When the source was last read, on ``clock``; None if nothing is served."""
-        self._log_again = float("-inf")
+        self._limiter = EventLimiter(clock)
 
     @property
     def has_documents(self) -> bool:
@@ -86,11 +92,16 @@ class Poller:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        failures = 0
-        while True:
-            failures = 0 if await self.poll() else failures + 1
-            interval = self._config.period * (1.0 + _JITTER * self._random())
-            await asyncio.sleep(self._config.backoff.delay(failures, self._random) if failures else interval)
+        await PeriodicReconciler(self, self._config.resync, clock=self._clock, random=self._random).run()
+
+    async def reconcile(self) -> float | None:
+        """Poll once; raises ApiError."""
+        if not await self.poll():
+            raise ApiError(0, "KeysNotRead", self.last_error or "")
+        return None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Do nothing: ``poll`` has logged and counted the failure."""
 
     async def poll(self) -> bool:
         """Read the source once; returns whether it succeeded."""
@@ -131,8 +142,7 @@ class Poller:
         for paths in self._issuers:
             self._metrics.failed(paths.issuer, error.outcome)
         message = str(error)
-        if message != self.last_error or self._clock() >= self._log_again:
+        if self._limiter.allow(message, _LOG_PERIOD) or message != self.last_error:
             kept = "serving what was read last" if self.has_documents else "serving nothing"
             _log.warning("cannot read the keys of %s, %s: %s", self._issuers[0].issuer, kept, message)
-            self._log_again = self._clock() + _LOG_PERIOD
         self.last_error = message

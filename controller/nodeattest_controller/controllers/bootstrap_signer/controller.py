@@ -22,6 +22,7 @@ from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden
 from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import call_every
 
 __all__ = [
     "LOG_PERIOD",
@@ -91,10 +92,11 @@ class TokenPairRunner:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pair.run())
-            while True:
-                await asyncio.sleep(CHECK_PERIOD)
-                if isinstance(self._pair.last_error, Forbidden):
-                    self._events.may_not_watch(self._pair.last_error)
+            tasks.create_task(call_every(CHECK_PERIOD, self._report_missing_right))
+
+    def _report_missing_right(self) -> None:
+        if isinstance(self._pair.last_error, Forbidden):
+            self._events.may_not_watch(self._pair.last_error)
 
     def changed(self, keys: frozenset[str] | None) -> None:
         """Do nothing: all that these controllers read is in the workload cluster."""

@@ -21,7 +21,7 @@ from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig, call_every
 from nodeattest_kube.workqueue import WorkQueue
 
 __all__ = ["CSRController", "RequestKey"]
@@ -72,7 +72,7 @@ class CSRController:
         """Work on the queue until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._update_metrics())
+                tasks.create_task(call_every(METRICS_PERIOD, self._update_metrics))
                 tasks.create_task(self.queue.run(self._process, self._workers))
         except asyncio.CancelledError:
             self.queue.shut_down()
@@ -104,12 +104,10 @@ class CSRController:
         else:
             task.result()
 
-    async def _update_metrics(self) -> None:
-        while True:
-            self.metrics.queue(self.queue.depth, self.queue.oldest)
-            for key, runner in self.runners.items():
-                self.metrics.requests_passed_over(key, runner.workload.requests.passed_over)
-            await asyncio.sleep(METRICS_PERIOD)
+    def _update_metrics(self) -> None:
+        self.metrics.queue(self.queue.depth, self.queue.oldest)
+        for key, runner in self.runners.items():
+            self.metrics.requests_passed_over(key, runner.workload.requests.passed_over)
 
 
 class CSRRunner:
