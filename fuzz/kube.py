@@ -9,7 +9,7 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_kube.errors import KubeconfigError, error_from_status
 from nodeattest_kube.jsontypes import JsonObject, key_of, parse_json, version_of
-from nodeattest_kube.kubeconfig import parse_kubeconfig
+from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, parse_kubeconfig
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.paging import drop_oversized
 
@@ -25,6 +25,7 @@ def _kubeconfig(data: bytes) -> bool:
     except KubeconfigError as error:
         require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
         return False
+    require(len(data) <= MAX_SELF_CONTAINED, "small documents only")
     require(endpoint.server.startswith("https://"), "HTTPS only")
     require(endpoint.token_file is None, "no file of ours is read for a document of others")
     return True

@@ -221,7 +221,7 @@ def _csr_controller(
         random_unit=random.random,
         now=_now,
     )
-    return CSRController(reconciler, metrics=metrics, now=_now, workers=settings.workers)
+    return CSRController(reconciler, has_provider=verifiers.has, metrics=metrics, now=_now, workers=settings.workers)
 
 
 def _policy_status(shared: _Shared) -> PolicyStatusReconciler:

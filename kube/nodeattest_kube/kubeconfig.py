@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Final, NoReturn, cast
 from urllib.parse import urlsplit
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
@@ -24,13 +28,18 @@ from nodeattest_parsing.values import JsonObject
 
 __all__ = ["ApiEndpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
 
-_MAX_DEPTH: Final = 64
+_MAX_DEPTH: Final = 32
 """Levels of YAML; extensions may hold anything."""
-_MAX_VALUES: Final = 1 << 16
-"""Values and keys of YAML; a cluster, a user and a context take some twenty."""
 _UNREADABLE: Final = "write it again with kubectl config view --raw, or put the value in quotes"
-_DOCUMENT_LIMIT: Final = 1 << 20
-"""Bytes; a Secret holds no more (core/v1 MaxSecretSize)."""
+MAX_SELF_CONTAINED: Final = 64 << 10
+"""Bytes of a kubeconfig in a Secret; Cluster API's have some 6 KiB. To read the worst takes PyYAML 0.1 s."""
+MAX_SELF_CONTAINED_VALUES: Final = 1024
+"""Values and keys of it; a cluster, a user and a context take some twenty."""
+_FILE_LIMIT: Final = 1 << 20
+"""Bytes of a file of the operator's own."""
+_FILE_VALUES: Final = 1 << 16
+_MAX_RSA_BITS: Final = 4096
+"""Of a client certificate's key: each TLS handshake signs with it, in time cubic in its length."""
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 """A host name (underscores are in use), an IPv4 address, or an IPv6 address without its brackets."""
@@ -59,7 +68,10 @@ class ApiEndpoint:
 
 
 def parse_kubeconfig(document: bytes, *, context: str | None = None) -> ApiEndpoint:
-    """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused."""
+    """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused.
+
+    Who wrote it may be anybody with rights in one namespace: do not call it in an event loop.
+    """
     return _parse(document, context, base=None)
 
 
@@ -81,11 +93,13 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
 
 def _parse(document: bytes, context: str | None, *, base: Path | None) -> ApiEndpoint:
     """Load the YAML, pick the context, and read its cluster and user."""
-    if len(document) > _DOCUMENT_LIMIT:
-        _refuse(f"at most {_DOCUMENT_LIMIT} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
+    most = MAX_SELF_CONTAINED if base is None else _FILE_LIMIT
+    max_values = MAX_SELF_CONTAINED_VALUES if base is None else _FILE_VALUES
+    if len(document) > most:
+        _refuse(f"at most {most} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
     try:
         config = strict_yaml.parse_object(
-            document, scalars=Scalars.KUBERNETES, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+            document, scalars=Scalars.KUBERNETES, max_depth=_MAX_DEPTH, max_values=max_values
         )
     except ParseError as error:
         _refuse("a kubeconfig in YAML", f"{error.found} (expected {error.expected})", _UNREADABLE)
@@ -108,6 +122,8 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
     certificate, key = _material(user, "client-certificate", base), _material(user, "client-key", base)
     if (certificate is None) != (key is None):
         _refuse("client certificate and key", "one of them", "give both client-certificate-data and client-key-data")
+    if certificate is not None and base is None:
+        _check_client_key(certificate)
     token_file = _text(user, "tokenFile")
     if token_file is not None and base is None:
         _refuse("an inline token", "tokenFile", "put the token itself into the Secret")
@@ -212,6 +228,16 @@ def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:
     if base is None:
         _refuse(f"{name}-data", f"the file reference {name}", "put the PEM itself into the Secret")
     return _read(base / file, name)
+
+
+def _check_client_key(certificate: bytes) -> None:
+    """Refuse a client key that is costly to sign with."""
+    try:
+        key = x509.load_pem_x509_certificate(certificate).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
+        _refuse("a client certificate in PEM", "something else", "check client-certificate-data")
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size > _MAX_RSA_BITS:
+        _refuse(f"a client key of at most {_MAX_RSA_BITS} bits", f"{key.key_size} bits", "use an ECDSA or RSA 2048 key")
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -152,6 +152,7 @@ MEDDLING: Final[Mapping[str, Callable[[World], Filed]]] = {
     "D3-75": with_an_odd_condition,
     "D3-76": for_another_signer("kubernetes.io/kube-apiserver-client-kubelet"),
     "D3-77": for_another_signer("example.com/kube-apiserver-client-kubelet-insecure"),
+    "D3-81": for_another_signer("cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm2"),
     "D3-78": with_forged_annotations,
     "D3-79": with_fat_metadata,
     "D3-80": for_68_years,

@@ -170,7 +170,13 @@ class World:
         self.observed = Observed()
         self.metrics = Metrics()
         self.management = ManagementCache(self.management_api, namespace=None, on_change=lambda _key, _ids: None)
-        self.workload = WorkloadClient(KEY, self.workload_api, on_request=lambda _name: None, now=self.clock)
+        self.workload = WorkloadClient(
+            KEY,
+            self.workload_api,
+            has_provider=lambda name: name == self.verifier.provider,
+            on_request=lambda _name: None,
+            now=self.clock,
+        )
         self.events = EventRecorder(
             self.management_api, now=self.clock, component="test", instance="test", clock=self.seconds
         )

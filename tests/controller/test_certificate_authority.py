@@ -18,9 +18,11 @@ from nodeattest_controller.model.certificate_authority import (
     names_in,
     sign_certificate,
 )
+from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_sandbox.clouds.cms import tlv
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODE = NodeName("node-0")
@@ -224,6 +226,48 @@ def test_what_is_wrong_with_the_secret_is_said_and_waited_for() -> None:
         with pytest.raises(Unavailable, match=said) as refused:
             load_authority(found, "c")
         assert refused.value.reason is Reason.AUTHORITY_UNAVAILABLE
+
+
+def rsa_secret(*, n: int, d: int, p: int, q: int, dmp1: int, dmq1: int, iqmp: int) -> JsonObject:
+    numbers = (0, n, 65537, d, p, q, dmp1, dmq1, iqmp)  # RFC 8017 appendix A.1.2
+    der = tlv(0x30, *(tlv(2, each.to_bytes(each.bit_length() // 8 + 1, "big")) for each in numbers))
+    body = base64.encodebytes(der).decode()
+    pem = f"-----BEGIN RSA PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----\n"
+    found = secret(ca(ec.generate_private_key(ec.SECP256R1())), key=None)
+    return {**found, "data": {**mapping(found, "data"), "tls.key": base64.b64encode(pem.encode()).decode()}}
+
+
+def test_an_rsa_keys_primes_are_not_proved_but_its_numbers_must_belong_together() -> None:
+    good = rsa.generate_private_key(65537, 2048)
+    assert load_authority(secret(ca(good), key=good), "c").certificate == ca(good)
+    numbers = good.private_numbers()
+    fields = {
+        "n": numbers.public_numbers.n,
+        "d": numbers.d,
+        "p": numbers.p,
+        "q": numbers.q,
+        "dmp1": numbers.dmp1,
+        "dmq1": numbers.dmq1,
+        "iqmp": numbers.iqmp,
+    }
+    with pytest.raises(Unavailable, match="belongs to none"):
+        load_authority(rsa_secret(**fields), "c")
+    for name, value in fields.items():
+        with pytest.raises(Unavailable, match=r"no sound RSA key|not a PEM"):
+            load_authority(rsa_secret(**{**fields, name: value + 2}), "c")
+
+
+def test_an_rsa_ca_of_more_than_4096_bits_is_refused_before_it_costs_anything() -> None:
+    p, q = (1 << 4096) + 1, (1 << 4096) + 3
+    with pytest.raises(Unavailable, match="8193 bits"):
+        load_authority(rsa_secret(n=p * q, d=3, p=p, q=q, dmp1=3, dmq1=3, iqmp=1), "c")
+
+
+def test_a_ca_secret_of_more_than_it_needs_is_refused_by_its_size() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    large = secret(*[ca(key)] * 400, key=key)
+    with pytest.raises(Unavailable):
+        load_authority(large, "c")
 
 
 def test_the_authoritys_key_shows_in_no_repr(authority: CertificateAuthority) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
@@ -82,9 +83,13 @@ class World:
         self.metrics = Metrics()
         self.first, self.second = Controller("first"), Controller("second")
         self.made: list[FakeApi] = []
+        self.parsed: list[bytes] = []
+        self.threads: set[int] = set()
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
+        self.parsed.append(kubeconfig)
+        self.threads.add(threading.get_ident())
         if kubeconfig.startswith(b"bad"):
             raise KubeconfigError(expected="a kubeconfig", got="none", remedy="write one")
         self.made.append(FakeApi())
@@ -167,6 +172,25 @@ async def test_a_bad_kubeconfig_is_shown_until_its_cluster_is_gone() -> None:
         world.api.remove(cluster_path())
         await until(lambda: world.connected is None)
     assert not world.made
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_event_loop() -> None:
+    world = World()
+    add_cluster(world.api, kubeconfig=b"bad")
+    async with world.running():
+        await until(lambda: world.connected == 0)
+        for _ in range(10):
+            world.changes.cluster_changed(KEY, None)
+            await asyncio.sleep(0.005)
+        assert world.parsed == [b"bad"]
+        add_cluster(world.api, kubeconfig=b"bad, and another")
+        await until(lambda: len(world.parsed) == 2)
+        add_cluster(world.api)
+        await until(lambda: len(world.made) == 1)
+        add_cluster(world.api, kubeconfig=b"bad")
+        await until(lambda: world.connected == 0)
+    assert world.parsed == [b"bad", b"bad, and another", b"good", b"bad"]
+    assert threading.get_ident() not in world.threads
 
 
 async def test_stop_leaves_nothing_under_way_and_a_cluster_that_is_not_owned_is_not_connected() -> None:

@@ -15,6 +15,7 @@ from management_kit import until
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import Unreachable
@@ -47,8 +48,11 @@ class Scripted:
         return result
 
 
-def add_request(api: FakeApi, name: str) -> None:
-    spec = {"signerName": "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm", "username": "system:bootstrap:abcdef"}
+def add_request(api: FakeApi, name: str, provider: str = "tpm") -> None:
+    spec = {
+        "signerName": f"cluster.x-k8s.io/kube-apiserver-client-kubelet-{provider}",
+        "username": "system:bootstrap:abcdef",
+    }
     api.put(f"{CSRS}/{name}", {"metadata": {}, "spec": {**spec, "request": ""}})
 
 
@@ -56,7 +60,9 @@ def add_request(api: FakeApi, name: str) -> None:
 async def running(
     api: FakeApi, script: Scripted, metrics: Metrics
 ) -> AsyncGenerator[tuple[CSRRunner, asyncio.Task[None]]]:
-    controller = CSRController(script, metrics=metrics, now=lambda: datetime.now(UTC), workers=2)
+    controller = CSRController(
+        script, has_provider=lambda name: name == "tpm", metrics=metrics, now=lambda: datetime.now(UTC), workers=2
+    )
     runner = controller.for_cluster(KEY, api)
     tasks = [asyncio.create_task(controller.run()), asyncio.create_task(runner.run())]
     await until(lambda: runner.synced)
@@ -66,6 +72,19 @@ async def running(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_request_for_a_signer_that_only_begins_as_ours_is_neither_kept_nor_worked_on() -> None:
+    api, script = FakeApi(), Scripted()
+    async with running(api, script, Metrics()) as (runner, _):
+        add_request(api, "theirs", "tpm2")
+        add_request(api, "ours")
+        await until(lambda: script.seen == ["ours"])
+        kept = runner.workload.requests.get("theirs")
+        assert kept is not None
+        assert runner.workload.summarize(kept) is None
+        assert "request" not in mapping(kept, "spec")
+        assert "request" in mapping(runner.workload.requests.get("ours") or {}, "spec")
 
 
 async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() -> None:

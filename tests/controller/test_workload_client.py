@@ -53,7 +53,11 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
     control_plane.client().create(CSRS, body)
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         workload = WorkloadClient(
-            ClusterKey("ns/c"), client, on_request=lambda _name: None, now=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+            ClusterKey("ns/c"),
+            client,
+            has_provider=lambda name: name == "insecure",
+            on_request=lambda _name: None,
+            now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         )
         running = asyncio.create_task(workload.run())
         try:

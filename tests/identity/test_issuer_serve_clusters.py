@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, kubeconfig, new_key, running, upstream
 
 from nodeattest_identity.issuer.documents import documents
@@ -42,6 +44,10 @@ class Management:
     def change(self, cluster: str, config: bytes) -> None:
         data = {"value": base64.b64encode(config).decode()}
         self._client.patch(f"{self._path}/{cluster}-kubeconfig", {"data": {**data}})
+
+    def relabel(self, cluster: str, value: str) -> None:
+        """Make another version of the Secret, with the same kubeconfig."""
+        self._client.patch(f"{self._path}/{cluster}-kubeconfig", {"metadata": {"labels": {"version": value}}})
 
     def delete(self, cluster: str) -> None:
         self._client.delete(f"{self._path}/{cluster}-kubeconfig")
@@ -120,6 +126,26 @@ async def test_a_cluster_publishes_under_its_own_name_only(control_plane: Contro
             metrics = (await ask(ports.health or 0, get("/metrics"))).body.decode()
     assert ready.body == b"ok"
     assert f'nodeattest_issuer_reads_total{{issuer="{management.issuer("evil")}",outcome="other-issuer"}}' in metrics
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once(
+    control_plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    management = Management(control_plane, "issuers-once")
+    management.put("bad", b"no kubeconfig")
+    async with fleet(management):
+        for number in range(3):
+            await until_logged(caplog, f"/worse-{number - 1}-kubeconfig" if number else "/bad-kubeconfig")
+            management.relabel("bad", str(number))
+            management.put(f"worse-{number}", b"no kubeconfig")
+        await until_logged(caplog, "/worse-2-kubeconfig")
+    assert sum("/bad-kubeconfig" in message for message in caplog.messages) == 1
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    async with asyncio.timeout(10):
+        while not any(text in message for message in caplog.messages):
+            await asyncio.sleep(0.01)
 
 
 async def test_narrow_kubeconfigs_stand_under_another_ending_and_broken_ones_are_passed_over(

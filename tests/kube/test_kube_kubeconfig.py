@@ -3,10 +3,16 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Authority, Pair, kubeconfig
@@ -14,7 +20,13 @@ from scripted import Authority, Pair, kubeconfig
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_kube.kubeconfig import in_cluster_endpoint, parse_kubeconfig, read_kubeconfig
+from nodeattest_kube.kubeconfig import (
+    MAX_SELF_CONTAINED,
+    MAX_SELF_CONTAINED_VALUES,
+    in_cluster_endpoint,
+    parse_kubeconfig,
+    read_kubeconfig,
+)
 
 SERVER = "https://10.0.0.1:6443"
 SECRET = "s3cr3t-t0ken"
@@ -251,6 +263,41 @@ async def test_whatever_server_is_accepted_can_be_asked(server: str) -> None:
     async with client:
         with pytest.raises(Unreachable):
             await client.get("/x")
+
+
+SEXAGESIMAL = ":".join(["59"] * 130_000)
+"""PyYAML makes a number of it in time quadratic in its length: 400 KB took 15 s."""
+
+
+@pytest.mark.parametrize(
+    ("extension", "says"),
+    [
+        (SEXAGESIMAL, f"at most {MAX_SELF_CONTAINED} bytes"),
+        (SEXAGESIMAL[:60_000], "text in quotes"),
+        ("[" + "1," * MAX_SELF_CONTAINED_VALUES + "]", f"more than {MAX_SELF_CONTAINED_VALUES} values"),
+        ("[" * 33 + "]" * 33, "nesting deeper than 32"),
+        ("x" * MAX_SELF_CONTAINED, f"at most {MAX_SELF_CONTAINED} bytes"),
+    ],
+    ids=["400 KB of sexagesimal", "60 KB of sexagesimal", "values", "nesting", "bytes"],
+)
+def test_a_kubeconfig_in_a_secret_is_small(extension: str, says: str) -> None:
+    document = f"extensions: {extension}\n".encode() + kubeconfig({"server": SERVER}, {})
+    with pytest.raises(KubeconfigError, match=says):
+        parse_kubeconfig(document)
+
+
+def test_a_client_key_that_is_costly_to_sign_with_is_refused(authority: Authority, pair: Pair) -> None:
+    long = rsa.RSAPublicNumbers(65537, (1 << 8191) + 1).public_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "admin")])
+    now = datetime.now(UTC)
+    certificate = x509.CertificateBuilder(name, name, long, 1, now, now).sign(
+        ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
+    )
+    pem = certificate.public_bytes(Encoding.PEM)
+    user: JsonObject = {"client-certificate-data": b64(pem), "client-key-data": b64(pair.key)}
+    cluster: JsonObject = {"server": SERVER, "certificate-authority-data": b64(authority.pem)}
+    with pytest.raises(KubeconfigError, match="8192 bits"):
+        parse_kubeconfig(kubeconfig(cluster, user))
 
 
 def test_an_absent_file_is_a_clear_error(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class ClusterManager:
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
     ) -> None:
-        """``connect`` makes a client from a kubeconfig; raises KubeconfigError."""
+        """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
         self._management = management
         self._controllers = controllers
         self._ownership = ownership
@@ -71,6 +71,8 @@ class ClusterManager:
         self._connections: dict[ClusterKey, _Connection] = {}
         self._locks: defaultdict[ClusterKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held while a cluster is connected or disconnected."""
+        self._refused: dict[ClusterKey, str] = {}
+        """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
         self._queue: WorkQueue[ClusterKey] = WorkQueue()
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
@@ -114,12 +116,16 @@ class ClusterManager:
         connection = self._connections.get(key)
         if connection is not None and connection.fingerprint == fingerprint:
             return
+        if kubeconfig and self._refused.get(key) == fingerprint:
+            return
         await self._disconnect(key)
         if kubeconfig is None or not self._ownership.owns(key):
             return
         try:
-            client = self._connect(kubeconfig)
+            # A tenant's document: reading the worst that is allowed may take 0.1 s.
+            client = await asyncio.to_thread(self._connect, kubeconfig)
         except KubeconfigError as error:
+            self._refused[key] = fingerprint
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
             self._metrics.cluster(key, connected=False)
             return
@@ -143,6 +149,7 @@ class ClusterManager:
             await asyncio.gather(*(runner.close() for runner in connection.runners))
             await connection.client.close()
             _LOG.info("disconnected", extra=fields(cluster=key))
+        self._refused.pop(key, None)
         self._metrics.forget_cluster(key)
 
     def _update_metrics(self) -> None:

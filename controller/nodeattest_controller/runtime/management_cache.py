@@ -86,7 +86,8 @@ class ManagementCache:
         self._policies: dict[str, tuple[str, Policy]] = {}
         self._policy_versions: dict[str, str] = {}
         """By policy: the version of its spec that the clusters beside it have been woken for."""
-        self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority]] = {}
+        self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority | Unavailable]] = {}
+        """By the Secret's version; a CA that cannot be read is not read twice, either."""
         self._tasks = asyncio.TaskGroup()
         self._caches = InformerSet(client, self._tasks)
 
@@ -194,8 +195,14 @@ class ManagementCache:
         version = text(secret, "metadata", "resourceVersion") if secret else ""
         known = self._authorities.get(key)
         if known is None or known[0] != version or not version:
-            known = (version, load_authority(secret, key.partition("/")[2]))
+            try:
+                known = (version, load_authority(secret, key.partition("/")[2]))
+            except Unavailable as error:
+                error.__cause__ = error.__context__ = None  # their frames hold the Secret
+                known = (version, error)
             self._authorities[key] = known
+        if isinstance(known[1], Unavailable):
+            raise known[1].with_traceback(None)
         return known[1]
 
     def facts_of(self, cluster: JsonObject) -> ClusterFacts:

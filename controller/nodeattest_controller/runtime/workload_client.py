@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.csr_request import MAX_BASE64, summarize
+from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, summarize
 from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube import paths
@@ -28,6 +28,7 @@ from nodeattest_providers.names import (
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
     NodeName,
+    ProviderName,
 )
 
 __all__ = ["WorkloadClient"]
@@ -56,11 +57,14 @@ class WorkloadClient:
         key: ClusterKey,
         client: ApiClient,
         *,
+        has_provider: Callable[[ProviderName], bool],
         on_request: Callable[[str], None],
         now: Callable[[], datetime],
     ) -> None:
+        """``has_provider``: whose signers are ours; requests for any other signer are left alone."""
         self.key = key
         self.client = client
+        self._has_provider = has_provider
         self._on_request = on_request
         self._now = now
         self._own_writes: dict[str, set[str]] = defaultdict(set)
@@ -72,7 +76,7 @@ class WorkloadClient:
             client,
             paths.collection_path(*_CSR),
             on_change=self._changed,
-            transform=_slim_request,
+            transform=self._slim,
             max_bytes=MAX_REQUESTS,
         )
 
@@ -93,6 +97,12 @@ class WorkloadClient:
         except AlreadyExists:
             return
         _LOG.info("let bootstrap tokens file requests", extra=fields(cluster=self.key, binding=BOOTSTRAP_BINDING))
+
+    def summarize(self, request: JsonObject) -> CSRSummary | None:
+        """Tell where a request stands; None when its signer is none of ours."""
+        stored = summarize(request)
+        ours = stored is not None and (stored.is_kubelets or self._has_provider(stored.provider))
+        return stored if ours else None
 
     # Reads
 
@@ -183,8 +193,11 @@ class WorkloadClient:
                     self._on_request(name)
         return written
 
+    def _slim(self, request: JsonObject) -> JsonObject:
+        return _slim_request(request, self.summarize(request))
+
     def _changed(self, name: str, request: JsonObject | None) -> None:
-        stored = summarize(request) if request is not None else None
+        stored = self.summarize(request) if request is not None else None
         if stored is not None and stored.is_kubelets and stored.is_open:
             self.kubelet_requests.add(name)
         else:
@@ -210,12 +223,11 @@ def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObjec
     return {**request, "metadata": {**meta, "annotations": written}}
 
 
-def _slim_request(request: JsonObject) -> JsonObject:
+def _slim_request(request: JsonObject, stored: CSRSummary | None) -> JsonObject:
     """Keep open requests, within bounds; of others only what distinguishes them (settled ones average 4.5 KB).
 
     Kubelet's own are among the others: where nobody approves them, each kubelet leaves one every 15 minutes.
     """
-    stored = summarize(request)
     if stored is not None and stored.is_open and not stored.is_kubelets:
         return _bounded(request)
     status: JsonObject = {"conditions": [dict(entry) for entry in items(request, "status", "conditions")]}

@@ -13,6 +13,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import ClosingSigner, Platform, make_signer
+from nodeattest_providers.registry import SIGNERS, installed
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 __all__ = ["VerifierRegistry"]
@@ -29,9 +30,14 @@ class VerifierRegistry:
     ) -> None:
         """``given`` are those that the embedding program made and will close (``library``)."""
         self._given = given
+        self._installed = installed(SIGNERS)
         self._platforms = platforms
         self._metrics = metrics
         self._made: dict[ProviderName, ClusterAPISigner] = {}
+
+    def has(self, provider: ProviderName) -> bool:
+        """Return whether this is the name of a provider, and so its signers are ours: no prefix makes them so."""
+        return provider in self._given or provider in self._installed
 
     def __call__(self, provider: ProviderName) -> ClusterAPISigner:
         """Return the provider's half; raises Denied for an unknown provider or wrong settings of its platform."""

@@ -83,6 +83,8 @@ class Clusters:
         self._settings, self._routes, self._metrics, self._config = settings, routes, metrics, config
         self._connect = connect
         self._clusters: dict[str, _PolledCluster] = {}
+        self._refused: dict[str, str] = {}
+        """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
         self._semaphore = asyncio.Semaphore(_CONCURRENCY)
@@ -136,6 +138,7 @@ class Clusters:
         served = self._served(key)
         cluster = self._clusters.get(key)
         if kubeconfig is None or served is None:
+            self._refused.pop(key, None)
             if cluster is not None:
                 await self._end(key)
             return
@@ -144,11 +147,15 @@ class Clusters:
             if cluster.task.done():
                 self._start(key, cluster)
             return
+        if self._refused.get(key) == fingerprint:
+            return
         try:
-            client = self._connect(kubeconfig)
+            client = await asyncio.to_thread(self._connect, kubeconfig)
         except KubeconfigError as error:
+            self._refused[key] = fingerprint
             _log.error("cannot use the Secret %s: %s", key, error)
             return
+        self._refused.pop(key, None)
         if cluster is not None:
             await cluster.reconnect(fingerprint, client)
             return

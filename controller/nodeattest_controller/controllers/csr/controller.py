@@ -23,6 +23,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig, call_every
 from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_providers.names import ProviderName
 
 __all__ = ["CSRController", "RequestKey"]
 
@@ -51,10 +52,17 @@ class CSRController:
     name = "attestation"
 
     def __init__(
-        self, reconciler: RequestReconciler, *, metrics: Metrics, now: Callable[[], datetime], workers: int
+        self,
+        reconciler: RequestReconciler,
+        *,
+        has_provider: Callable[[ProviderName], bool],
+        metrics: Metrics,
+        now: Callable[[], datetime],
+        workers: int,
     ) -> None:
         """``workers``: requests that are worked on at the same time."""
         self.reconciler = reconciler
+        self.has_provider = has_provider
         self.metrics = metrics
         self.now = now
         self.runners: dict[ClusterKey, CSRRunner] = {}
@@ -116,7 +124,9 @@ class CSRRunner:
     def __init__(self, controller: CSRController, key: ClusterKey, client: ApiClient) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         """Requests that are being worked on."""
-        self.workload = WorkloadClient(key, client, on_request=self._enqueue, now=controller.now)
+        self.workload = WorkloadClient(
+            key, client, has_provider=controller.has_provider, on_request=self._enqueue, now=controller.now
+        )
         self._controller = controller
         self._queue = controller.queue
         self._key = key

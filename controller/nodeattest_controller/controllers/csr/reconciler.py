@@ -24,7 +24,7 @@ from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletS
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
-from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState
 from nodeattest_controller.model.kubelet_csr import requesting_node
 from nodeattest_controller.model.objects import moment, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRObserver
@@ -144,7 +144,7 @@ class Reconciler:
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
         """Evaluate the request as the cache has it, and act; raises ApiError for the queue's back-off."""
         csr = workload.requests.get(name)
-        stored = summarize(csr) if csr else None
+        stored = workload.summarize(csr) if csr else None
         if csr is None or stored is None or not stored.is_open:
             self._settled(stored.uid if stored else "")
             return DONE

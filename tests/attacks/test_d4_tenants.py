@@ -1,0 +1,57 @@
+"""D4: what one tenant writes into its own namespace, against the time of the controller that serves all."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final
+
+import pytest
+from builders import CREATED
+from cases import attacks, judged
+from catalogue import Expected, Row, Verdict
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from handmade import integer, tlv
+
+from nodeattest_controller.model.certificate_authority import load_authority
+from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.kubeconfig import parse_kubeconfig
+
+Case = Callable[[], Expected]
+
+
+def bombs() -> Expected:
+    for bomb in (":".join(["59"] * 130_000), "[" + "1," * 30_000 + "]", "[" * 60_000, "x\n " * 20_000):
+        with pytest.raises(KubeconfigError):
+            parse_kubeconfig(f"extensions: {bomb}\n".encode())
+    return Expected(Verdict.IGNORE, "")
+
+
+def a_ca() -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubernetes")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, CREATED, CREATED + timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def long_key() -> Expected:
+    p, q = (1 << 4096) + 1, (1 << 4096) + 3
+    numbers = (0, p * q, 65537, 3, p, q, 3, 3, 1)
+    body = base64.encodebytes(tlv(0x30, *map(integer, numbers))).decode()
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----\n".encode()
+    certificate = a_ca()
+    data = {"tls.crt": base64.b64encode(certificate).decode(), "tls.key": base64.b64encode(key).decode()}
+    return judged(lambda: load_authority({"data": {**data}}, "c"))
+
+
+CASES: Final[Mapping[str, Case]] = {"D4-130": bombs, "D4-131": long_key}
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_one_tenants_objects_are_refused_by_their_size(row: Row, case: Case) -> None:
+    assert case() == row.expected
