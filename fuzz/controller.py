@@ -91,7 +91,7 @@ def _ledger(data: bytes) -> bool:
     require(bool(serving_names.network_of(found).service_domain), "services have a domain")
     members = [*machine_view.views_of_machine(found), *machine_view.views_of_pool(found)]
     inventory = Inventory()
-    for put in (inventory.put_machine, inventory.put_pool, inventory.put_ledger):
+    for put in (inventory.put_machine, inventory.put_pool, inventory.put_attestation):
         put("key", found)
         put("key", None)
     return bool(read.issued or members)

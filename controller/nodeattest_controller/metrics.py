@@ -272,7 +272,7 @@ class Metrics:
         """Count an annotation of ours that somebody else wrote."""
         self._foreign.inc()
 
-    def ledger_conflict(self) -> None:
+    def attestation_conflict(self) -> None:
         """Count a lost compare-and-swap."""
         self._conflicts.inc()
 

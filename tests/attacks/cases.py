@@ -11,7 +11,7 @@ from catalogue import ROWS, Expected, Verdict
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 
-__all__ = ["attacks", "judged"]
+__all__ = ["attacks", "evaluated"]
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def attacks(table: Mapping[str, T]) -> list[ParameterSet]:
     ]
 
 
-def judged(action: Callable[[], object]) -> Expected:
+def evaluated(action: Callable[[], object]) -> Expected:
     """Tell the verdict; any exception that is none goes through and fails the test."""
     try:
         action()

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Expected, Row, Verdict
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -75,7 +75,7 @@ TOKENS: Mapping[str, bytes] = {
 
 @pytest.mark.parametrize(("row", "text"), attacks(TOKENS))
 def test_a_made_up_token_is_refused_for_what_it_is(row: Row, text: bytes) -> None:
-    assert judged(lambda: verify(text, KEYS, EXPECTED, NOW)) == row.expected
+    assert evaluated(lambda: verify(text, KEYS, EXPECTED, NOW)) == row.expected
     assert verify(GOOD, KEYS, EXPECTED, NOW).subject == claims()["sub"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from apiserver_kit import encoded
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import ROWS, Row
 from handmade import Made
 from spoilt_requests import REQUESTS
@@ -23,7 +23,7 @@ def test_the_request_that_the_attacks_spoil_is_a_good_one() -> None:
 
 @pytest.mark.parametrize(("row", "der"), attacks(REQUESTS))
 def test_a_spoilt_request_is_denied(row: Row, der: bytes) -> None:
-    assert judged(lambda: parse_csr(der)) == row.expected
+    assert evaluated(lambda: parse_csr(der)) == row.expected
 
 
 @pytest.mark.parametrize(("row", "der"), attacks({row: der for row, der in REQUESTS.items() if ROWS[row].api}))

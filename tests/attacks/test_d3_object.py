@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import ROWS, Row
 from spoilt_objects import OBJECTS, stored
 
@@ -21,7 +21,7 @@ def test_the_object_that_the_attacks_spoil_is_a_good_one() -> None:
 
 @pytest.mark.parametrize(("row", "stored_object"), attacks(OBJECTS))
 def test_a_spoilt_object_is_denied(row: Row, stored_object: JsonObject) -> None:
-    assert judged(lambda: parse_request(stored_object)) == row.expected
+    assert evaluated(lambda: parse_request(stored_object)) == row.expected
 
 
 def test_what_a_requester_wrote_into_metadata_is_not_even_read() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
@@ -148,4 +148,4 @@ def test_the_policy_and_the_answer_that_the_attacks_spoil_are_good() -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_weak_policy_and_a_weak_proof_let_nobody_in(row: Row, case: Case) -> None:
-    assert judged(case) == row.expected
+    assert evaluated(case) == row.expected

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from builders import CREATED, make_member, make_request, recorded
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
@@ -198,4 +198,4 @@ def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_who_is_not_this_machine_gets_nothing(row: Row, case: Case) -> None:
-    assert judged(case) == row.expected
+    assert evaluated(case) == row.expected

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from tpm_authority import Authority
 from tpm_world import (
@@ -251,4 +251,4 @@ def test_the_answer_that_the_attacks_spoil_attests_the_node(sound: Round) -> Non
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_spoilt_answer_is_denied(sound: Round, row: Row, case: Case) -> None:
-    assert judged(lambda: case(sound)) == row.expected
+    assert evaluated(lambda: case(sound)) == row.expected

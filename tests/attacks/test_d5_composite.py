@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from composite_world import (
     CHALLENGE,
@@ -102,4 +102,4 @@ def test_what_the_attacks_spoil_is_accepted(sound: Exchange) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_one_proof_of_two_or_two_of_two_machines_get_no_node(sound: Exchange, row: Row, case: Case) -> None:
-    assert judged(lambda: case(sound)) == row.expected
+    assert evaluated(lambda: case(sound)) == row.expected

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from tpm_boots import (
     BOOT,
@@ -86,4 +86,4 @@ CASES: Mapping[str, Case] = {
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_log_that_is_not_the_boots_gets_no_node(row: Row, case: Case) -> None:
     assert judge(crypto_agile_log(BOOT))
-    assert judged(case) == row.expected
+    assert evaluated(case) == row.expected

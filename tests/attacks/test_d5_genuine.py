@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss
@@ -188,4 +188,4 @@ def test_the_victims_own_join_is_sound(scene: Scene) -> None:
 @pytest.mark.parametrize(("row", "attempt"), attacks(ATTEMPTS))
 def test_a_genuine_tpm_in_the_wrong_hands_gets_no_node(scene: Scene, row: Row, attempt: Attempt) -> None:
     request, facts = attempt(scene)
-    assert judged(lambda: verify(request, facts)) == row.expected
+    assert evaluated(lambda: verify(request, facts)) == row.expected

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -294,10 +294,10 @@ CASES: Final[Mapping[str, Case]] = {
 
 
 def test_the_request_that_the_attacks_spoil_is_challenged(scene: Scene) -> None:
-    assert judged(lambda: verify(request_of(scene.tpm.first()), facts_of(scene.tpm.settings))).verdict == "accept"
+    assert evaluated(lambda: verify(request_of(scene.tpm.first()), facts_of(scene.tpm.settings))).verdict == "accept"
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_keys_that_prove_nothing_get_no_challenge(scene: Scene, row: Row, case: Case) -> None:
     request, facts = case(scene)
-    assert judged(lambda: verify(request, facts)) == row.expected
+    assert evaluated(lambda: verify(request, facts)) == row.expected

@@ -11,7 +11,7 @@ from aws_attacks import Stage
 from aws_cloud import cloud, node_role
 from aws_signing import RoleSession
 from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key, trust_bundle
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -158,4 +158,4 @@ def test_the_honest_instance_passes(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_document_that_is_not_this_instances_proof_is_refused(stage: Stage, row: Row, case: Case) -> None:
-    assert judged(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage)) == row.expected

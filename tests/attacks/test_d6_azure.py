@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 from azure_world import AZURE, document_for, facts_for, now, request_of, signer_for_cloud, with_document
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -281,4 +281,4 @@ def test_the_honest_machine_passes(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_document_that_is_not_this_machines_proof_is_refused(stage: Stage, row: Row, case: Case) -> None:
-    assert judged(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage)) == row.expected

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from gcp_world import (
     MACHINE_ID,
@@ -253,12 +253,12 @@ def swapped(stage: Stage) -> AttestedNode:
     ),
 )
 def test_a_vm_that_is_not_the_machines_gets_nothing(stage: Stage, row: Row, case: Case) -> None:
-    assert judged(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage)) == row.expected
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_no_token_is_read_whatever_its_algorithm(stage: Stage, header: str) -> None:
-    verdict = judged(lambda: token(header, "e30")(stage))
+    verdict = evaluated(lambda: token(header, "e30")(stage))
     assert verdict.reason == "EvidenceMalformed"
 
 

@@ -11,7 +11,7 @@ from aws_attacks import Stage
 from aws_cloud import ACCOUNT, ROLE, Answer, cloud, node_role, refusal
 from aws_signing import sign
 from aws_world import INSTANCE, Node, filed_aws, filed_with, trust_bundle, with_headers
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from worlds import OLD_PIN, PIN, T1
 
@@ -158,10 +158,10 @@ def test_a_signature_for_any_ca_of_the_cluster_passes(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_request_that_the_instance_did_not_sign_for_this_is_refused(stage: Stage, row: Row, case: Case) -> None:
-    assert judged(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage)) == row.expected
 
 
 @pytest.mark.parametrize(("row", "case"), attacks({row: CASES[row] for row in ("D7-01", "D7-02", "D7-07", "D7-22")}))
 def test_nothing_of_the_nodes_leads_the_controller_anywhere(stage: Stage, row: Row, case: Case) -> None:
-    assert judged(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage)) == row.expected
     assert stage.cloud.asked == []

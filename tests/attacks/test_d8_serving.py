@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from builders import CREATED, make_member, make_request
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
@@ -172,4 +172,4 @@ def test_what_the_attacks_spoil_is_granted() -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_no_node_answers_for_what_is_not_its_own(row: Row, case: Case) -> None:
-    assert judged(case) == row.expected
+    assert evaluated(case) == row.expected

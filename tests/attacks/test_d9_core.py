@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from core_kit import (
     CA,
@@ -97,7 +97,7 @@ PARSED: Final[Mapping[str, Case]] = {
 
 @pytest.mark.parametrize(("row", "case"), attacks(PARSED))
 def test_what_is_not_exactly_right_is_refused_for_its_own_reason(row: Row, case: Case) -> None:
-    assert judged(case) == row.expected
+    assert evaluated(case) == row.expected
 
 
 def test_what_the_attacks_spoil_is_sound() -> None:
@@ -167,7 +167,7 @@ def join(world: World, answer: Callable[[str], Reply]) -> object:
 
 @pytest.mark.parametrize(("row", "answer"), attacks(SIGNED))
 def test_no_other_signature_is_believed(world: World, row: Row, answer: Callable[[str], Reply]) -> None:
-    assert judged(lambda: join(world, answer)) == row.expected
+    assert evaluated(lambda: join(world, answer)) == row.expected
 
 
 def test_the_server_that_the_attacks_use_is_believed_when_it_is_honest(world: World) -> None:
@@ -195,7 +195,7 @@ def test_an_empty_secret_signs_nothing() -> None:
     attacks({"D9-38": lambda: secret.encode(TokenSecret(token=TOKEN, groups=("system:masters",)))}),
 )
 def test_nobody_becomes_an_administrator_by_a_token(row: Row, case: Case) -> None:
-    assert judged(case) == row.expected
+    assert evaluated(case) == row.expected
     assert secret.authenticating_groups(stored(auth_extra_groups="system:masters"), NOW) is None
     assert secret.authenticating_groups(stored(auth_extra_groups="system:bootstrappers:a,system:masters"), NOW) is None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Expected, Row, Verdict
 from front_kit import Answer, Authority, KnownCluster, ask, front, get, secret_object
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
@@ -92,19 +92,19 @@ THREE_MACS: dict[str, Question] = {
 
 @pytest.mark.parametrize(("row", "question"), attacks(QUESTIONS))
 def test_a_question_is_answered_if_the_token_made_it_just_now_and_not_otherwise(row: Row, question: Question) -> None:
-    assert judged(question.asked) == row.expected
+    assert evaluated(question.asked) == row.expected
 
 
 @pytest.mark.parametrize(("row", "question"), attacks(THREE_MACS))
 def test_one_signature_does_not_pass_for_another(row: Row, question: Question) -> None:
-    assert judged(question.asked) == row.expected
+    assert evaluated(question.asked) == row.expected
 
 
 @pytest.mark.parametrize(("row", "values"), attacks({"D9-92": (b'"1800000060"', b"NaN", b"1e999")}))
 def test_a_time_that_is_none_is_refused(row: Row, values: tuple[bytes, ...]) -> None:
     for value in values:
         question = Question(jwt(claims=b'{"sub":"abcdef","exp":' + value + b"}"))
-        assert judged(question.asked) == row.expected
+        assert evaluated(question.asked) == row.expected
 
 
 # The front over HTTP
@@ -166,7 +166,7 @@ def reviewed(audience: str | None, wanted: list[str]) -> JsonObject:
 @pytest.mark.parametrize(("row", "wanted"), attacks({"D9-112": ["https://kubernetes"], "D9-113": ["an-add-on"]}))
 def test_whoever_caught_a_question_is_nobody_of_kubernetes_own(row: Row, wanted: list[str]) -> None:
     audience = "this cluster" if row.expected.verdict is Verdict.DENY else None
-    assert judged(lambda: reviewed(audience, wanted)) == row.expected
+    assert evaluated(lambda: reviewed(audience, wanted)) == row.expected
     if row.expected.verdict is Verdict.ACCEPT:
         assert reviewed(audience, wanted)["status"] == {
             "authenticated": True,
@@ -264,7 +264,7 @@ def test_what_a_front_says_counts_as_far_as_token_and_cluster_bear_it_out(
         if row.id in {"D9-119", "D9-120"}:
             now = scene.text(EVIL) if row.id == "D9-119" else scene.text()
             scene.server.says = config_map({"kubeconfig": now})
-        assert judged(scene.find) == row.expected
+        assert evaluated(scene.find) == row.expected
         assert all(TOKEN.secret not in str(seen) for seen in scene.front.seen)
         assert not any("authorization" in seen.names for seen in scene.server.seen)
         if row.expected.verdict is Verdict.ACCEPT:

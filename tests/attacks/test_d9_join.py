@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from discovery_cases import CASES, TOKEN, World, standing
 from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
@@ -190,7 +190,7 @@ DISCOVERED: dict[str, Attack] = {
 
 @pytest.mark.parametrize(("row", "attack"), attacks(DISCOVERED))
 def test_a_server_that_lies_is_not_believed_and_sees_no_credential(scene: Scene, row: Row, attack: Attack) -> None:
-    assert judged(lambda: attack(scene)) == row.expected
+    assert evaluated(lambda: attack(scene)) == row.expected
     assert all(server.headers <= QUIET for server in scene.servers)
 
 
@@ -247,7 +247,7 @@ FILES: dict[str, Attack] = {
 
 @pytest.mark.parametrize(("row", "attack"), attacks(FILES))
 def test_a_file_gives_no_power_and_no_credential_away(scene: Scene, row: Row, attack: Attack) -> None:
-    assert judged(lambda: attack(scene)) == row.expected
+    assert evaluated(lambda: attack(scene)) == row.expected
     assert all(server.headers <= QUIET for server in scene.servers)
 
 
@@ -286,5 +286,5 @@ NEWS: dict[str, Attack] = {
 
 @pytest.mark.parametrize(("row", "attack"), attacks(NEWS))
 def test_news_needs_a_ca_that_was_trusted_before(scene: Scene, row: Row, attack: Attack) -> None:
-    assert judged(lambda: attack(scene)) == row.expected
+    assert evaluated(lambda: attack(scene)) == row.expected
     assert all(server.headers <= QUIET for server in scene.servers)

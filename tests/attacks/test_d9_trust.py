@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pytest
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Row
 from certified import CLIENT, LOOPBACK, certified, kubelets
 from cryptography import x509
@@ -147,5 +147,5 @@ CASES: dict[str, Attack] = {
 def test_a_certificate_of_the_ca_or_a_word_in_cluster_info_does_not_make_a_cluster(
     scene: Scene, row: Row, attack: Attack
 ) -> None:
-    assert judged(lambda: attack(scene)) == row.expected
+    assert evaluated(lambda: attack(scene)) == row.expected
     assert not any(server.seen for server in scene.attackers)

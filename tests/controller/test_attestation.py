@@ -288,7 +288,7 @@ def test_a_providers_own_pins_come_before_those_of_a_part() -> None:
 def test_hardware_is_found_again_whichever_way_it_was_pinned(pinned: str, shown: str) -> None:
     written = replace(joined(make_request()), fingerprints={pinned: "sha256:e"})
     inventory = Inventory()
-    inventory.put_ledger("fleet/x", render_attestation(written, make_member(), "signer"))
+    inventory.put_attestation("fleet/x", render_attestation(written, make_member(), "signer"))
     cluster = cluster_key(written.namespace, written.cluster_name)
     assert [found.provider_id for found in inventory.fingerprint_holders(cluster, shown, "sha256:e")] == [
         written.provider_id

@@ -50,26 +50,26 @@ def node(provider_id: str | None = "sandbox://one", **metadata: JsonValue) -> Js
     return {"metadata": {"name": "one", "uid": "n-one", **metadata}, "spec": spec}
 
 
-def judged(
+def evaluated(
     found: JsonObject, *, machines: list[JsonObject] | None = None, ledgers: list[JsonObject] | None = None
 ) -> bool:
     inventory = Inventory()
     for number, made in enumerate([machine()] if machines is None else machines):
         inventory.put_machine(f"m{number}", made)
     for number, made in enumerate([ledger()] if ledgers is None else ledgers):
-        inventory.put_ledger(f"l{number}", made)
+        inventory.put_attestation(f"l{number}", made)
     return is_attested(found, CLUSTER, inventory, NOW)
 
 
 def test_a_node_whose_machine_has_a_living_certificate_is_attested() -> None:
-    assert judged(node())
+    assert evaluated(node())
 
 
 def test_a_node_without_provider_id_is_attested_where_the_machine_refers_to_it() -> None:
-    assert judged(node(None), machines=[machine(nodeRef={"name": "one", "uid": "n-one"})])
-    assert not judged(node(None), machines=[machine(nodeRef={"name": "one", "uid": "n-two"})])
-    assert not judged(node(None))
-    assert not judged(node(None, uid=""), machines=[machine(nodeRef={"name": "one"})])
+    assert evaluated(node(None), machines=[machine(nodeRef={"name": "one", "uid": "n-one"})])
+    assert not evaluated(node(None), machines=[machine(nodeRef={"name": "one", "uid": "n-two"})])
+    assert not evaluated(node(None))
+    assert not evaluated(node(None, uid=""), machines=[machine(nodeRef={"name": "one"})])
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def test_a_node_without_provider_id_is_attested_where_the_machine_refers_to_it()
 def test_whatever_is_missing_leaves_the_node_unattested(
     machines: list[JsonObject] | None, ledgers: list[JsonObject] | None
 ) -> None:
-    assert not judged(node(), machines=machines, ledgers=ledgers)
+    assert not evaluated(node(), machines=machines, ledgers=ledgers)
 
 
 def test_another_provider_id_under_the_name_is_another_machine() -> None:
-    assert not judged(node("sandbox://two"))
+    assert not evaluated(node("sandbox://two"))
 
 
 def test_nothing_that_a_node_says_of_itself_takes_it_out_of_the_count() -> None:
     said: JsonObject = {"type": "virtual-kubelet", "nodeattest/exempt": "true", "node-role.kubernetes.io/agent": ""}
-    assert not judged(node(labels=said, annotations=said), ledgers=[])
+    assert not evaluated(node(labels=said, annotations=said), ledgers=[])
 
 
 def test_no_node_at_all_is_no_proof() -> None:

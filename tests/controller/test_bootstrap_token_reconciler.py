@@ -142,7 +142,7 @@ class Scene:
         [member] = self.management.inventory.members(self.key, f"x://{name}")
         known = replace(new_attestation(member), issued=(certificate(),))
         document = render_attestation(known, replace(member, uid=owner_uid or member.uid), "signer")
-        self.management.inventory.put_ledger(f"{self.namespace}/{known.name}", document)
+        self.management.inventory.put_attestation(f"{self.namespace}/{known.name}", document)
 
     def rename(self, name: str, token: str) -> None:
         path = f"/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/{self.namespace}/kubeadmconfigs/{name}"

@@ -113,7 +113,7 @@ def test_state_times_and_counters_show() -> None:
     metrics.queue(3, 1.5)
     metrics.leader(leads=True)
     metrics.foreign_challenge()
-    metrics.ledger_conflict()
+    metrics.attestation_conflict()
     metrics.token_write("bootstrap-signer", "written")
     metrics.signing_seconds(0.04)
     assert value(metrics, "nodeattest_token_writes_total", controller="bootstrap-signer", outcome="written") == 1

@@ -41,7 +41,7 @@ class Desk:
         self.words = PendingOutcomes(KEY, self.inventory, lambda: self.seconds)
 
     def put(self, member: MachineView, known: Attestation) -> None:
-        self.inventory.put_ledger(f"fleet/{known.name}", render_attestation(known, member, "signer"))
+        self.inventory.put_attestation(f"fleet/{known.name}", render_attestation(known, member, "signer"))
 
 
 def document(member: MachineView) -> JsonObject:

@@ -50,7 +50,7 @@ def test_nobody_but_the_node_speaks_for_its_machine() -> None:
 
 def test_a_request_that_was_not_evaluated_does_not_count_against_a_machine() -> None:
     for reason in Reason:
-        assert severity_of(refusal(reason, judged=False)) is DenialSeverity.NOTHING
+        assert severity_of(refusal(reason, evaluated=False)) is DenialSeverity.NOTHING
 
 
 def test_a_refused_serving_certificate_says_something_of_the_machine_or_nothing() -> None:

@@ -122,7 +122,7 @@ async def test_a_wait_ends_in_a_denial(world: World) -> None:
     world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)
     assert await world.reconcile() == DONE
     assert world.condition("Denied") == Reason.PLATFORM_UNAVAILABLE
-    assert [verdict.judged for verdict in world.observed.denied] == [False]
+    assert [verdict.evaluated for verdict in world.observed.denied] == [False]
 
 
 async def test_a_bug_waits_as_an_internal_error_and_ends_like_any_wait(world: World) -> None:
@@ -143,7 +143,7 @@ async def test_a_denial_is_written_reported_and_observed(world: World) -> None:
     world.file()
     assert await world.reconcile() == DONE
     assert world.condition("Denied") == Reason.PROOF_INVALID
-    assert [(one.reason, one.judged) for one in world.observed.denied] == [(Reason.PROOF_INVALID, True)]
+    assert [(one.reason, one.evaluated) for one in world.observed.denied] == [(Reason.PROOF_INVALID, True)]
     await world.events.drain()
     assert world.warnings() == [Reason.PROOF_INVALID]
 

@@ -68,7 +68,7 @@ def shown(anonymous: Client, bearer: str) -> int:
     return code
 
 
-def judged(odd: OddSecret) -> tuple[str, ...] | None:
+def evaluated(odd: OddSecret) -> tuple[str, ...] | None:
     try:
         known = token.parse(odd.token) == secret.stored_token(odd.body)
     except Denied:
@@ -80,7 +80,7 @@ def judged(odd: OddSecret) -> tuple[str, ...] | None:
 def test_an_api_server_knows_whoever_shows_a_token_as_we_say(
     control_plane: ControlPlane, answers: dict[str, Answer], odd: OddSecret
 ) -> None:
-    assert judged(odd) == odd.groups
+    assert evaluated(odd) == odd.groups
     skip_before(odd, control_plane)
     groups, code = answers[odd.token]
     assert groups == odd.groups

@@ -92,7 +92,7 @@ def platform_of(cloud: GoogleCloud, calls: Calls | None = None, **settings: Json
     return Platform(settings={**found, **settings}, observe=calls or Calls())
 
 
-async def judged(signer: GcpSigner, request: NodeRequest, facts: Facts) -> AttestedNode:
+async def evaluated(signer: GcpSigner, request: NodeRequest, facts: Facts) -> AttestedNode:
     return await signer.verify_client_attestation_data(request, facts)
 
 
@@ -102,7 +102,7 @@ def verified(platform: Platform, request: NodeRequest, facts: Facts) -> Attested
     async def go() -> AttestedNode:
         signer = GcpSigner(platform=platform)
         try:
-            return await judged(signer, request, facts)
+            return await evaluated(signer, request, facts)
         finally:
             await signer.aclose()
 

@@ -19,9 +19,9 @@ from gcp_world import (
     Joining,
     challenge_from,
     cloud_in,
+    evaluated,
     instance_of,
     joining,
-    judged,
     node_facts,
     node_request,
     pinned,
@@ -198,14 +198,14 @@ def test_nobody_is_refused_by_an_answer_of_before(cloud: GoogleCloud, platform: 
         signer = GcpSigner(platform=platform, monotonic=lambda: now[0])
         try:
             with pytest.raises(ChallengeRequired):
-                await judged(signer, node_request(tpm.first()), node_facts())
+                await evaluated(signer, node_request(tpm.first()), node_facts())
             cloud.calls.clear()
             cloud.add(instance_of(made_anew, number="5"))
             now[0] += 3
             with pytest.raises(ChallengeRequired):
-                await judged(signer, node_request(made_anew.first()), node_facts())
+                await evaluated(signer, node_request(made_anew.first()), node_facts())
             with pytest.raises(Denied):
-                await judged(signer, node_request(tpm.first()), node_facts())
+                await evaluated(signer, node_request(tpm.first()), node_facts())
         finally:
             await signer.aclose()
 
@@ -222,12 +222,12 @@ def test_forged_requests_make_the_cloud_asked_no_more_than_once_in_two_seconds(
         signer = GcpSigner(platform=platform, monotonic=lambda: now[0])
         try:
             with pytest.raises(ChallengeRequired):
-                await judged(signer, node_request(tpm.first()), node_facts())
+                await evaluated(signer, node_request(tpm.first()), node_facts())
             cloud.calls.clear()
             for _ in range(20):
                 now[0] += 0.2
                 with pytest.raises(Denied):
-                    await judged(signer, node_request(stranger.first()), node_facts())
+                    await evaluated(signer, node_request(stranger.first()), node_facts())
         finally:
             await signer.aclose()
 

@@ -158,7 +158,7 @@ def test_a_genuine_tpm_that_nobody_enrolled_is_denied(tpm: SoftTpm, authority: A
 # Certificates
 
 
-def judged(tpm: SoftTpm, certificate: bytes, bundle: str, chain: tuple[bytes, ...] = ()) -> Reason | None:
+def evaluated(tpm: SoftTpm, certificate: bytes, bundle: str, chain: tuple[bytes, ...] = ()) -> Reason | None:
     facts = facts_of({"endorsementCAs": bundle}, machine=machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint}))
     return outcome(tpm, facts, ek_certificate=certificate, ek_chain=chain)
 
@@ -169,7 +169,7 @@ def test_a_certificate_as_swtpm_makes_it_counts_critical_directory_name_included
 ) -> None:
     assert kind in ("rsa2048", "ecc-p256", "ecc-p384")
     tpm = SoftTpm(kind=kind, ek=new_key(kind))
-    assert judged(tpm, authority.endorse(tpm.ek.public_key()), authority.pem) is None
+    assert evaluated(tpm, authority.endorse(tpm.ek.public_key()), authority.pem) is None
 
 
 def changed(name: str, extension: Extension | None) -> Callable[[SoftTpm, Authority], bytes]:
@@ -283,7 +283,7 @@ def test_a_certificate_that_is_wrong_in_one_thing_is_denied_for_it(
 def test_a_certificate_that_manufacturers_make_otherwise_counts(
     tpm: SoftTpm, authority: Authority, extra: Callable[[SoftTpm, Authority], bytes]
 ) -> None:
-    assert judged(tpm, extra(tpm, authority), authority.pem) is None
+    assert evaluated(tpm, extra(tpm, authority), authority.pem) is None
 
 
 def test_a_chain_through_an_intermediate_counts_wherever_the_intermediate_comes_from(
@@ -291,24 +291,24 @@ def test_a_chain_through_an_intermediate_counts_wherever_the_intermediate_comes_
 ) -> None:
     issuer = authority.issuer()
     certificate = issuer.endorse(tpm.ek.public_key())
-    assert judged(tpm, certificate, authority.pem, (issuer.der,)) is None
-    assert judged(tpm, certificate, issuer.pem) is None
-    assert judged(tpm, certificate, authority.pem + issuer.pem) is None
-    assert judged(tpm, certificate, authority.pem) is INVALID
-    assert judged(tpm, certificate, authority.pem, (b"\x30\x00",)) is INVALID
+    assert evaluated(tpm, certificate, authority.pem, (issuer.der,)) is None
+    assert evaluated(tpm, certificate, issuer.pem) is None
+    assert evaluated(tpm, certificate, authority.pem + issuer.pem) is None
+    assert evaluated(tpm, certificate, authority.pem) is INVALID
+    assert evaluated(tpm, certificate, authority.pem, (b"\x30\x00",)) is INVALID
 
 
 def test_an_intermediate_that_is_no_ca_or_expired_breaks_the_chain(tpm: SoftTpm, authority: Authority) -> None:
     for issuer in (authority.issuer(ca=False), authority.issuer(not_after=NOW - YEAR)):
         certificate = issuer.endorse(tpm.ek.public_key())
-        assert judged(tpm, certificate, authority.pem, (issuer.der,)) is INVALID
+        assert evaluated(tpm, certificate, authority.pem, (issuer.der,)) is INVALID
 
 
 def test_a_leaf_cannot_issue_endorsement_certificates(tpm: SoftTpm, authority: Authority) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     leaf = authority.endorse(key.public_key())
     rogue = Authority(certificate=x509.load_der_x509_certificate(leaf), key=key)
-    assert judged(tpm, rogue.endorse(tpm.ek.public_key()), authority.pem, (leaf,)) is INVALID
+    assert evaluated(tpm, rogue.endorse(tpm.ek.public_key()), authority.pem, (leaf,)) is INVALID
 
 
 def test_validity_is_checked_by_the_controllers_clock(tpm: SoftTpm, authority: Authority) -> None:

@@ -116,7 +116,7 @@ def _indexed(documents: Sequence[JsonObject], key: ClusterKey | None) -> Invento
         "Machine": inventory.put_machine,
         "MachinePool": inventory.put_pool,
         "MachineRecord": inventory.put_record,
-        "MachineAttestation": inventory.put_ledger,
+        "MachineAttestation": inventory.put_attestation,
     }
     namespace, _, name = (key or "").partition("/")
     for number, document in enumerate(documents):

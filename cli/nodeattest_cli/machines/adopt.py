@@ -232,7 +232,7 @@ def _open(connection: Connection, one: Unattested, opening: _Opening, output: st
         trail, made = await open_machine(
             client, one, reason=opening.reason, now=now, expires=now + opening.lifetime, choose=secrets.choice
         )
-        return trail, replace(made, ledger=replace(made.ledger, provider=provider), replaces_kubeconfig=True)
+        return trail, replace(made, attestation=replace(made.attestation, provider=provider), replaces_kubeconfig=True)
 
     trail, made = run(connection, _do)
     click.echo(trail, err=output == "json")
@@ -253,9 +253,9 @@ def _provider(one: Unattested, said: str | None) -> ProviderName:
 
 
 def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
-    if one.member is None or not (one.has_ledger or _can_be_asked_for(one)):
+    if one.member is None or not (one.has_attestation or _can_be_asked_for(one)):
         raise UserError(f"node {_word(one.node)}: {_says(one)}")
-    if one.has_ledger:
+    if one.has_attestation:
         raise UserError(f"node {_word(one.node)} {_says(one)}: {shlex.join(command_for(one))}")
     lines = [
         f"{one.member.kind} {one.member.name} of {one.cluster} ({_word(one.provider_id)}), node {_word(one.node)}",

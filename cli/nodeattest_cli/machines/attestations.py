@@ -55,9 +55,9 @@ async def find_attestation(client: ApiClient, name: str, *, namespace: str, clus
     return found[0]
 
 
-def attestation_path(ledger: JsonObject) -> str:
+def attestation_path(attestation: JsonObject) -> str:
     """Return the path of a ledger's object."""
-    meta = ledger.get("metadata", {})
+    meta = attestation.get("metadata", {})
     return paths.object_path(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
 
 
@@ -66,13 +66,13 @@ def attestations_path(namespace: str) -> str:
     return paths.collection_path(*_KIND, namespace=namespace)
 
 
-def title(ledger: JsonObject) -> str:
+def title(attestation: JsonObject) -> str:
     """Name a ledger's machine in a message."""
-    machine, cluster = text(ledger, "spec", "machineName"), text(ledger, "spec", "clusterName")
-    namespace, provider_id = text(ledger, "metadata", "namespace"), text(ledger, "spec", "providerID")
+    machine, cluster = text(attestation, "spec", "machineName"), text(attestation, "spec", "clusterName")
+    namespace, provider_id = text(attestation, "metadata", "namespace"), text(attestation, "spec", "providerID")
     return f"{machine or '(no name)'} of {namespace}/{cluster} ({provider_id})"
 
 
-def _names(ledger: JsonObject) -> set[str]:
-    spec = ledger.get("spec", {})
-    return {text(ledger, "metadata", "name"), text(spec, "machineName"), text(spec, "providerID")} - {""}
+def _names(attestation: JsonObject) -> set[str]:
+    spec = attestation.get("spec", {})
+    return {text(attestation, "metadata", "name"), text(spec, "machineName"), text(spec, "providerID")} - {""}

@@ -62,12 +62,12 @@ class Attested:
         }
 
 
-def row_from_attestation(ledger: JsonObject) -> Attested:
+def row_from_attestation(attestation: JsonObject) -> Attested:
     """Read a MachineAttestation."""
-    spec = mapping(ledger, "spec")
+    spec = mapping(attestation, "spec")
     return Attested(
-        namespace=text(ledger, "metadata", "namespace"),
-        name=text(ledger, "metadata", "name"),
+        namespace=text(attestation, "metadata", "namespace"),
+        name=text(attestation, "metadata", "name"),
         cluster=text(spec, "clusterName"),
         node=text(spec, "nodeName"),
         machine=text(spec, "machineName"),

@@ -56,7 +56,7 @@ class RejoinToken:
     machine: str
     expires: datetime
     server: str
-    ledger: Attestation
+    attestation: Attestation
     automatic_approval: bool
     """Whether the cluster's in-tree signer takes this token for any name."""
     replaces_kubeconfig: bool = False
@@ -74,8 +74,8 @@ class RejoinToken:
             "--token-file",
             "-",
         ]
-        words += ["--provider", self.ledger.provider, "--node-name", self.ledger.node_name]
-        words += ["--provider-id", self.ledger.provider_id]
+        words += ["--provider", self.attestation.provider, "--node-name", self.attestation.node_name]
+        words += ["--provider-id", self.attestation.provider_id]
         return [*words, "--replace-kubeconfig"] if self.replaces_kubeconfig else words
 
 
@@ -133,11 +133,11 @@ async def issue_token(
     management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]
 ) -> RejoinToken:
     """Make the token; raises ``UserError`` for a machine that it would be of no use to."""
-    ledger = parse_attestation(found)
-    _check_may_return(ledger, found)
-    await _check_machine(management, ledger, found)
-    async with await workload_client(management, ledger.namespace, ledger.cluster_name) as workload:
-        groups = [bound_group(f"{ledger.namespace}/{ledger.cluster_name}", ledger.provider_id)]
+    attestation = parse_attestation(found)
+    _check_may_return(attestation, found)
+    await _check_machine(management, attestation, found)
+    async with await workload_client(management, attestation.namespace, attestation.cluster_name) as workload:
+        groups = [bound_group(f"{attestation.namespace}/{attestation.cluster_name}", attestation.provider_id)]
         automatic_approval = False
         if not await _exists(workload, BOOTSTRAP_BINDING):
             groups.append(DEFAULT_GROUP)
@@ -155,20 +155,20 @@ async def issue_token(
             machine=title(found),
             expires=expires,
             server=workload.server,
-            ledger=ledger,
+            attestation=attestation,
             automatic_approval=automatic_approval,
         )
 
 
-def _check_may_return(ledger: Attestation, found: JsonObject) -> None:
-    if ledger.issued and ledger.provider in _ONCE:
+def _check_may_return(attestation: Attestation, found: JsonObject) -> None:
+    if attestation.issued and attestation.provider in _ONCE:
         raise UserError(
-            f"{title(found)} joined by {ledger.provider}, with which a machine joins once: first "
+            f"{title(found)} joined by {attestation.provider}, with which a machine joins once: first "
             "nodeattest machines reset, knowing that it is this machine that asks"
         )
 
 
-async def _check_machine(management: ApiClient, ledger: Attestation, found: JsonObject) -> None:
+async def _check_machine(management: ApiClient, attestation: Attestation, found: JsonObject) -> None:
     """See that the Machine stays: nobody else gets a token."""
     owner = owner_of(found)
     group, _, version = text(owner, "apiVersion").partition("/")
@@ -177,13 +177,14 @@ async def _check_machine(management: ApiClient, ledger: Attestation, found: Json
     if not group or not version or kind not in RESOURCES:
         raise gone
     try:
-        path = paths.object_path(group, version, RESOURCES[kind], text(owner, "name"), namespace=ledger.namespace)
+        path = paths.object_path(group, version, RESOURCES[kind], text(owner, "name"), namespace=attestation.namespace)
         machine = await management.get(path)
     except NotFound:
         raise gone from None
     members = machine_views(machine, kind)
     if not any(
-        one.uid == ledger.owner_uid and one.provider_id == ledger.provider_id and not one.deleting for one in members
+        one.uid == attestation.owner_uid and one.provider_id == attestation.provider_id and not one.deleting
+        for one in members
     ):
         raise gone
 

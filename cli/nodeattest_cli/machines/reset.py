@@ -77,10 +77,10 @@ def ask_confirmation(question: str) -> bool:
         raise UserError("no answer; without a terminal, set --yes") from None
 
 
-def cleared_by_reset(ledger: JsonObject) -> list[str]:
+def cleared_by_reset(attestation: JsonObject) -> list[str]:
     """Say what a reset of this ledger forgets, and what it cannot take back."""
-    known = parse_attestation(ledger)
-    lines = [title(ledger), f"  node {known.node_name or '(none)'}, provider {known.provider or '(none)'}"]
+    known = parse_attestation(attestation)
+    lines = [title(attestation), f"  node {known.node_name or '(none)'}, provider {known.provider or '(none)'}"]
     lines += [f"  forgets {kind} {value}" for kind, value in sorted(known.fingerprints.items())]
     if known.boot is not None:
         lines.append(f"  forgets the TPM's clock: reset {known.boot.reset_count}, {known.boot.clock} ms")
@@ -146,15 +146,15 @@ async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: 
     raise UserError("the ledger is written all the time; try again")
 
 
-def _pins(ledger: JsonObject) -> tuple[str, dict[str, str]]:
-    return text(ledger, "metadata", "uid"), parse_attestation(ledger).fingerprints
+def _pins(attestation: JsonObject) -> tuple[str, dict[str, str]]:
+    return text(attestation, "metadata", "uid"), parse_attestation(attestation).fingerprints
 
 
 async def record_event(
-    client: ApiClient, ledger: JsonObject, message: str, now: datetime, *, reason: str = RESET
+    client: ApiClient, attestation: JsonObject, message: str, now: datetime, *, reason: str = RESET
 ) -> bool:
     """Write the Event; a reset that is done is not undone because this is not allowed."""
-    owner, namespace = owner_of(ledger), text(ledger, "metadata", "namespace")
+    owner, namespace = owner_of(attestation), text(attestation, "metadata", "namespace")
     if not owner:
         return False
     subject = ObjectRef(

@@ -55,7 +55,7 @@ class Unattested:
     """The Node's own, or its Machine's where it has none."""
     ready: bool
     member: MachineView | None
-    has_ledger: bool
+    has_attestation: bool
     providers: tuple[ProviderName, ...]
     """Those that the policy names; empty where that is not known."""
 
@@ -64,7 +64,7 @@ class Unattested:
         """What is to be done about it."""
         if self.member is None:
             return Action.NO_MACHINE
-        if self.has_ledger:
+        if self.has_attestation:
             return Action.REJOIN
         return Action.OPEN if self.providers and set(self.providers) <= INSECURE else Action.ADOPT
 
@@ -126,14 +126,16 @@ def _unattested(
         members = [member for member in members if member.node_ref_uid == uid]
     member = members[0] if len(members) == 1 else None
     ready = condition(items(node, "status", "conditions"), "Ready")
-    ledger = inventory.ledger(key, member.provider_id) if member else None
+    attestation = inventory.attestation(key, member.provider_id) if member else None
     return Unattested(
         cluster=key,
         node=name,
         provider_id=provider_id or (member.provider_id if member else ""),
         ready=ready is not None and ready.get("status") == "True",
         member=member,
-        has_ledger=ledger is not None and bool(ledger.issued) and ledger.node_name == NodeName(name),
+        has_attestation=attestation is not None
+        and bool(attestation.issued)
+        and attestation.node_name == NodeName(name),
         providers=tuple(providers),
     )
 
@@ -154,8 +156,8 @@ async def _inventory(client: ApiClient, namespace: str) -> Inventory:
             inventory.put_pool(key_of(pool), pool)
     except NotFound:
         pass  # a feature gate of Cluster API
-    async for ledger in _all(client, paths.collection_path(*_OWN, "machineattestations", namespace=namespace)):
-        inventory.put_ledger(key_of(ledger), ledger)
+    async for attestation in _all(client, paths.collection_path(*_OWN, "machineattestations", namespace=namespace)):
+        inventory.put_attestation(key_of(attestation), attestation)
     return inventory
 
 

@@ -45,10 +45,10 @@ class Proposal:
     """By register: the machines whose value the policy does not allow yet."""
 
 
-def registers_from_attestation(ledger: JsonObject) -> BootRecord:
+def registers_from_attestation(attestation: JsonObject) -> BootRecord:
     """Read a MachineAttestation; its registers are empty where none were quoted or kept."""
-    known = parse_attestation(ledger)
-    machine, boot = text(ledger, "spec", "machineName"), known.boot
+    known = parse_attestation(attestation)
+    machine, boot = text(attestation, "spec", "machineName"), known.boot
     if boot is None or not boot.pcrs:
         return BootRecord(cluster=known.cluster_name, machine=machine, node=known.node_name, bank="", pcrs={})
     bank = BANK_ALGORITHMS.get(boot.bank)

@@ -59,8 +59,8 @@ def learn(
     if bool(machine) == everyone:
         raise UserError("expected names of machines, or --all")
     connection = Connection(kubeconfig, context)
-    ledgers = run(connection, lambda client: _list(client, "machineattestations", namespace))
-    chosen = _chosen([registers_from_attestation(one) for one in ledgers], machine, cluster)
+    attestations = run(connection, lambda client: _list(client, "machineattestations", namespace))
+    chosen = _chosen([registers_from_attestation(one) for one in attestations], machine, cluster)
     policy = run(connection, lambda client: _policy(client, chosen[0].cluster, namespace))
     click.echo(_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 

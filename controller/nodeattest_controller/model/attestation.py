@@ -201,7 +201,7 @@ def new_attestation(member: MachineView) -> Attestation:
 
 
 def record_certificate(
-    ledger: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
+    attestation: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
 ) -> Attestation:
     """Record a fresh certificate; whether it may be issued at all is ``issuance_rules``' to say."""
     entry = IssuedCertificate(
@@ -216,16 +216,16 @@ def record_certificate(
         certificate=issued.pem,
         purpose=request.purpose,
     )
-    history = (*ledger.issued, entry)
+    history = (*attestation.issued, entry)
     leaving = [old for old in history if old.purpose is request.purpose][:-KEEP_ISSUED]  # of its own purpose only
     return replace(
-        ledger,
+        attestation,
         node_name=request.csr.node_name,
         provider=attested.provider,
-        fingerprints={**ledger.fingerprints, **attested.fingerprints},
-        boot=attested.boot or ledger.boot,
+        fingerprints={**attestation.fingerprints, **attested.fingerprints},
+        boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
-        retired=retire(ledger.retired, map(retired_key, leaving), now),
+        retired=retire(attestation.retired, map(retired_key, leaving), now),
         verdict=LastDecision(APPROVED, "Attested", now),
     )
 
@@ -305,40 +305,40 @@ def _entry(item: JsonObject) -> IssuedCertificate | None:
     )
 
 
-def render_attestation(ledger: Attestation, member: MachineView, signer_name: str) -> JsonObject:
+def render_attestation(attestation: Attestation, member: MachineView, signer_name: str) -> JsonObject:
     """Write a ledger as an object, owned by its Machine so that it is moved and collected with it.
 
     For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
     """
-    clients = ledger.of_purpose(Purpose.CLIENT)
+    clients = attestation.of_purpose(Purpose.CLIENT)
     meta: JsonObject = {
-        "name": ledger.name,
-        "namespace": ledger.namespace,
-        "labels": {CLUSTER_LABEL: ledger.cluster_name},
+        "name": attestation.name,
+        "namespace": attestation.namespace,
+        "labels": {CLUSTER_LABEL: attestation.cluster_name},
     }
-    if ledger.resource_version:
-        meta["resourceVersion"] = ledger.resource_version
+    if attestation.resource_version:
+        meta["resourceVersion"] = attestation.resource_version
     else:
         owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind}
         meta["ownerReferences"] = [{**owner, "name": member.name, "uid": member.uid}]
     spec: JsonObject = {
-        "clusterName": ledger.cluster_name,
+        "clusterName": attestation.cluster_name,
         "machineName": member.name,
-        "providerID": ledger.provider_id,
-        "nodeName": ledger.node_name,
-        "provider": ledger.provider,
+        "providerID": attestation.provider_id,
+        "nodeName": attestation.node_name,
+        "provider": attestation.provider,
         "signerName": signer_name,
-        "fingerprints": dict[str, JsonValue](ledger.fingerprints),
-        "issued": [_render_entry(entry) for entry in ledger.issued],
+        "fingerprints": dict[str, JsonValue](attestation.fingerprints),
+        "issued": [_render_entry(entry) for entry in attestation.issued],
     }
-    if ledger.retired:
-        spec["retiredKeys"] = [*render_retired(ledger.retired)]
+    if attestation.retired:
+        spec["retiredKeys"] = [*render_retired(attestation.retired)]
     if clients:
         spec["expires"] = rfc3339(clients[-1].not_after)
-    if ledger.issued:
-        spec["lastVerdict"] = LastDecision(APPROVED, "Attested", ledger.issued[-1].issued_at).render()
-    if ledger.boot is not None:
-        spec["boot"] = _render_boot(ledger.boot, is_patch=bool(ledger.resource_version))
+    if attestation.issued:
+        spec["lastVerdict"] = LastDecision(APPROVED, "Attested", attestation.issued[-1].issued_at).render()
+    if attestation.boot is not None:
+        spec["boot"] = _render_boot(attestation.boot, is_patch=bool(attestation.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
 
 

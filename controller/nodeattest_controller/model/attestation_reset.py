@@ -39,9 +39,9 @@ class Operator:
     """Whether the name is only what the operator's kubeconfig says, as the API server could not be asked."""
 
 
-def reset(ledger: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
+def reset(attestation: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
     """Return the ledger's object without pins, boot state and certificates; its keys go to ``retiredKeys``."""
-    known, spec = parse_attestation(ledger), mapping(ledger, "spec")
+    known, spec = parse_attestation(attestation), mapping(attestation, "spec")
     kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
     entry: JsonObject = {
         "time": rfc3339(now),
@@ -56,7 +56,7 @@ def reset(ledger: JsonObject, *, by: Operator, reason: str, now: datetime) -> Js
     added: JsonObject = {"resets": resets[-KEEP_RESETS:], "lastVerdict": verdict}
     if retired:
         added["retiredKeys"] = [*render_retired(retired)]
-    return {**ledger, "spec": {**kept, **added}}
+    return {**attestation, "spec": {**kept, **added}}
 
 
 def new_for_adoption(

@@ -50,7 +50,7 @@ class NameContext:
     """Members of the cluster whose own name sources give the requested node name."""
     holders: Sequence[Attestation]
     """Ledgers of the cluster that bound the requested node name to a machine."""
-    is_alive: Callable[[Attestation], bool] = lambda _ledger: True
+    is_alive: Callable[[Attestation], bool] = lambda _attestation: True
     """Whether a ledger's machine still exists; a ledger without one is about to be collected."""
 
 
@@ -190,7 +190,7 @@ def check_fingerprints(member: MachineView, around: NameContext, holders: Sequen
 def check_binding(
     request: NodeRequest,
     member: MachineView,
-    ledger: Attestation,
+    attestation: Attestation,
     *,
     secure: bool,
     owners: frozenset[str] = frozenset(),
@@ -200,12 +200,12 @@ def check_binding(
     Unless an operator reset its ledger: then it joins as a new one does. ``owners``: the UIDs of what else lists it,
     for an instance of a pool may have joined before Cluster API made its Machine.
     """
-    if ledger.resource_version and ledger.owner_uid not in {member.uid, *owners}:
+    if attestation.resource_version and attestation.owner_uid not in {member.uid, *owners}:
         raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
-    if request.is_renewal or ledger.entry_for(request.csr.spki_sha256) is not None:
+    if request.is_renewal or attestation.entry_for(request.csr.spki_sha256) is not None:
         return
-    joined = ledger.has_joined
-    if member.node_ref_name and not joined and not ledger.was_reset:
+    joined = attestation.has_joined
+    if member.node_ref_name and not joined and not attestation.was_reset:
         raise _unattested("a Machine with a nodeRef and no ledger entry", "re-create the Machine")
     if not secure and joined:
         raise Denied(
@@ -216,20 +216,22 @@ def check_binding(
         )
 
 
-def check_takeover(request: NodeRequest, ledger: Attestation, node: JsonObject | None) -> None:
+def check_takeover(request: NodeRequest, attestation: Attestation, node: JsonObject | None) -> None:
     """Rules 3 and 4: no token takes over a Node that stands although its machine never joined attested.
 
     A nodeRef says that a Machine has a node (``check_binding``), but nobody writes one for a MachineRecord, and for a
     Machine Cluster API does so some time after the node joined. The Node itself, read live, is there from the first.
     """
-    if request.is_renewal or node is None or ledger.has_joined or ledger.was_reset:
+    if request.is_renewal or node is None or attestation.has_joined or attestation.was_reset:
         return
     raise _unattested(
         f"Node {request.csr.node_name} stands, and no ledger entry", "delete the Node if nothing runs there any more"
     )
 
 
-def check_adoption(request: NodeRequest, member: MachineView, ledger: Attestation, node: JsonObject | None) -> None:
+def check_adoption(
+    request: NodeRequest, member: MachineView, attestation: Attestation, node: JsonObject | None
+) -> None:
     """Rules 3 and 4: who asks as a node, without ever having joined attested, is the node that the Machine has.
 
     Its certificate was signed in-tree, where nobody asked which machine gets it; the provider proves the machine now.
@@ -237,7 +239,7 @@ def check_adoption(request: NodeRequest, member: MachineView, ledger: Attestatio
     record names it and the Node has the record's provider ID; the name was compared by rule 2. 2. That Node is in
     the cluster, and rule 3 has compared its provider ID.
     """
-    if not request.is_renewal or ledger.has_joined or ledger.was_reset:
+    if not request.is_renewal or attestation.has_joined or attestation.was_reset:
         return
     if member.given_name is not None and member.node_ref_name is None:  # 1
         if node is not None and text(node, "spec", "providerID") == member.provider_id:

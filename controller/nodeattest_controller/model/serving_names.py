@@ -102,21 +102,21 @@ def check_serving_allowed(request: NodeRequest, policy: Policy, *, secure: bool)
         )
 
 
-def check_client_certificate(request: NodeRequest, ledger: Attestation, now: datetime) -> None:
+def check_client_certificate(request: NodeRequest, attestation: Attestation, now: datetime) -> None:
     """Let through what comes from a node whose own client certificate is the ledger's, with a key for this alone."""
-    if ledger.live(now) is None:
+    if attestation.live(now) is None:
         raise _not_allowed(
             "a machine with a client certificate of the ledger",
             "one without",
             "let the node renew its client certificate with evidence first",
         )
-    if ledger.provider != request.evidence.provider:
+    if attestation.provider != request.evidence.provider:
         raise _not_allowed(
-            f"the provider that attested the client certificate, {ledger.provider}",
+            f"the provider that attested the client certificate, {attestation.provider}",
             request.evidence.provider,
             "attest the serving certificate by the provider that the node joined with",
         )
-    if ledger.serves_otherwise(request.csr.spki_sha256, Purpose.SERVING):
+    if attestation.serves_otherwise(request.csr.spki_sha256, Purpose.SERVING):
         raise Denied(
             Reason.KEY_REUSED,
             expected="a key of its own for the serving certificate",

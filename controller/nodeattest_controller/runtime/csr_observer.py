@@ -49,7 +49,7 @@ class CSRDenied:
     message: str = field(repr=False)
     """Expected, got and remedy: for the management cluster only."""
     at: datetime
-    judged: bool = True
+    evaluated: bool = True
     """Whether a check refused the request; False where its time ran out before it was evaluated."""
 
 

@@ -62,7 +62,7 @@ class Inventory:
 
     def __init__(self) -> None:
         self._members: _Index[MachineView] = _Index(_member_keys)
-        self._ledgers: _Index[Attestation] = _Index(_ledger_keys)
+        self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
     def put_machine(self, key: str, machine: JsonObject | None) -> None:
         """Take in a Machine, or forget it."""
@@ -76,9 +76,9 @@ class Inventory:
         """Take in a MachineRecord, or forget it."""
         self._members.put(f"record:{key}", views_of_record(record) if record else ())
 
-    def put_ledger(self, key: str, ledger: JsonObject | None) -> None:
+    def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
         """Take in a MachineAttestation, or forget it."""
-        self._ledgers.put(key, (parse_attestation(ledger),) if ledger else ())
+        self._attestations.put(key, (parse_attestation(attestation),) if attestation else ())
 
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
@@ -108,9 +108,9 @@ class Inventory:
         machines = {member.provider_id for member in found if not member.is_pool_instance}
         return [member for member in found if not member.is_pool_instance or member.provider_id not in machines]
 
-    def ledgers_of(self, cluster: ClusterKey) -> list[Attestation]:
+    def attestations_of(self, cluster: ClusterKey) -> list[Attestation]:
         """Return every ledger of a cluster."""
-        return self._ledgers.find((cluster, "all"))
+        return self._attestations.find((cluster, "all"))
 
     def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster whose own name sources give this name."""
@@ -119,7 +119,7 @@ class Inventory:
     def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster that claim a node's name or are bound to it, each once."""
         found = self.members_by_node_name(cluster, node_name)
-        for holder in self.ledgers_by_node_name(cluster, node_name):
+        for holder in self.attestations_by_node_name(cluster, node_name):
             found += self.members(cluster, holder.provider_id)
         return list({member.provider_id: member for member in found}.values())
 
@@ -128,26 +128,30 @@ class Inventory:
         found = self._members.find((cluster, "place", place)) + self.members_of_node(cluster, place)
         return [member for member in found if member.provider_id != provider_id]
 
-    def ledger(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
+    def attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
         """Return the ledger of one machine."""
-        return next(iter(self._ledgers.find((cluster, "id", provider_id))), None)
+        return next(iter(self._attestations.find((cluster, "id", provider_id))), None)
 
-    def own_ledger(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
+    def own_attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
         """Return the ledger of one machine, unless it is a predecessor's that is about to be collected."""
-        ledger = self.ledger(cluster, provider_id)
-        return ledger if ledger is not None and ledger.owner_uid in self.owners(cluster, provider_id) else None
+        attestation = self.attestation(cluster, provider_id)
+        return (
+            attestation
+            if attestation is not None and attestation.owner_uid in self.owners(cluster, provider_id)
+            else None
+        )
 
-    def ledgers_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
+    def attestations_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
         """Return the ledgers of a cluster that bound this node name."""
-        return self._ledgers.find((cluster, "name", node_name))
+        return self._attestations.find((cluster, "name", node_name))
 
     def key_holders(self, cluster: ClusterKey, spki: str) -> list[Attestation]:
         """Return the ledgers of a cluster that issued for this key, ever as far as is known."""
-        return self._ledgers.find((cluster, "spki", spki))
+        return self._attestations.find((cluster, "spki", spki))
 
     def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Attestation]:
         """Return the ledgers of a cluster that pin this fingerprint, by whichever provider or part of a composite."""
-        return self._ledgers.find((cluster, "fingerprint", pin_kind(kind), value))
+        return self._attestations.find((cluster, "fingerprint", pin_kind(kind), value))
 
 
 def _member_keys(member: MachineView) -> Iterable[Hashable]:
@@ -160,13 +164,13 @@ def _member_keys(member: MachineView) -> Iterable[Hashable]:
         yield (cluster, "place", place)
 
 
-def _ledger_keys(ledger: Attestation) -> Iterable[Hashable]:
-    cluster = cluster_key(ledger.namespace, ledger.cluster_name)
+def _attestation_keys(attestation: Attestation) -> Iterable[Hashable]:
+    cluster = cluster_key(attestation.namespace, attestation.cluster_name)
     yield (cluster, "all")
-    yield (cluster, "id", ledger.provider_id)
-    if ledger.node_name:
-        yield (cluster, "name", ledger.node_name)
-    for key in (*ledger.issued, *ledger.retired):
+    yield (cluster, "id", attestation.provider_id)
+    if attestation.node_name:
+        yield (cluster, "name", attestation.node_name)
+    for key in (*attestation.issued, *attestation.retired):
         yield (cluster, "spki", key.spki)
-    for kind, value in ledger.fingerprints.items():
+    for kind, value in attestation.fingerprints.items():
         yield (cluster, "fingerprint", pin_kind(kind), value)

@@ -98,7 +98,7 @@ class ManagementCache:
                 await source.start(self._caches)
             start, kept = self._caches.start, self._reflectors
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
-            kept["ledgers"] = start("ledgers", self._own("machineattestations"), self._ledger_changed)
+            kept["ledgers"] = start("ledgers", self._own("machineattestations"), self._attestation_changed)
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
             kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
@@ -159,9 +159,9 @@ class ManagementCache:
         while True:
             behind = False
             async for page in self.client.pages(path, query, PageSize()):
-                for ledger in items(page, "items"):
-                    known = self._reflectors["ledgers"].get(key_of(ledger))
-                    behind = behind or known is None or version_of(known) != version_of(ledger)
+                for attestation in items(page, "items"):
+                    known = self._reflectors["ledgers"].get(key_of(attestation))
+                    behind = behind or known is None or version_of(known) != version_of(attestation)
             if not behind:
                 return
             failures += 1
@@ -320,8 +320,8 @@ class ManagementCache:
             self._policy_versions.pop(key, None)
         self._on_policies(namespace)
 
-    def _ledger_changed(self, key: str, ledger: JsonObject | None) -> None:
-        self.inventory.put_ledger(key, ledger)
+    def _attestation_changed(self, key: str, attestation: JsonObject | None) -> None:
+        self.inventory.put_attestation(key, attestation)
 
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
         for suffix in _KEPT_SECRETS:

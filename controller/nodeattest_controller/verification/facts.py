@@ -230,7 +230,7 @@ class RequestFacts(ABC):
         inventory, key = self.source.inventory, self.source.key
         return NameContext(
             claimants=inventory.members_by_node_name(key, self.node_name),
-            holders=inventory.ledgers_by_node_name(key, self.node_name),
+            holders=inventory.attestations_by_node_name(key, self.node_name),
             is_alive=lambda other: bool(inventory.members(key, other.provider_id)),
         )
 
@@ -297,7 +297,7 @@ class ControllerFacts:
 
     def attestation(self, machine: MachineView) -> Attestation:
         """Return a machine's attestation; an empty one where it never joined."""
-        return self.inventory.ledger(self.key, machine.provider_id) or new_attestation(machine)
+        return self.inventory.attestation(self.key, machine.provider_id) or new_attestation(machine)
 
     recorded_attestation = attestation
 
@@ -348,7 +348,7 @@ class ControllerFacts:
         verifier, machine, policy = self.verifier(provider), await facts.machine(), await facts.policy()
         if not isinstance(verifier, PlatformAddresses):
             return None
-        recorded = self.inventory.ledger(self.key, machine.provider_id)
+        recorded = self.inventory.attestation(self.key, machine.provider_id)
         pins = recorded.pins_for(provider) if recorded is not None else {}
         given = Facts(
             cluster=self.management.facts_of(await facts.cluster()),

@@ -223,8 +223,8 @@ class CertificateLog:
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
     """Return whether an attestation accounts for a certificate, or a node without one renewed its own."""
-    holders = inventory.ledgers_by_node_name(cluster, NodeName(issued.node_name))
-    if any(ledger.entry_for(issued.spki, purpose) is not None for ledger in holders for purpose in Purpose):
+    holders = inventory.attestations_by_node_name(cluster, NodeName(issued.node_name))
+    if any(attestation.entry_for(issued.spki, purpose) is not None for attestation in holders for purpose in Purpose):
         return True
     return not holders and issued.renews_itself
 

@@ -64,17 +64,17 @@ def is_attested(node: JsonObject, cluster: ClusterKey, inventory: Inventory, now
     Machine's nodeRef.
     """
     name, provider_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
-    holders = inventory.ledgers_by_node_name(cluster, NodeName(name))
+    holders = inventory.attestations_by_node_name(cluster, NodeName(name))
     if len(holders) != 1 or holders[0].live(now) is None:  # 1
         return False
-    [ledger] = holders
-    members = inventory.members(cluster, ledger.provider_id)
-    if len(members) != 1 or not _owns(members[0].uid, ledger):  # 2
+    [attestation] = holders
+    members = inventory.members(cluster, attestation.provider_id)
+    if len(members) != 1 or not _owns(members[0].uid, attestation):  # 2
         return False
     if provider_id:  # 3
-        return provider_id == ledger.provider_id
+        return provider_id == attestation.provider_id
     return members[0].node_ref_uid is not None and members[0].node_ref_uid == text(node, "metadata", "uid")
 
 
-def _owns(uid: str, ledger: Attestation) -> bool:
-    return bool(uid) and uid == ledger.owner_uid
+def _owns(uid: str, attestation: Attestation) -> bool:
+    return bool(uid) and uid == attestation.owner_uid

@@ -174,8 +174,8 @@ class BootstrapTokenReconciler:
         return [*machines, *pools]
 
     def _has_joined(self, provider_id: str) -> bool:
-        ledger = self._management.inventory.own_ledger(self._key, provider_id) if provider_id else None
-        return ledger is not None and ledger.has_joined
+        attestation = self._management.inventory.own_attestation(self._key, provider_id) if provider_id else None
+        return attestation is not None and attestation.has_joined
 
     # Needed
 

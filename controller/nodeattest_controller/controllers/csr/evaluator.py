@@ -32,7 +32,7 @@ class Approval:
     request: NodeRequest
     attested: AttestedNode
     member: MachineView
-    ledger: Attestation
+    attestation: Attestation
     policy: Policy
     authority: CertificateAuthority
     first: JsonObject | None
@@ -65,7 +65,7 @@ class Evaluator:
             request=request,
             attested=await facts.attested(),
             member=await facts.machine(),
-            ledger=await facts.attestation(),
+            attestation=await facts.attestation(),
             policy=await facts.policy(),
             authority=source.management.authority(workload.key),
             first=await facts.first_object(),

@@ -75,7 +75,7 @@ class Issuer:
         """Approve and sign exactly the request that was evaluated; raises Denied, Conflict or ApiError."""
         entry = await self._entry(workload, approval)
         if stored.state is RequestState.PENDING:
-            message = f"{approval.attested.provider} attestation verified; ledger {approval.ledger.name}"
+            message = f"{approval.attested.provider} attestation verified; ledger {approval.attestation.name}"
             csr = await workload.approve(csr, "Attested", message)
         await workload.publish_certificate(csr, entry.certificate)
         self._report(workload, approval, entry)
@@ -83,9 +83,9 @@ class Issuer:
 
     async def _entry(self, workload: WorkloadClient, approval: Approval) -> attestations.IssuedCertificate:
         """Find the key's certificate on record, or sign one and record it first."""
-        now, request, ledger = self._now(), approval.request, approval.ledger
-        known = ledger.entry_for(request.csr.spki_sha256, request.purpose)
-        if known is not None and is_reusable(known, now) and _is_the_same(request, ledger, known):
+        now, request, attestation = self._now(), approval.request, approval.attestation
+        known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
+        if known is not None and is_reusable(known, now) and _is_the_same(request, attestation, known):
             return known
         with self._reserve(workload.key, approval):
             await self._check_issuance(approval)
@@ -100,8 +100,8 @@ class Issuer:
                 purpose=request.purpose,
                 names=_names_of(request),
             )
-            updated = attestations.record_certificate(ledger, request, approval.attested, issued, now)
-            await self._write_ledger(updated, approval)
+            updated = attestations.record_certificate(attestation, request, approval.attested, issued, now)
+            await self._write_attestation(updated, approval)
         return updated.issued[-1]
 
     @contextmanager
@@ -128,7 +128,7 @@ class Issuer:
         Names and fingerprints were compared before the verification; here nothing can come in between.
         """
         inventory, owner = self._management.inventory, approval.member.provider_id
-        later = inventory.ledgers_by_node_name(cluster, approval.request.csr.node_name)
+        later = inventory.attestations_by_node_name(cluster, approval.request.csr.node_name)
         for kind, value in approval.attested.fingerprints.items():
             later = later + inventory.fingerprint_holders(cluster, kind, value)
         if any(other.provider_id != owner for other in later):
@@ -139,22 +139,24 @@ class Issuer:
         longest = approval.policy.lifetime or default
         return clamp_lifetime(longest, approval.request.expiration_seconds)
 
-    async def _write_ledger(self, ledger: attestations.Attestation, approval: Approval) -> None:
-        signer_name = signer_for(ledger.provider, Purpose.CLIENT)
-        body = attestations.render_attestation(ledger, approval.member, signer_name)
-        collection = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=ledger.namespace)
+    async def _write_attestation(self, attestation: attestations.Attestation, approval: Approval) -> None:
+        signer_name = signer_for(attestation.provider, Purpose.CLIENT)
+        body = attestations.render_attestation(attestation, approval.member, signer_name)
+        collection = paths.collection_path(
+            OWN_GROUP, OWN_VERSION, "machineattestations", namespace=attestation.namespace
+        )
         client = self._management.client
-        exists = bool(ledger.resource_version)
+        exists = bool(attestation.resource_version)
         try:
             if exists:
-                written = await client.merge_patch(f"{collection}/{ledger.name}", body)
+                written = await client.merge_patch(f"{collection}/{attestation.name}", body)
             else:
                 written = await client.create(collection, body)
         except (Conflict, AlreadyExists, NotFound) as error:
             if isinstance(error, NotFound) and not exists:  # not the record is absent, but what it is created in
                 raise
             raise AttestationConflict(error.status, error.reason, error.message) from error
-        self._management.inventory.put_ledger(key_of(written), written)
+        self._management.inventory.put_attestation(key_of(written), written)
 
     def _report(self, workload: WorkloadClient, approval: Approval, entry: attestations.IssuedCertificate) -> None:
         request, provider = approval.request, approval.attested.provider
@@ -222,8 +224,10 @@ def _names_of(request: NodeRequest) -> SubjectAltNames:
     return SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses)
 
 
-def _is_the_same(request: NodeRequest, ledger: attestations.Attestation, known: attestations.IssuedCertificate) -> bool:
+def _is_the_same(
+    request: NodeRequest, attestation: attestations.Attestation, known: attestations.IssuedCertificate
+) -> bool:
     """Return whether a certificate of the request's key and purpose is the one that the request asks for."""
-    if ledger.node_name != request.csr.node_name:
+    if attestation.node_name != request.csr.node_name:
         return False
     return request.purpose is Purpose.CLIENT or names_in(known.certificate).same_as(_names_of(request))

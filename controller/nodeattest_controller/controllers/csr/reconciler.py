@@ -329,7 +329,7 @@ class Reconciler:
         )
         self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
         if task.request is not None:
-            verdict = replace(_refused(workload.key, task.request, denied, self._now()), judged=evaluated)
+            verdict = replace(_refused(workload.key, task.request, denied, self._now()), evaluated=evaluated)
             for observer in self._observers:
                 observer.refused(verdict)
         return DONE
@@ -358,16 +358,16 @@ class Reconciler:
             self._settled(task.stored.uid)
             return DONE
         if isinstance(error, AttestationConflict):
-            self._metrics.ledger_conflict()
+            self._metrics.attestation_conflict()
         if task.request is not None:
-            await self._refresh_ledger(task.workload.key, task.request)
+            await self._refresh_attestation(task.workload.key, task.request)
         if isinstance(error, NotFound):
             message = f"CSR {printable(task.stored.name)}: {_ABSENT.format(error)}"
             self._warn(task, Reason.API_UNAVAILABLE, message)
             raise error
         return REQUEUE
 
-    async def _refresh_ledger(self, cluster: ClusterKey, request: NodeRequest) -> None:
+    async def _refresh_attestation(self, cluster: ClusterKey, request: NodeRequest) -> None:
         """Read the machine's attestation live."""
         namespace, _, cluster_name = cluster.partition("/")
         name = attestations.attestation_name(cluster_name, request.csr.provider_id)
@@ -376,7 +376,7 @@ class Reconciler:
             found = await self._management.client.get(path)
         except NotFound:
             found = None
-        self._management.inventory.put_ledger(f"{namespace}/{name}", found)
+        self._management.inventory.put_attestation(f"{namespace}/{name}", found)
 
 
 def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime) -> CSRDenied:

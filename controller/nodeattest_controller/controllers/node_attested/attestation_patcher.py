@@ -22,26 +22,28 @@ class AttestationPatcher:
     def __init__(self, management: ManagementCache) -> None:
         self._management = management
 
-    async def judge(self, ledger: Attestation, verdict: LastDecision) -> Attestation:
+    async def record_decision(self, attestation: Attestation, verdict: LastDecision) -> Attestation:
         """Write the last decision; raises ApiError."""
-        return await self._write(ledger, {"lastVerdict": verdict.render()})
+        return await self._write(attestation, {"lastVerdict": verdict.render()})
 
-    async def treat(self, ledger: Attestation, treatment: Remediation | None) -> Attestation:
+    async def record_remediation(self, attestation: Attestation, treatment: Remediation | None) -> Attestation:
         """Write the action that is about to be done to the Node, None when it is undone; raises ApiError."""
-        return await self._write(ledger, {"onFailure": treatment.render() if treatment is not None else None})
+        return await self._write(attestation, {"onFailure": treatment.render() if treatment is not None else None})
 
-    async def _write(self, ledger: Attestation, spec: JsonObject) -> Attestation:
-        path = paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", ledger.name, namespace=ledger.namespace)
-        patch: JsonObject = {"metadata": {"resourceVersion": ledger.resource_version}, "spec": spec}
+    async def _write(self, attestation: Attestation, spec: JsonObject) -> Attestation:
+        path = paths.object_path(
+            OWN_GROUP, OWN_VERSION, "machineattestations", attestation.name, namespace=attestation.namespace
+        )
+        patch: JsonObject = {"metadata": {"resourceVersion": attestation.resource_version}, "spec": spec}
         client, inventory = self._management.client, self._management.inventory
-        key = f"{ledger.namespace}/{ledger.name}"
+        key = f"{attestation.namespace}/{attestation.name}"
         try:
             written = await client.merge_patch(path, patch)
         except Conflict:
-            inventory.put_ledger(key, await client.get(path))
+            inventory.put_attestation(key, await client.get(path))
             raise
         except NotFound:
-            inventory.put_ledger(key, None)
+            inventory.put_attestation(key, None)
             raise
-        inventory.put_ledger(key_of(written), written)
+        inventory.put_attestation(key_of(written), written)
         return parse_attestation(written)

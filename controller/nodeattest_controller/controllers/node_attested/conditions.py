@@ -72,32 +72,36 @@ class RefusedClaims:
         return f"{refused}; whoever holds a bootstrap token can file one"
 
 
-def is_refused(ledger: Attestation) -> bool:
+def is_refused(attestation: Attestation) -> bool:
     """Return whether the last word on a machine is a refusal."""
-    return ledger.verdict is not None and ledger.verdict.verdict == DENIED
+    return attestation.verdict is not None and attestation.verdict.verdict == DENIED
 
 
 def condition_of_machine(
-    member: MachineView, ledger: Attestation | None, now: datetime, claims: RefusedClaims | None = None
+    member: MachineView, attestation: Attestation | None, now: datetime, claims: RefusedClaims | None = None
 ) -> Condition:
     """Say how a Machine stands; ``claims`` are shown while it has not joined.
 
     1. Without a certificate, which is never ``False``: an operator's reset, a node that joined without attestation, or
     nothing yet; 2. a certificate that ended; 3. a refusal of the node's own request; 4. attested.
     """
-    newest = _newest(ledger)
-    if ledger is None or newest is None:  # 1
-        return _without_certificate(member, ledger, claims)
+    newest = _newest(attestation)
+    if attestation is None or newest is None:  # 1
+        return _without_certificate(member, attestation, claims)
     until = rfc3339(newest.not_after)
     if newest.not_after <= now:  # 2
-        last = f"; the last refusal was {ledger.verdict.reason}" if ledger.verdict and is_refused(ledger) else ""
+        last = (
+            f"; the last refusal was {attestation.verdict.reason}"
+            if attestation.verdict and is_refused(attestation)
+            else ""
+        )
         return _false(Known.EXPIRED, f"the certificate ended at {until}{last}", Severity.ERROR)
-    if ledger.verdict is not None and is_refused(ledger):  # 3
-        since = f" since {rfc3339(ledger.verdict.time)}" if ledger.verdict.time else ""
-        done = f"; {_DONE[ledger.treatment.action]}" if ledger.treatment else ""
+    if attestation.verdict is not None and is_refused(attestation):  # 3
+        since = f" since {rfc3339(attestation.verdict.time)}" if attestation.verdict.time else ""
+        done = f"; {_DONE[attestation.treatment.action]}" if attestation.treatment else ""
         message = f"renewal is refused{since}: see docs/denials.md; the certificate is good until {until}{done}"
-        return _false(ledger.verdict.reason or DENIED, message, _severity(ledger.verdict.reason))
-    return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, f"by {ledger.provider}, until {until}")  # 4
+        return _false(attestation.verdict.reason or DENIED, message, _severity(attestation.verdict.reason))
+    return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, f"by {attestation.provider}, until {until}")  # 4
 
 
 def condition_of_pool(instances: Sequence[Attestation | None], now: datetime) -> Condition:
@@ -108,17 +112,19 @@ def condition_of_pool(instances: Sequence[Attestation | None], now: datetime) ->
     """
     if not instances:
         return _unknown(Known.NO_INSTANCES, "the pool lists no instance yet")
-    attested = sum(_is_attested(ledger, now) for ledger in instances)
+    attested = sum(_is_attested(attestation, now) for attestation in instances)
     message = f"{attested} of {len(instances)} instances attested"
     if attested == len(instances):
         return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
-    if any(_newest(ledger) is not None and not _is_attested(ledger, now) for ledger in instances):
+    if any(_newest(attestation) is not None and not _is_attested(attestation, now) for attestation in instances):
         return _false(Known.INSTANCES_MISSING, message, Severity.WARNING)
     return _unknown(Known.INSTANCES_MISSING, message)
 
 
-def _without_certificate(member: MachineView, ledger: Attestation | None, claims: RefusedClaims | None) -> Condition:
-    if ledger is not None and ledger.verdict is not None and ledger.verdict.verdict == RESET:
+def _without_certificate(
+    member: MachineView, attestation: Attestation | None, claims: RefusedClaims | None
+) -> Condition:
+    if attestation is not None and attestation.verdict is not None and attestation.verdict.verdict == RESET:
         return _unknown(Known.RESET, "an operator has reset it; it may bind itself anew")
     if member.node_ref_name:  # by a node's claim: who controls another machine's node can write its provider ID
         return _unknown(Known.NOT_ATTESTED, "its node joined without attestation: adopt it, or re-create the Machine")
@@ -126,14 +132,14 @@ def _without_certificate(member: MachineView, ledger: Attestation | None, claims
     return _unknown(Known.NOT_YET, f"{message}; {claims}" if claims is not None else message)
 
 
-def _is_attested(ledger: Attestation | None, now: datetime) -> bool:
-    newest = _newest(ledger)
-    return ledger is not None and newest is not None and newest.not_after > now and not is_refused(ledger)
+def _is_attested(attestation: Attestation | None, now: datetime) -> bool:
+    newest = _newest(attestation)
+    return attestation is not None and newest is not None and newest.not_after > now and not is_refused(attestation)
 
 
-def _newest(ledger: Attestation | None) -> IssuedCertificate | None:
+def _newest(attestation: Attestation | None) -> IssuedCertificate | None:
     """Return the client certificate that ends last."""
-    entries = ledger.of_purpose(Purpose.CLIENT) if ledger is not None else ()
+    entries = attestation.of_purpose(Purpose.CLIENT) if attestation is not None else ()
     return max(entries, key=lambda entry: entry.not_after, default=None)
 
 

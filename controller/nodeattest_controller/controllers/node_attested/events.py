@@ -34,29 +34,31 @@ class NodeAttestedEvents:
     def __init__(self, events: ClusterEvents) -> None:
         self._events = events
 
-    def treated(self, member: MachineView, ledger: Attestation, action: FailureAction) -> None:
+    def treated(self, member: MachineView, attestation: Attestation, action: FailureAction) -> None:
         """Report what was done to a Node."""
-        reason = ledger.verdict.reason if ledger.verdict else ""
-        ends = max((entry.not_after for entry in ledger.issued), default=None)
+        reason = attestation.verdict.reason if attestation.verdict else ""
+        ends = max((entry.not_after for entry in attestation.issued), default=None)
         until = f"; its certificate stays good until {rfc3339(ends)}" if ends else ""
-        message = f"Node {ledger.node_name}: onFailure {action}, because its own request was refused: {reason}{until}"
-        who = {"machine": member.name, "node": ledger.node_name}
+        message = (
+            f"Node {attestation.node_name}: onFailure {action}, because its own request was refused: {reason}{until}"
+        )
+        who = {"machine": member.name, "node": attestation.node_name}
         self._events.warn(None, "treated a node", **who, action=action, reason=reason)
         self._events.event("Warning", _EVENTS[action], message, on=member_ref(member))
 
-    def released(self, member: MachineView, ledger: Attestation) -> None:
+    def released(self, member: MachineView, attestation: Attestation) -> None:
         """Report that the action on a Node is undone."""
-        self._events.info("released a node", machine=member.name, node=ledger.node_name)
-        message = f"Node {ledger.node_name}: what onFailure did is undone"
+        self._events.info("released a node", machine=member.name, node=attestation.node_name)
+        message = f"Node {attestation.node_name}: what onFailure did is undone"
         self._events.event("Normal", "NodeReleased", message, on=member_ref(member))
 
-    def withheld(self, member: MachineView, ledger: Attestation, why: str) -> None:
+    def withheld(self, member: MachineView, attestation: Attestation, why: str) -> None:
         """Report that a failing Node is left alone."""
-        more = {"machine": member.name, "node": ledger.node_name, "why": why}
+        more = {"machine": member.name, "node": attestation.node_name, "why": why}
         if not self._events.warn("withheld", "left a failing node alone", **more):
             return
         advice = "if so many fail it is more likely the policy's mistake: look at what was changed last"
-        message = f"Node {ledger.node_name} fails and is left alone: {why}; {advice}"
+        message = f"Node {attestation.node_name} fails and is left alone: {why}; {advice}"
         self._events.event("Warning", "OnFailureWithheld", message)
 
     def nodes_forbidden(self, error: ApiError) -> None:

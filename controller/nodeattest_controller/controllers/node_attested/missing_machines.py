@@ -40,11 +40,15 @@ class MissingMachines:
     def count(self, pairs: Sequence[tuple[MachineView, Attestation | None]]) -> int:
         """Count them, given the members that there are with their ledgers."""
         now = self._clock()
-        for member, ledger in pairs:
-            if ledger is not None and ledger.treatment and ledger.treatment.action is FailureAction.DELETE_NODE:
+        for member, attestation in pairs:
+            if (
+                attestation is not None
+                and attestation.treatment
+                and attestation.treatment.action is FailureAction.DELETE_NODE
+            ):
                 self._deleted[member.provider_id] = now
         self._deleted = {gone: last for gone, last in self._deleted.items() if now - last < HELD}
-        there = {member.provider_id for member, _ledger in pairs}
+        there = {member.provider_id for member, _attestation in pairs}
         machines = self._management.objects_of(self._key, "machines")
         pools = self._management.objects_of(self._key, "machinepools")
         nameless = sum(not text(machine, "spec", "providerID") for machine in machines)

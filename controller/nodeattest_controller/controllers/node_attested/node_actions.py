@@ -40,37 +40,39 @@ class NodeActions:
         self._events = events
         self._now = now
 
-    async def treat(self, member: MachineView, ledger: Attestation, action: FailureAction) -> Attestation:
+    async def treat(self, member: MachineView, attestation: Attestation, action: FailureAction) -> Attestation:
         """Do it to the machine's Node, where it has one; raises ApiError. Returns the ledger as it is then."""
-        node = await self._own_node(member, ledger)
+        node = await self._own_node(member, attestation)
         if node is None:
-            return ledger
-        before, uid = ledger.treatment, text(node, "metadata", "uid")
+            return attestation
+        before, uid = attestation.treatment, text(node, "metadata", "uid")
         if before is None or (before.action, before.node_uid) != (action, uid):
-            ledger = await self._attestations.treat(ledger, self._treatment(ledger, action, uid))
+            attestation = await self._attestations.record_remediation(
+                attestation, self._treatment(attestation, action, uid)
+            )
         try:
             done = await self._do(node, action)
         except Forbidden:
             if before is None:  # nothing was done, so it must not count against the share
-                await self._attestations.treat(ledger, None)
+                await self._attestations.record_remediation(attestation, None)
             raise
         if done:
-            self._events.treated(member, ledger, action)
-        return ledger
+            self._events.treated(member, attestation, action)
+        return attestation
 
-    async def release(self, member: MachineView, ledger: Attestation) -> Attestation:
+    async def release(self, member: MachineView, attestation: Attestation) -> Attestation:
         """Undo what was done to the machine's Node, and forget it; raises ApiError."""
-        node = await self._own_node(member, ledger)
+        node = await self._own_node(member, attestation)
         if node is not None:
             await self._do(node, FailureAction.NONE)
-        ledger = await self._attestations.treat(ledger, None)
-        self._events.released(member, ledger)
-        return ledger
+        attestation = await self._attestations.record_remediation(attestation, None)
+        self._events.released(member, attestation)
+        return attestation
 
-    async def _own_node(self, member: MachineView, ledger: Attestation) -> JsonObject | None:
+    async def _own_node(self, member: MachineView, attestation: Attestation) -> JsonObject | None:
         """Read the Node of the ledger's name, unless it is not this machine's (identity rule 3)."""
         try:
-            node = await self._client.get(paths.core_path("nodes", ledger.node_name))
+            node = await self._client.get(paths.core_path("nodes", attestation.node_name))
         except NotFound:
             return None
         provider_id, uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
@@ -88,11 +90,11 @@ class NodeActions:
         await self._client.merge_patch(path, patch)
         return True
 
-    def _treatment(self, ledger: Attestation, action: FailureAction, uid: str) -> Remediation:
+    def _treatment(self, attestation: Attestation, action: FailureAction, uid: str) -> Remediation:
         return Remediation(
             action=action,
-            node_name=ledger.node_name,
+            node_name=attestation.node_name,
             node_uid=uid,
-            reason=ledger.verdict.reason if ledger.verdict else "",
+            reason=attestation.verdict.reason if attestation.verdict else "",
             time=self._now(),
         )

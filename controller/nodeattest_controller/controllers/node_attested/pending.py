@@ -64,9 +64,9 @@ class PendingOutcomes:
         members = self._inventory.members(self._key, provider_id)
         if len(members) != 1:  # 1
             return False
-        ledger = self._inventory.ledger(self._key, provider_id)
-        if ledger is not None and ledger.issued:  # 2
-            if ledger.node_name != verdict.node_name or severity_of(verdict) is DenialSeverity.NOTHING:
+        attestation = self._inventory.attestation(self._key, provider_id)
+        if attestation is not None and attestation.issued:  # 2
+            if attestation.node_name != verdict.node_name or severity_of(verdict) is DenialSeverity.NOTHING:
                 return False
             known = self._refusals.get(provider_id)
             if known is None or severity_of(known) <= severity_of(verdict):
@@ -81,37 +81,37 @@ class PendingOutcomes:
     def show_claims(self) -> None:
         """Let conditions show the counts that the rates held back, and forget those of machines that joined or went."""
         for provider_id in list(self._claims):
-            members, ledger = (
+            members, attestation = (
                 self._inventory.members(self._key, provider_id),
-                self._inventory.ledger(self._key, provider_id),
+                self._inventory.attestation(self._key, provider_id),
             )
-            if len(members) != 1 or members[0].node_ref_name or (ledger is not None and ledger.issued):
+            if len(members) != 1 or members[0].node_ref_name or (attestation is not None and attestation.issued):
                 self._claims.pop(provider_id)
                 self._shown.pop(provider_id, None)
             elif self._claims[provider_id] != self._shown.get(provider_id):
                 self._show(provider_id)
 
-    def verdict(self, provider_id: str, ledger: Attestation) -> LastDecision | None:
+    def verdict(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
         """Return what has to be written down of a machine; None where nothing is news.
 
         A refusal before the newest certificate is history, one that says the same again no news, and one that says
         less than the ledger does hides nothing.
         """
         refusal, grant = self._refusals.get(provider_id), self._grants.get(provider_id)
-        known = ledger.verdict
+        known = attestation.verdict
         if refusal is not None:
-            newest = max((entry.issued_at for entry in ledger.issued), default=None)
+            newest = max((entry.issued_at for entry in attestation.issued), default=None)
             if newest is None or newest > refusal.at:  # what this replica granted since has taken the word back
                 return None
-            if known is not None and is_refused(ledger):
-                less = is_failing(ledger) and DENIAL_SEVERITIES.get(refusal.reason) is not DenialSeverity.MACHINE
+            if known is not None and is_refused(attestation):
+                less = is_failing(attestation) and DENIAL_SEVERITIES.get(refusal.reason) is not DenialSeverity.MACHINE
                 if known.reason == refusal.reason or less or not self._verdicts.take(provider_id):
                     return None
             return LastDecision(DENIED, refusal.reason, refusal.at)
         if (
             grant is not None
             and known is not None
-            and is_refused(ledger)
+            and is_refused(attestation)
             and (known.time is None or known.time <= grant.at)
         ):
             return LastDecision(APPROVED, "Attested", grant.at)

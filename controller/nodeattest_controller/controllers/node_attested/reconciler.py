@@ -147,18 +147,20 @@ class NodeAttestedReconciler:
         if not self._may_act():
             return None
         management, policy = self._deps.management, self._policy()
-        pairs = [(member, self._ledger(member)) for member in management.inventory.members_of(self._key)]
+        pairs = [(member, self._attestation(member)) for member in management.inventory.members_of(self._key)]
         around, withheld = around_of(pairs, absent=self._missing.count(pairs)), 0
         self._pending.show_claims()
         due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
-        for number, (member, ledger) in enumerate(pairs):
+        for number, (member, attestation) in enumerate(pairs):
             if number % BATCH == 0:
                 await asyncio.sleep(0)
-            decision = decide(member, ledger, policy, around) if policy is not None and ledger else NoAction.LEAVE
-            if isinstance(decision, Withhold) and ledger is not None:
+            decision = (
+                decide(member, attestation, policy, around) if policy is not None and attestation else NoAction.LEAVE
+            )
+            if isinstance(decision, Withhold) and attestation is not None:
                 withheld += 1
-                self._events.withheld(member, ledger, decision.why)
-            if self._is_due(member, ledger, decision) or self._condition_differs(member, ledger):
+                self._events.withheld(member, attestation, decision.why)
+            if self._is_due(member, attestation, decision) or self._condition_differs(member, attestation):
                 due.append(("machine", member.provider_id))
         due.extend(
             ("pool", text(pool, "metadata", "name"))
@@ -168,7 +170,7 @@ class NodeAttestedReconciler:
         for key in sorted(due, key=self._refused_until):  # objects whose writes are refused come last
             self._enqueue_ready(key)
         self._refused = {key: until for key, until in self._refused.items() if self._exists(key)}
-        failing = sum(ledger is not None and is_failing(ledger) for _member, ledger in pairs)
+        failing = sum(attestation is not None and is_failing(attestation) for _member, attestation in pairs)
         self._deps.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
         return None
 
@@ -190,19 +192,19 @@ class NodeAttestedReconciler:
         return management.object_at("machinepools", self._key.partition("/")[0], name) is not None
 
     def _is_due(
-        self, member: MachineView, ledger: Attestation | None, decision: Remediate | Withhold | NoAction
+        self, member: MachineView, attestation: Attestation | None, decision: Remediate | Withhold | NoAction
     ) -> bool:
-        if not isinstance(decision, Remediate) or ledger is None or ledger.treatment is None:
+        if not isinstance(decision, Remediate) or attestation is None or attestation.treatment is None:
             return isinstance(decision, Remediate) or decision is NoAction.RELEASE
         last = self._node_read_at.get(member.provider_id, float("-inf"))
-        return ledger.treatment.action is not decision.action or self._deps.clock() - last >= NODE_PERIOD
+        return attestation.treatment.action is not decision.action or self._deps.clock() - last >= NODE_PERIOD
 
-    def _condition_differs(self, member: MachineView, ledger: Attestation | None) -> bool:
+    def _condition_differs(self, member: MachineView, attestation: Attestation | None) -> bool:
         resource = _RESOURCES.get(member.kind)
         if resource is None or member.paused or member.deleting:
             return False
         machine = self._deps.management.object_at(resource, member.namespace, member.name)
-        return machine is not None and self._patch(machine, self._condition_of(member, ledger)) is not None
+        return machine is not None and self._patch(machine, self._condition_of(member, attestation)) is not None
 
     # One step
 
@@ -237,10 +239,10 @@ class NodeAttestedReconciler:
             self._node_read_at.pop(provider_id, None)
             self._node_paused_until.pop(("machine", provider_id), None)
             return
-        ledger = self._ledger(member)
-        if ledger is not None:
-            ledger = await self._record_outcome(member, ledger)
-            ledger = await self._reconcile_node(member, ledger)
+        attestation = self._attestation(member)
+        if attestation is not None:
+            attestation = await self._record_outcome(member, attestation)
+            attestation = await self._reconcile_node(member, attestation)
         if member.is_pool_instance:
             self._enqueue_ready(("pool", member.name))
             return
@@ -248,39 +250,41 @@ class NodeAttestedReconciler:
         machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
         if resource is None or machine is None:
             return
-        await self._write_condition(resource, machine, self._condition_of(member, ledger), ("machine", provider_id))
+        await self._write_condition(
+            resource, machine, self._condition_of(member, attestation), ("machine", provider_id)
+        )
 
-    async def _record_outcome(self, member: MachineView, ledger: Attestation) -> Attestation:
+    async def _record_outcome(self, member: MachineView, attestation: Attestation) -> Attestation:
         """Record the last CSR outcome in the MachineAttestation, where it is new."""
-        verdict = self._pending.verdict(member.provider_id, ledger)
+        verdict = self._pending.verdict(member.provider_id, attestation)
         if verdict is not None:
-            ledger = await self._attestations.judge(ledger, verdict)
+            attestation = await self._attestations.record_decision(attestation, verdict)
         self._pending.remembered(member.provider_id)
-        return ledger
+        return attestation
 
-    async def _reconcile_node(self, member: MachineView, ledger: Attestation) -> Attestation:
+    async def _reconcile_node(self, member: MachineView, attestation: Attestation) -> Attestation:
         policy = self._policy()
-        if policy is None or (ledger.treatment is None and not is_failing(ledger)):
-            return ledger
+        if policy is None or (attestation.treatment is None and not is_failing(attestation)):
+            return attestation
         inventory = self._deps.management.inventory
-        pairs = [(one, self._ledger(one)) for one in inventory.members_of(self._key)]
+        pairs = [(one, self._attestation(one)) for one in inventory.members_of(self._key)]
         around = around_of(pairs, absent=self._missing.count(pairs))
         try:
-            match decide(member, ledger, policy, around):
+            match decide(member, attestation, policy, around):
                 case Remediate(action):
                     self._node_read_at[member.provider_id] = self._deps.clock()
-                    return await self._nodes.treat(member, ledger, action)
+                    return await self._nodes.treat(member, attestation, action)
                 case Withhold(why):
-                    self._events.withheld(member, ledger, why)
+                    self._events.withheld(member, attestation, why)
                 case NoAction.RELEASE:
                     self._node_read_at.pop(member.provider_id, None)
-                    return await self._nodes.release(member, ledger)
+                    return await self._nodes.release(member, attestation)
                 case NoAction.LEAVE:
                     pass
         except Forbidden as error:
             self._events.nodes_forbidden(error)
             self._node_paused_until["machine", member.provider_id] = self._deps.clock() + FORBIDDEN_PAUSE
-        return self._ledger(member) or ledger
+        return self._attestation(member) or attestation
 
     async def _reconcile_pool(self, name: str) -> None:
         namespace = self._key.partition("/")[0]
@@ -321,17 +325,17 @@ class NodeAttestedReconciler:
             return None
         return members[0]
 
-    def _ledger(self, member: MachineView) -> Attestation | None:
-        return self._deps.management.inventory.own_ledger(self._key, member.provider_id)
+    def _attestation(self, member: MachineView) -> Attestation | None:
+        return self._deps.management.inventory.own_attestation(self._key, member.provider_id)
 
-    def _condition_of(self, member: MachineView, ledger: Attestation | None) -> Condition:
-        return condition_of_machine(member, ledger, self._deps.now(), self._pending.claims(member.provider_id))
+    def _condition_of(self, member: MachineView, attestation: Attestation | None) -> Condition:
+        return condition_of_machine(member, attestation, self._deps.now(), self._pending.claims(member.provider_id))
 
     def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         instances = views_of_pool(pool)
         if "deletionTimestamp" in mapping(pool, "metadata") or any(one.paused for one in instances):
             return None
-        return condition_of_pool([self._ledger(one) for one in instances], self._deps.now())
+        return condition_of_pool([self._attestation(one) for one in instances], self._deps.now())
 
     def _patch(self, obj: JsonObject, wanted: Condition | None) -> JsonObject | None:
         return with_condition(obj, wanted, self._deps.now()) if wanted is not None else None

@@ -83,28 +83,30 @@ class NoAction(Enum):
     """Nothing to do."""
 
 
-def is_failing(ledger: Attestation) -> bool:
+def is_failing(attestation: Attestation) -> bool:
     """Return whether the last word on a machine is a refusal that says something of the machine."""
-    if ledger.verdict is None or not is_refused(ledger) or ledger.verdict.reason not in set(Reason):
+    if attestation.verdict is None or not is_refused(attestation) or attestation.verdict.reason not in set(Reason):
         return False
-    return DENIAL_SEVERITIES.get(Reason(ledger.verdict.reason)) is DenialSeverity.MACHINE
+    return DENIAL_SEVERITIES.get(Reason(attestation.verdict.reason)) is DenialSeverity.MACHINE
 
 
-def decide(member: MachineView, ledger: Attestation, policy: Policy, around: Around) -> Remediate | Withhold | NoAction:
+def decide(
+    member: MachineView, attestation: Attestation, policy: Policy, around: Around
+) -> Remediate | Withhold | NoAction:
     """Decide what happens to a machine's Node.
 
     1. A certificate, a policy that wants nothing and ``Audit`` undo; 2. a reset undoes nothing and begins nothing;
     3. what is treated stays so, in the way that the policy says now; 4. else there must be room for it.
     """
     wanted = policy.on_failure.action if policy.enforce else FailureAction.NONE
-    cleared = ledger.verdict is not None and ledger.verdict.verdict == APPROVED
+    cleared = attestation.verdict is not None and attestation.verdict.verdict == APPROVED
     if cleared or wanted is FailureAction.NONE:  # 1
-        return NoAction.RELEASE if ledger.treatment is not None else NoAction.LEAVE
-    if ledger.treatment is None and not is_failing(ledger):  # 2
+        return NoAction.RELEASE if attestation.treatment is not None else NoAction.LEAVE
+    if attestation.treatment is None and not is_failing(attestation):  # 2
         return NoAction.LEAVE
     if member.is_control_plane and wanted is FailureAction.DELETE_NODE:
         wanted = FailureAction.CORDON
-    if ledger.treatment is not None:  # 3
+    if attestation.treatment is not None:  # 3
         return Remediate(wanted)
     return _room(member, policy, around) or Remediate(wanted)  # 4
 
@@ -115,12 +117,18 @@ def around_of(pairs: Iterable[tuple[MachineView, Attestation | None]], *, absent
     ``absent`` are machines that are not among the pairs and have yet to join.
     """
     known = list(pairs)
-    joined = [(member, ledger) for member, ledger in known if member.node_ref_name or (ledger and ledger.issued)]
-    treated = [member for member, ledger in joined if ledger is not None and ledger.treatment is not None]
+    joined = [
+        (member, attestation)
+        for member, attestation in known
+        if member.node_ref_name or (attestation and attestation.issued)
+    ]
+    treated = [
+        member for member, attestation in joined if attestation is not None and attestation.treatment is not None
+    ]
     return Around(
         nodes=len(joined),
         treated=len(treated),
-        control_planes=sum(member.is_control_plane for member, _ledger in joined),
+        control_planes=sum(member.is_control_plane for member, _attestation in joined),
         treated_control_planes=sum(member.is_control_plane for member in treated),
         awaited=len(known) - len(joined) + absent,
     )

@@ -167,7 +167,7 @@ def severity_of(verdict: CSRDenied) -> DenialSeverity:
     1. Only the node's own request counts; 2. a request that was not evaluated does not count; 3. a refused serving
     certificate says something of the machine or nothing: the node lives by the other one.
     """
-    if not verdict.by_node or not verdict.judged:  # 1, 2
+    if not verdict.by_node or not verdict.evaluated:  # 1, 2
         return DenialSeverity.NOTHING
     weight = DENIAL_SEVERITIES.get(verdict.reason, DenialSeverity.NOTHING)
     if verdict.purpose is Purpose.SERVING and weight is not DenialSeverity.MACHINE:  # 3
