@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from admission_kit import config, control_plane, subject
+from bootstrap_config_kit import config, control_plane, subject
 from csr_world import ScriptedApi
 
 from nodeattest_controller.controllers.bootstrap_config.decide import (
