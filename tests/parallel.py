@@ -16,7 +16,7 @@ __all__ = ["FileScheduling", "order"]
 
 _SPLIT: Final = frozenset({"tests/cli/test_demo.py"})
 """Files whose tests share nothing and take long: each test is distributed alone."""
-_FIRST: Final = ("tests/system/", "tests/conformance/", "tests/attacks/", "tests/cli/", "tests/discovery/")
+_FIRST: Final = tuple(f"tests/{folder}/" for folder in ("capi", "system", "conformance", "attacks", "cli", "discovery"))
 """Folders that take longest, in this order; the many short tests fill the gaps at the end."""
 
 

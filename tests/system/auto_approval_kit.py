@@ -20,7 +20,7 @@ from world import CLUSTER, CSRS, NAMESPACE, World
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
-from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "asks_in_tree",
     "binding_names",
     "condition",
+    "file_in_tree",
     "forget_bindings",
     "forget_block",
     "grant",
@@ -143,6 +144,11 @@ def register_node(world: World, name: str, provider_id: str) -> JsonMap:
 
 def asks_in_tree(world: World, node: str, kubeconfig: Path, key: ec.EllipticCurvePrivateKey | None = None) -> str:
     """File a request with the in-tree signer, as kubelet does; returns its name."""
+    return file_in_tree(world.workload.client(kubeconfig), node, key)
+
+
+def file_in_tree(client: Client, node: str, key: ec.EllipticCurvePrivateKey | None = None) -> str:
+    """File such a request as the client's user."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -165,5 +171,5 @@ def asks_in_tree(world: World, node: str, kubeconfig: Path, key: ec.EllipticCurv
             "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
         },
     }
-    made = world.workload.client(kubeconfig).create(CSRS, body)
+    made = client.create(CSRS, body)
     return text_at(map_at(made, "metadata"), "name")

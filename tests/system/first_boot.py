@@ -14,17 +14,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["booted"]
+from runtime_stub import RuntimeStub
+
+__all__ = ["RUNTIME", "booted", "start"]
 
 JOIN_CONFIG: Final = {"cloud-config": "/run/kubeadm/kubeadm-join-config.yaml", "ignition": "/etc/kubeadm.yml"}
 SCRIPT: Final = {"cloud-config": "#!/bin/sh\n", "ignition": "#!/bin/bash\nset -e\n"}
 KEPT: Final = ("/etc/kubernetes", "/var/lib/kubelet", "/etc/systemd/system", "/var/lib/kubelet-authenticator")
 """What the test gets to see afterwards."""
+RUNTIME: Final = Path("/run/containerd/containerd.sock")
+"""Where a machine that stays has its container runtime; kubeadm finds it there."""
 UNITS: Final = Path("/etc/systemd/system")
 HIDE: Final = (
     "mount -t tmpfs none /run; cp -a /etc /run/etc; mount --bind /run/etc /etc; "
@@ -45,69 +52,92 @@ ExecStart={kubelet} $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEA
 
 def booted(folder: Path, spec: dict[str, Any], join_config: str, *, path: str, kubelet: Path) -> dict[str, Any]:
     """Boot a machine with a KubeadmConfigSpec; returns exit code, output, and whether kubelet ran to the end."""
+    way = spec.get("format", "cloud-config")
+    kubeadm = (
+        f"kubeadm join --config {JOIN_CONFIG[way]} -v 1 && mkdir -p /run/cluster-api && touch /run/cluster-api/done"
+    )
+    commands = [*spec.get("preKubeadmCommands", []), kubeadm, *spec.get("postKubeadmCommands", [])]
+    files = [*spec.get("files", []), {"path": JOIN_CONFIG[way], "content": join_config, "permissions": "0640"}]
+    started = start(
+        folder, files, SCRIPT[way] + "\n".join(commands), path=path, kubelet=kubelet, done="/run/cluster-api/done"
+    )
+    assert started.wait(500) == 0
+    return json.loads(folder.joinpath("result.json").read_text())
+
+
+def start(
+    folder: Path, files: list[dict[str, Any]], script: str, *, path: str, kubelet: Path, done: str, stays: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a machine that writes these files, then runs the script, after which the file ``done`` says that it worked.
+
+    What came of it is in ``result.json``. A machine that ``stays`` has a container runtime, and runs until its
+    standard input ends; the others end then.
+    """
     folder.mkdir(parents=True)
-    plan = {"spec": spec, "joinConfig": join_config, "folder": str(folder), "kubelet": str(kubelet)}
+    plan = {"files": files, "script": script, "done": done, "stays": stays, "kubelet": str(kubelet)}
     folder.joinpath("boot.json").write_text(json.dumps(plan))
     folder.joinpath("bin").mkdir()
     systemctl = folder / "bin" / "systemctl"
     systemctl.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} systemctl "$@"\n')
     systemctl.chmod(0o755)
-    subprocess.run(
-        [
-            "/usr/bin/unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "sh",
-            "-c",
-            HIDE,
-            "sh",
-            sys.executable,
-            __file__,
-            "boot",
-        ],
+    program = ["sh", "-c", HIDE, "sh", sys.executable, __file__, "boot"]
+    return subprocess.Popen(
+        ["/usr/bin/unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *program],
         env={**os.environ, "PATH": f"{folder / 'bin'}:{path}", "FIRST_BOOT": str(folder)},
-        check=True,
-        timeout=500,
+        stdin=subprocess.PIPE if stays else subprocess.DEVNULL,
     )
-    return json.loads(folder.joinpath("result.json").read_text())
 
 
 def boot(folder: Path) -> None:
     """Write the files, run the commands, keep what came of it."""
     plan = json.loads(folder.joinpath("boot.json").read_text())
-    spec = plan["spec"]
     put("/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", KUBEADMS_DROP_IN.format(kubelet=plan["kubelet"]))
-    for file in spec.get("files", []):
-        put(file["path"], file["content"], int(file.get("permissions", "0644"), 8))
-    way = spec.get("format", "cloud-config")
-    put(JOIN_CONFIG[way], plan["joinConfig"], 0o640)
-    kubeadm = (
-        f"kubeadm join --config {JOIN_CONFIG[way]} -v 1 && mkdir -p /run/cluster-api && touch /run/cluster-api/done"
-    )
-    commands = [*spec.get("preKubeadmCommands", []), kubeadm, *spec.get("postKubeadmCommands", [])]
+    for file in plan["files"]:
+        put(file["path"], file["content"], int(str(file.get("permissions", "0644")), 8))
     script = folder / "runcmd.sh"
-    script.write_text(SCRIPT[way] + "\n".join(commands) + "\n")
+    script.write_text(plan["script"] + "\n")
     script.chmod(0o700)
-    with folder.joinpath("output.log").open("wb") as output:
-        done = subprocess.run([script], stdout=output, stderr=output, check=False, timeout=480)
-    result = {
-        "exit": done.returncode,
-        "output": folder.joinpath("output.log").read_text(),
-        "kubeadm": Path("/run/cluster-api/done").exists(),
-        "kubelet": running(folder),
-        "kubeletLog": text(folder / "kubelet.log"),
-        "started": text(folder / "kubelet.args"),
-        "systemctl": text(folder / "systemctl.log").splitlines(),
-    }
+    with ExitStack() as stack:
+        if plan["stays"]:
+            RUNTIME.parent.mkdir(parents=True)
+            stack.enter_context(RuntimeStub(RUNTIME))
+            threading.Thread(target=end_with_input, daemon=True).start()
+        with folder.joinpath("output.log").open("wb") as output:
+            done = subprocess.run(
+                [script], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, timeout=480
+            )
+        write_result(folder, done.returncode, worked=Path(plan["done"]).exists())
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the first process of a namespace is the parent of orphans
+        while plan["stays"]:
+            signal.pause()
+
+
+def end_with_input() -> None:
+    """Switch off when who started the machine closes its input, or dies: with the first process all others end."""
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+
+
+def write_result(folder: Path, code: int, *, worked: bool) -> None:
+    """Keep what the test gets to see; the result is the last."""
     for place in KEPT:
         if Path(place).is_dir():
             shutil.copytree(
                 place, folder / "root" / place[1:], symlinks=True, ignore=shutil.ignore_patterns("*.sock", "pods")
             )
-    folder.joinpath("result.json").write_text(json.dumps(result))
+    result = {
+        "exit": code,
+        "output": folder.joinpath("output.log").read_text(),
+        "kubeadm": worked,
+        "kubelet": running(folder),
+        "kubeletLog": text(folder / "kubelet.log"),
+        "started": text(folder / "kubelet.args"),
+        "systemctl": text(folder / "systemctl.log").splitlines(),
+    }
+    part = folder / "result.part"
+    part.write_text(json.dumps(result))
+    part.rename(folder / "result.json")
 
 
 def put(path: str, content: str, mode: int = 0o644) -> None:
@@ -141,6 +171,20 @@ def systemctl(folder: Path, words: list[str]) -> None:
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
             )
         folder.joinpath("kubelet.pid").write_text(str(started.pid))
+
+    elif words[:2] == ["enable", "--now"] and machine_stays(folder):
+        unit = (UNITS / words[-1]).read_text()
+        command = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
+        with folder.joinpath("units.log").open("ab") as output:
+            subprocess.Popen(
+                ["/bin/sh", "-c", f"until {command}; do sleep 1; done"],  # Restart=on-failure
+                stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+
+def machine_stays(folder: Path) -> bool:
+    """Whether the machine stays, so that units may run in the background."""
+    return bool(json.loads((folder / "boot.json").read_text())["stays"])
 
 
 def stop(folder: Path) -> None:

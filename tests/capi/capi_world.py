@@ -1,0 +1,223 @@
+"""A management cluster with Cluster API's managers, an infrastructure provider and our shipped manifests."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import yaml
+from infrastructure import DEFINITIONS, Infrastructure
+from kinds import MACHINE, Kind, Object, name_of
+from managers import Managers
+from world import Controller, eventually, node_of
+
+from nodeattest_controller.configfile import API_VERSION, KIND
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
+from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
+
+__all__ = ["BLUE", "GREEN", "LEDGERS", "NAMESPACE", "POLICIES", "CapiWorld", "Management", "capi_world"]
+
+MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
+ACCOUNT: Final = "node-attestation-controller"
+NAMESPACE: Final = "fleet"
+BLUE: Final = "blue"
+GREEN: Final = "green"
+LEDGERS: Final = Kind("attestation.cluster.x-k8s.io", "machineattestations", "MachineAttestation", "v1alpha1")
+POLICIES: Final = Kind("attestation.cluster.x-k8s.io", "nodeattestationpolicies", "NodeAttestationPolicy", "v1alpha1")
+CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
+IN_TREE: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Management:
+    """One management cluster and the programs that act in it."""
+
+    plane: ControlPlane
+    kubeconfig: Path
+    controller: Controller
+    admin: Client
+    port: int
+
+    def list(self, kind: Kind, **labels: str) -> list[Object]:
+        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else {}
+        return cast("list[Object]", self.admin.list(kind.path(NAMESPACE), **query))
+
+    def get(self, kind: Kind, name: str) -> Object | None:
+        try:
+            return cast("Object", self.admin.get(kind.path(NAMESPACE, name)))
+        except ApiRefusal as refusal:
+            if refusal.code != 404:
+                raise
+            return None
+
+    def patch(self, kind: Kind, name: str, **patch: Any) -> Object:
+        return cast("Object", self.admin.patch(kind.path(NAMESPACE, name), cast("JsonMap", patch)))
+
+    def delete(self, kind: Kind, name: str) -> None:
+        self.admin.delete(kind.path(NAMESPACE, name))
+
+    def create(self, kind: Kind, value: Object) -> Object:
+        """Create an object, again while a webhook does not answer."""
+
+        def attempt() -> Object | None:
+            try:
+                return cast("Object", self.admin.create(kind.path(NAMESPACE), cast("JsonMap", value)))
+            except ApiRefusal as refusal:
+                if "webhook" not in str(refusal) or "denied" in str(refusal):
+                    raise
+                return None
+
+        return eventually(attempt, seconds=120, what="an answer of the webhooks")
+
+    def workers(self, **labels: str) -> list[Object]:
+        """Return the Machines that are no control plane's, and are not being deleted."""
+        found = self.list(MACHINE, **labels)
+        return [
+            one
+            for one in found
+            if "cluster.x-k8s.io/control-plane" not in one["metadata"]["labels"]
+            and "deletionTimestamp" not in one["metadata"]
+        ]
+
+    def certificates(self, node: str) -> int:
+        """Count the certificates in a node's ledger."""
+        found = [one["spec"] for one in self.list(LEDGERS)]
+        return sum(len(spec.get("issued", [])) for spec in found if spec.get("nodeName") == node)
+
+    def events(self) -> list[Object]:
+        return cast("list[Object]", self.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events"))
+
+    def refused_configs(self) -> int:
+        """Count the bootstrap configurations that could not be created."""
+        asked = [one for one in self.plane.requests() if one.resource == "kubeadmconfigs"]
+        return len([one for one in asked if one.verb in ("create", "patch") and one.code >= 500])
+
+    def ledger_names(self) -> set[str]:
+        """Return the node names that have a ledger."""
+        return {str(one["spec"].get("nodeName", "")) for one in self.list(LEDGERS)}
+
+
+@dataclass(slots=True)
+class CapiWorld:
+    """All of it; ``management`` is the cluster that manages now."""
+
+    directory: Path
+    assets: Path
+    managers: Managers
+    infrastructure: Infrastructure
+    stack: ExitStack
+    _acting: Management | None = None
+    running: ExitStack = field(default_factory=ExitStack)
+    """What runs in the management cluster."""
+
+    @property
+    def management(self) -> Management:
+        """The management cluster in which all act."""
+        assert self._acting is not None
+        return self._acting
+
+    def workload(self, cluster: str = BLUE) -> Client:
+        return self.infrastructure.planes[cluster].client()
+
+    def nodes(self, cluster: str = BLUE) -> dict[str, Object]:
+        return {
+            name_of(cast("Object", one)): cast("Object", one) for one in self.workload(cluster).list("/api/v1/nodes")
+        }
+
+    def kubectl(self, plane: ControlPlane, *words: str) -> None:
+        command = [str(self.assets / "kubectl"), f"--kubeconfig={plane.admin_kubeconfig}"]
+        command += [f"--cache-dir={self.directory / 'kubectl-cache'}", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def add_management(self, name: str) -> Management:
+        """Make a management cluster with all that an operator installs there; nothing runs in it yet.
+
+        Deployment and disruption budget stay out: no kubelet runs there, and 1.20 does not know policy/v1.
+        """
+        plane = self.stack.enter_context(start_real(self.directory / name, self.assets, name=name))
+        self.stack.enter_context(controller_manager(plane, self.assets, ("garbagecollector",)))
+        self.managers.install(plane)
+        install_definitions(plane.client(), list(yaml.safe_load_all(DEFINITIONS.read_text())))
+        self.kubectl(plane, "apply", "-f", str(MANIFESTS / "default" / "namespace.yaml"))
+        for folder in ("crd", "rbac", "webhook"):
+            # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
+            self.kubectl(plane, "apply", "--validate=false", "-k", str(MANIFESTS / folder))
+        self.kubectl(plane, "create", "namespace", NAMESPACE)
+        kubeconfig = account_kubeconfig(plane)
+        (port,) = free_ports(1)
+        called: JsonMap = {"url": f"https://127.0.0.1:{port}/mutate-bootstrap-config"}
+        replaced: JsonMap = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": called}
+        plane.client().patch(CONFIGURATION, [replaced], "json")
+        settings = self.directory / f"{name}.yaml"
+        settings.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}))
+        flags = ["--config", str(settings), "--webhook-bind-address", f"127.0.0.1:{port}"]
+        flags += ["--namespace", "nodeattest-system"]
+        controller = Controller(kubeconfig, self.directory / f"{name}.log", flags)
+        return Management(plane, kubeconfig, controller, plane.client(), port)
+
+    def act_in(self, management: Management) -> None:
+        """Let the managers, the infrastructure provider and our controller act in this cluster and no other."""
+        self.running.close()
+        self._acting = management
+        self.running.enter_context(management.controller)
+        self.running.enter_context(self.managers.running(management.plane, NAMESPACE))
+        self.running.enter_context(self.infrastructure.manager(management.plane, NAMESPACE))
+
+    def requested_names(self) -> set[str]:
+        """Return the node names of all requests of the first cluster."""
+        found = self.workload().list("/apis/certificates.k8s.io/v1/certificatesigningrequests")
+        return {node_of(one) for one in found}
+
+    def in_tree_requests(self, cluster: str = BLUE) -> list[JsonMap]:
+        """Return the requests to the signer that kube-controller-manager serves."""
+        found = self.workload(cluster).list("/apis/certificates.k8s.io/v1/certificatesigningrequests")
+        return [
+            one for one in found if text_at(one, "spec", "signerName") == "kubernetes.io/kube-apiserver-client-kubelet"
+        ]
+
+    def report(self) -> str:
+        """Say what the machines did, for a test that fails."""
+        told: list[str] = []
+        for machine in self.infrastructure.machines.values():
+            boot = machine.directory / "boot"
+            for name in ("output.log", "kubelet.log"):
+                with suppress(OSError):
+                    told.append(f"--- {machine.name} {name}\n{(boot / name).read_text()[-1500:]}")
+        return "\n".join(told)
+
+    def eventually(self, read: Callable[[], T | None], what: str, seconds: float = 180) -> T:
+        """Wait, and say what the machines did where it was in vain."""
+        try:
+            return eventually(read, seconds=seconds, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.report()}") from None
+
+
+@contextmanager
+def capi_world(directory: Path, assets: Path, managers: Managers) -> Generator[CapiWorld]:
+    """Build the world with one management cluster, in which all run."""
+    with ExitStack() as stack:
+        infrastructure = stack.enter_context(Infrastructure(directory / "machines", assets))
+        world = CapiWorld(directory, assets, managers, infrastructure, stack)
+        management = world.add_management("management")
+        try:
+            world.act_in(management)
+            yield world
+        finally:
+            world.running.close()  # before the servers end, which are on the stack
+
+
+def account_kubeconfig(plane: ControlPlane) -> Path:
+    """Make a kubeconfig of our service account: the rights of the manifests and no others."""
+    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = f"/api/v1/namespaces/nodeattest-system/serviceaccounts/{ACCOUNT}/token"
+    return plane.token_kubeconfig(text_at(plane.client().create(path, asked), "status", "token"))

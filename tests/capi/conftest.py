@@ -1,0 +1,42 @@
+"""The journey's managers and its world, one for the whole module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from capi_assets import found_managers
+from capi_world import CapiWorld, capi_world
+from imitation import Imitation
+from managers import Managers
+
+from nodeattest_sandbox.kubernetes_binaries import version
+
+
+@pytest.fixture(scope="module")
+def kubernetes(assets: Path) -> str:
+    """The version of kubeadm, such as v1.20.2."""
+    return version(assets / "kubeadm")
+
+
+@pytest.fixture(scope="module", params=["imitation", "cluster-api"])
+def managers(request: pytest.FixtureRequest, assets: Path) -> Managers:
+    if os.geteuid() != 0:
+        pytest.skip("kubeadm and kubelet run as root only")
+    if request.param == "imitation":
+        return Imitation(request.getfixturevalue("capi_definitions"), assets)
+    found = found_managers(assets)
+    if isinstance(found, str):
+        pytest.skip(f"not possible here: {found}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def world(managers: Managers, assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapiWorld]:
+    with capi_world(tmp_path_factory.mktemp("capi"), assets, managers) as built:
+        told = ", ".join(f"{name} {version}" for name, version in managers.versions().items())
+        sys.stdout.write(f"{told}\n")  # ``pytest -rP`` shows it
+        yield built

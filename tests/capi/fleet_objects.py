@@ -1,0 +1,119 @@
+"""What a user applies: a Cluster, its control plane, machines in deployments and pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kinds import (
+    CLUSTER,
+    CLUSTER_LABEL,
+    CONFIG,
+    CONFIG_TEMPLATE,
+    CONTROL_PLANE,
+    DEPLOYMENT,
+    HEALTH_CHECK,
+    POOL,
+    PROCESS_CLUSTER,
+    PROCESS_POOL,
+    PROCESS_TEMPLATE,
+    Kind,
+    Object,
+    made,
+)
+from test_rendered_bootstrap import HERE
+
+__all__ = ["cluster", "deployment", "health_check", "policy", "pool", "registration"]
+
+
+def policy(name: str, attestor: str, cluster_name: str, **spec: Any) -> Object:
+    selector = {"matchLabels": {CLUSTER_LABEL: cluster_name}}
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": name},
+        "spec": {"authorizedAttestors": [attestor], "clusterSelector": selector, **spec},
+    }
+
+
+def registration() -> Object:
+    """How every machine names itself; cloud-init fills in what differs."""
+    return {
+        "name": "{{ ds.meta_data.local_hostname }}",
+        "kubeletExtraArgs": [{"name": "provider-id", "value": "process://{{ ds.meta_data.instance_id }}"}],
+        "ignorePreflightErrors": list(HERE),
+    }
+
+
+def reference(kind: Kind, name: str) -> Object:
+    return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
+
+
+def cluster(name: str, version: str) -> list[tuple[Kind, Object]]:
+    """Make a Cluster with one control-plane machine."""
+    spec = {"infrastructureRef": reference(PROCESS_CLUSTER, name), "controlPlaneRef": reference(CONTROL_PLANE, name)}
+    machine = {"spec": {"infrastructureRef": reference(PROCESS_TEMPLATE, name)}}
+    config = {
+        "initConfiguration": {"nodeRegistration": registration()},
+        "joinConfiguration": {"nodeRegistration": registration()},
+    }
+    plane = {"replicas": 1, "version": version, "machineTemplate": machine, "kubeadmConfigSpec": config}
+    return [
+        (PROCESS_TEMPLATE, made(PROCESS_TEMPLATE, name, name, {"template": {"spec": {}}})),
+        (PROCESS_CLUSTER, made(PROCESS_CLUSTER, name, name, {})),
+        (CLUSTER, made(CLUSTER, name, name, spec)),
+        (CONTROL_PLANE, made(CONTROL_PLANE, name, name, plane)),
+    ]
+
+
+def deployment(name: str, cluster_name: str, version: str, replicas: int = 1) -> list[tuple[Kind, Object]]:
+    """Make a MachineDeployment with its bootstrap template; the cluster's machine template serves it, too."""
+    labels = {CLUSTER_LABEL: cluster_name, "deployment": name}
+    machine = {
+        "clusterName": cluster_name,
+        "version": version,
+        "bootstrap": {"configRef": reference(CONFIG_TEMPLATE, name)},
+        "infrastructureRef": reference(PROCESS_TEMPLATE, cluster_name),
+    }
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
+    spec = {
+        "clusterName": cluster_name,
+        "replicas": replicas,
+        "selector": {"matchLabels": labels},
+        "rollout": {"strategy": rolling},
+        "template": {"metadata": {"labels": labels}, "spec": machine},
+    }
+    config = {"template": {"spec": {"joinConfiguration": {"nodeRegistration": registration()}}}}
+    return [
+        (CONFIG_TEMPLATE, made(CONFIG_TEMPLATE, name, cluster_name, config)),
+        (DEPLOYMENT, made(DEPLOYMENT, name, cluster_name, spec)),
+    ]
+
+
+def pool(name: str, cluster_name: str, version: str) -> list[tuple[Kind, Object]]:
+    """Make a MachinePool of one machine; its configuration is nobody's until Cluster API labels it."""
+    machine = {
+        "clusterName": cluster_name,
+        "version": version,
+        "bootstrap": {"configRef": reference(CONFIG, name)},
+        "infrastructureRef": reference(PROCESS_POOL, name),
+    }
+    spec = {"clusterName": cluster_name, "replicas": 1, "template": {"spec": machine}}
+    config = made(CONFIG, name, cluster_name, {"joinConfiguration": {"nodeRegistration": registration()}})
+    del config["metadata"]["labels"]
+    return [
+        (CONFIG, config),
+        (PROCESS_POOL, made(PROCESS_POOL, name, cluster_name, {})),
+        (POOL, made(POOL, name, cluster_name, spec)),
+    ]
+
+
+def health_check(cluster_name: str, condition: str, status: str) -> tuple[Kind, Object]:
+    """Replace machines of which this condition says this."""
+    check = {"type": condition, "status": status, "timeoutSeconds": 0}
+    spec = {
+        "clusterName": cluster_name,
+        "selector": {"matchLabels": {CLUSTER_LABEL: cluster_name}},
+        "checks": {"unhealthyMachineConditions": [check]},
+        "remediation": {"triggerIf": {"unhealthyLessThanOrEqualTo": "100%"}},
+    }
+    return HEALTH_CHECK, made(HEALTH_CHECK, "attested", cluster_name, spec)

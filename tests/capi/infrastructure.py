@@ -1,0 +1,146 @@
+"""An infrastructure provider whose clusters and machines are processes of this machine (contract v1beta2).
+
+A ProcessCluster is etcd, kube-apiserver and kube-controller-manager behind its endpoint, before any machine: ``kubeadm
+init`` on the first machine does the rest. Their certificates are the user's, which Cluster API takes from Secrets. A
+ProcessMachine is a ``machine.ProcessMachineHost``. The provider registers each TPM's endorsement key.
+
+Machines outlive the provider: one that is started anew, or for another management cluster, finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kinds import (
+    CLUSTER_LABEL,
+    MACHINE,
+    POOL,
+    PROCESS_CLUSTER,
+    PROCESS_MACHINE,
+    PROCESS_POOL,
+    SECRET,
+    Kind,
+    Object,
+    controller_of,
+    made,
+    name_of,
+    owner,
+    secret,
+)
+from machine import ProcessMachineHost
+from manager import Access, Manager, Reconcile
+from world import EK_ANNOTATION
+
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
+from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+__all__ = ["DEFINITIONS", "Infrastructure"]
+
+DEFINITIONS: Final = Path(__file__).with_name("infrastructure.yaml")
+_FINALIZER: Final = "processmachine.infrastructure.cluster.x-k8s.io"
+_POOL_LABEL: Final = "cluster.x-k8s.io/pool-name"
+_OF_KUBEADM: Final = ("csrapproving", "csrsigning", "bootstrapsigner", "tokencleaner")
+"""Controllers that every cluster of kubeadm has, as far as joining needs them."""
+
+
+@dataclass(slots=True)
+class Infrastructure:
+    """The processes, and the reconcilers that make them; as a context manager all end with the block."""
+
+    directory: Path
+    assets: Path
+    planes: dict[str, ControlPlane] = field(default_factory=dict[str, ControlPlane])
+    machines: dict[str, ProcessMachineHost] = field(default_factory=dict[str, ProcessMachineHost])
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def manager(self, plane: ControlPlane, namespace: str) -> Manager:
+        """Return the provider for one management cluster."""
+        reconcilers: dict[Kind, Reconcile] = {
+            PROCESS_CLUSTER: self._cluster,
+            PROCESS_MACHINE: self._machine,
+            PROCESS_POOL: self._pool,
+        }
+        return Manager(plane.admin_kubeconfig, namespace, reconcilers)
+
+    def spare_tpm(self, name: str) -> SoftwareTpm:
+        """Make a TPM that is no machine's."""
+        return self._stack.enter_context(SoftwareTpm.create(self.directory / "tpms", name=name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for machine in self.machines.values():
+            machine.stop()
+        self._stack.close()
+
+    async def _cluster(self, access: Access, value: Object) -> float | None:
+        name = value["metadata"].get("labels", {}).get(CLUSTER_LABEL, "")
+        if not controller_of(value):
+            return None  # contract: wait for Cluster API to own it
+        if name not in self.planes:
+            self.planes[name] = await asyncio.to_thread(self._start, name)
+        plane = self.planes[name]
+        authority = {"tls.crt": plane.ca_certificate.read_bytes(), "tls.key": plane.ca_key.read_bytes()}
+        await access.create(secret(f"{name}-ca", name, authority))
+        await access.create(secret(f"{name}-kubeconfig", name, {"value": plane.admin_kubeconfig.read_bytes()}))
+        host, _, port = plane.server.removeprefix("https://").partition(":")
+        value = await access.patch(value, spec={"controlPlaneEndpoint": {"host": host, "port": int(port)}})
+        await access.status(value, initialization={"provisioned": True})
+        return None
+
+    def _start(self, name: str) -> ControlPlane:
+        plane = self._stack.enter_context(start_real(self.directory / name, self.assets, name=name))
+        self._stack.enter_context(controller_manager(plane, self.assets, _OF_KUBEADM))
+        return plane
+
+    async def _machine(self, access: Access, value: Object) -> float | None:
+        name, metadata = name_of(value), value["metadata"]
+        if "deletionTimestamp" in metadata:
+            gone = self.machines.pop(name, None)
+            if gone is not None:
+                await asyncio.to_thread(gone.stop)
+            await access.patch(value, metadata={"finalizers": None})
+            return None
+        reference = controller_of(value)
+        owning = await access.get(MACHINE, reference["name"]) if reference.get("kind") == MACHINE.kind else None
+        if owning is None or not owning["spec"].get("bootstrap", {}).get("dataSecretName"):
+            return 0.3
+        if name not in self.machines:
+            made_now = await asyncio.to_thread(ProcessMachineHost.create, name, self.directory, self.assets)
+            self.machines[name] = made_now
+        machine = self.machines[name]
+        annotations = {EK_ANNOTATION: machine.tpm.endorsement_fingerprint()}
+        value = await access.patch(value, metadata={"annotations": annotations, "finalizers": [_FINALIZER]})
+        value = await access.patch(value, spec={"providerID": machine.provider_id})
+        addresses = [{"type": "Hostname", "address": name}]
+        await access.status(value, addresses=addresses, initialization={"provisioned": True})
+        if not machine.booted:
+            data: Any = await access.get(SECRET, owning["spec"]["bootstrap"]["dataSecretName"])
+            machine.boot(base64.b64decode(data["data"]["value"]).decode())
+        return None
+
+    async def _pool(self, access: Access, value: Object) -> float | None:
+        reference = controller_of(value)
+        pool = await access.get(POOL, reference["name"]) if reference.get("kind") == POOL.kind else None
+        if pool is None:
+            return 0.3
+        cluster, replicas = value["metadata"]["labels"][CLUSTER_LABEL], int(pool["spec"].get("replicas", 1))
+        names = [f"{name_of(value)}-{number}" for number in range(replicas)]
+        labels = {_POOL_LABEL: name_of(pool)}
+        for name in names:
+            references = [owner(value, controller=False)]
+            await access.create(made(PROCESS_MACHINE, name, cluster, {}, labels=labels, ownerReferences=references))
+        value = await access.patch(value, spec={"providerIDList": [f"process://{name}" for name in names]})
+        status: Object = {"infrastructureMachineKind": PROCESS_MACHINE.kind, "replicas": replicas}
+        await access.status(value, **status, initialization={"provisioned": True})
+        return None

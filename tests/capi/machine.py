@@ -1,0 +1,144 @@
+"""A machine that is a process: software TPM, the image's programs, and the user data that cloud-init executes.
+
+Mounts and process IDs are its own (first_boot.py); the network is shared, so each kubelet has a port of its own.
+Source: cloud-init "Instance-data" (templates), cc_write_files, cc_runcmd.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+from first_boot import start
+from world import BIN
+
+from nodeattest_sandbox.control_plane import free_ports
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+__all__ = ["ProcessMachineHost"]
+
+_DONE: Final = "/run/cluster-api/bootstrap-success.complete"
+_FIELD: Final = re.compile(r"\{\{\s*ds\.meta_data\.(\w+)\s*\}\}")
+_INIT_PHASES: Final = (
+    "kubeconfig all",
+    "kubelet-start",
+    "upload-config all",
+    "mark-control-plane",
+    "bootstrap-token",
+)
+"""``kubeadm init`` in its order, without what the provider did (certs, control-plane, etcd) and add-ons, which have no
+runtime here (cmd/kubeadm/app/cmd/init.go)."""
+
+
+@dataclass(slots=True)
+class ProcessMachineHost:
+    """One machine; ``boot`` it once, and ``stop`` it."""
+
+    name: str
+    directory: Path
+    assets: Path
+    tpm: SoftwareTpm
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @classmethod
+    def create(cls, name: str, directory: Path, assets: Path) -> ProcessMachineHost:
+        """Make a machine with a TPM that runs."""
+        tpm = SoftwareTpm.create(directory / "tpms", name=name)
+        tpm.start()
+        return cls(name, directory / name, assets, tpm)
+
+    @property
+    def provider_id(self) -> str:
+        return f"process://{self.name}"
+
+    @property
+    def booted(self) -> bool:
+        return self._process is not None
+
+    def boot(self, user_data: str) -> None:
+        """Boot it with a bootstrap data Secret's value."""
+        known = {"local_hostname": self.name, "instance_id": self.name}
+        text = _FIELD.sub(lambda found: known[found[1]], user_data)
+        document = cast("dict[str, Any]", yaml.safe_load(text))
+        files = [{**each, "content": _content(each)} for each in document.get("write_files", [])]
+        files.append({"path": "/etc/default/kubelet", "content": f"KUBELET_EXTRA_ARGS={self._kubelet_flags()}\n"})
+        commands = [each if isinstance(each, str) else shlex.join(each) for each in document.get("runcmd", [])]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._process = start(
+            self.directory / "boot",
+            files,
+            "\n".join(["#!/bin/sh", *commands]),
+            path=f"{self._image()}:{BIN}:{self.assets}:{os.environ['PATH']}",
+            kubelet=self.assets / "kubelet",
+            done=_DONE,
+            stays=True,
+        )
+
+    def result(self) -> dict[str, Any]:
+        """Return what came of the boot; empty while it lasts."""
+        found = self.directory / "boot" / "result.json"
+        return json.loads(found.read_text()) if found.exists() else {}
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on the machine, as root who logged in."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        path = f"{self._image()}:{BIN}:{self.assets}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["/usr/bin/nsenter", "--target", children[0], "--mount", "--pid", *command],
+            env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def repeat(self, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the user data again, with more flags."""
+        lines = (self.directory / "boot" / "runcmd.sh").read_text().splitlines()
+        line = next(each for each in lines if each.startswith(command))
+        return self.run(*shlex.split(line.partition("||")[0]), *flags)
+
+    def stop(self) -> None:
+        """Switch it off for ever."""
+        if self._process is not None:
+            self._process.communicate(timeout=30)  # closes its standard input, with which it ends
+        self.tpm.stop()
+
+    def _kubelet_flags(self) -> str:
+        """Say what an image may say: which port, and nothing of the machine of the tests is touched."""
+        (port,) = free_ports(1)
+        return (
+            f"--port={port} --healthz-port=0 --read-only-port=0 --address=127.0.0.1 --cgroups-per-qos=false "
+            "--enforce-node-allocatable= --make-iptables-util-chains=false --fail-swap-on=false"
+        )
+
+    def _image(self) -> Path:
+        """Return the folder of the image's programs: the agent with its TPM, and kubeadm."""
+        tools = self.directory / "image"
+        if not tools.exists():
+            tools.mkdir(parents=True)
+            agent, kubeadm = f"exec {BIN}/kubelet-authenticator", self.assets / "kubeadm"
+            tcti = f'command=$1; shift; set -- "$command" --tcti {shlex.quote(self.tpm.tcti)} "$@"'
+            tcti = f'case "$*" in *"--provider tpm"*) {tcti};; esac'
+            phases = "\n".join(f"{kubeadm} init phase {each} --config $3 || exit 1" for each in _INIT_PHASES)
+            of_kubelet = f'case "$1" in join | adopt) ;; *) {agent} "$@";; esac'
+            join = f'{agent} "$@" --exec-api-version v1beta1'
+            _write(tools / "kubelet-authenticator", f"{of_kubelet}\n{tcti}\n{join}\n")
+            _write(tools / "kubeadm", f'[ "$1" = init ] || exec {kubeadm} "$@"\n{phases}\n')
+        return tools
+
+
+def _content(file: dict[str, Any]) -> str:
+    if file.get("encoding") in ("base64", "b64"):
+        return base64.b64decode(file["content"]).decode()
+    return str(file["content"])
+
+
+def _write(path: Path, script: str) -> None:
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)

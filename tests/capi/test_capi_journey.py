@@ -1,0 +1,209 @@
+"""A cluster's life under Cluster API's managers, step after step; each test goes on where the one before it ended.
+
+Real: etcd, kube-apiserver, kube-controller-manager, kubeadm, kubelet, swtpm, the agent, the controller with the rights
+of the shipped manifests. The managers are what ``CAPI_ASSETS`` holds, or an imitation (managers.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+from auto_approval_kit import file_in_tree
+from capi_world import BLUE, NAMESPACE, POLICIES, CapiWorld
+from filing_requests import Wanted, file_request
+from fleet_objects import cluster, deployment, health_check, policy
+from kinds import CLUSTER, CONFIG, DEPLOYMENT, MACHINE, Kind, Object, has_condition, made, name_of
+from world import World
+
+from nodeattest_sandbox.apiserver.jsonvalue import text_at
+from nodeattest_sandbox.client import ApiRefusal
+
+pytestmark = [pytest.mark.conformance, pytest.mark.swtpm, pytest.mark.timeout(900)]
+
+WORKERS: Final = "workers"
+VICTIM: Final = "victim"
+
+
+def apply(world: CapiWorld, objects: list[tuple[Kind, Object]]) -> None:
+    for kind, value in objects:
+        world.management.create(kind, value)
+
+
+def token_of(config: Object) -> str:
+    found: Any = config["spec"].get("joinConfiguration", {}).get("discovery", {}).get("bootstrapToken", {})
+    return str(found.get("token", ""))
+
+
+@contextmanager
+def thief(world: CapiWorld) -> Generator[list[str]]:
+    """Ask the in-tree signer for a victim's certificate with every worker's token, from its first moment on; yields
+    the token of each request.
+    """
+    asked: list[str] = []
+    over = threading.Event()
+
+    def steal() -> None:
+        while not over.wait(0.05):
+            for token in filter(None, map(token_of, world.management.list(CONFIG))):
+                plane = world.infrastructure.planes[BLUE]
+                with suppress(ApiRefusal):  # newer servers refuse by an admission policy
+                    file_in_tree(plane.client(plane.token_kubeconfig(token)), VICTIM)
+                asked.append(token)
+
+    thread = threading.Thread(target=steal, daemon=True)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def joined(world: CapiWorld, machines: int = 1) -> list[Object] | None:
+    """Return the workers where so many there are, each a Node and attested."""
+    found = world.management.workers(deployment=WORKERS)
+    ready = [one for one in found if one.get("status", {}).get("nodeRef") and has_condition(one, "NodeAttested")]
+    return found if len(ready) == len(found) == machines else None
+
+
+def test_a_cluster_is_born_under_attack_and_its_worker_joins_attested(world: CapiWorld, kubernetes: str) -> None:
+    world.management.create(POLICIES, policy("metal", "tpm", BLUE))
+    apply(world, cluster(BLUE, kubernetes))
+    apply(world, deployment(WORKERS, BLUE, kubernetes))
+    with thief(world) as asked:
+        (worker,) = world.eventually(lambda: joined(world), "an attested worker", 400)
+    assert asked
+    given = [one for one in world.in_tree_requests() if text_at(one, "status", "certificate")]
+    assert given == []
+    node = world.nodes()[worker["status"]["nodeRef"]["name"]]
+    assert node["spec"]["providerID"] == worker["spec"]["providerID"]
+    assert world.management.ledger_names() >= {name_of(node)}
+
+
+def test_the_doors_are_closed_and_the_policy_is_ready(world: CapiWorld) -> None:
+    def closed() -> bool:
+        return has_condition(cast("Object", world.management.get(CLUSTER, BLUE)), "SideDoorsClosed")
+
+    world.eventually(closed, "the end of the automatic approval")
+    assert has_condition(cast("Object", world.management.get(POLICIES, "metal")), "Ready")
+
+
+def replicas(world: CapiWorld, count: int) -> None:
+    world.management.patch(DEPLOYMENT, WORKERS, spec={"replicas": count})
+
+
+def gone(world: CapiWorld, machine: Object) -> bool:
+    """Tell whether a machine has left nothing behind: no Machine, no Node, no ledger."""
+    name = name_of(machine)
+    left = world.management.get(MACHINE, name) or name in world.nodes() or name in world.management.ledger_names()
+    return not left
+
+
+def renew(world: CapiWorld, machine: Object, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Attest anew on the machine, by the command with which it joined."""
+    return world.infrastructure.machines[name_of(machine)].repeat("kubelet-authenticator join", *flags, "--renew")
+
+
+def minutes_left(world: CapiWorld, token: str) -> float | None:
+    """Say how long a bootstrap token is good; None where it is gone."""
+    path = f"/api/v1/namespaces/kube-system/secrets/bootstrap-token-{token[:6]}"
+    try:
+        found = cast("Object", world.workload().get(path))
+    except ApiRefusal:
+        return None
+    until = datetime.fromisoformat(base64.b64decode(found["data"]["expiration"]).decode())
+    return (until - datetime.now(UTC)).total_seconds() / 60
+
+
+def test_a_token_that_served_is_near_its_end(world: CapiWorld) -> None:
+    (worker,) = world.management.workers(deployment=WORKERS)
+    token = token_of(cast("Object", world.management.get(CONFIG, name_of(worker))))
+    world.eventually(lambda: (minutes_left(world, token) or 0) <= 5, "the nearing end of the worker's token")
+
+
+def test_a_rollout_replaces_the_machine_and_what_attested_it(world: CapiWorld) -> None:
+    (old,) = world.management.workers(deployment=WORKERS)
+    world.management.patch(
+        DEPLOYMENT,
+        WORKERS,
+        spec={"rollout": {"after": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")}},
+    )
+    world.eventually(lambda: gone(world, old), "the end of the machine that is replaced")
+    (new,) = world.eventually(lambda: joined(world), "the new machine")
+    assert name_of(new) != name_of(old)
+
+
+def test_a_controller_that_is_replaced_amid_a_join_goes_on_where_the_other_one_ended(world: CapiWorld) -> None:
+    before = {name_of(one) for one in world.management.workers()}
+    controller = world.management.controller
+    replicas(world, 2)
+
+    def asks() -> bool:
+        names = {name_of(one) for one in world.management.workers()} - before
+        return bool(names & world.requested_names())
+
+    world.eventually(asks, "the first request of the new machine")
+    controller.terminate()
+    controller.start()
+    world.eventually(lambda: joined(world, 2), "the second worker")
+
+
+def test_scaling_down_leaves_nothing_of_the_machine(world: CapiWorld) -> None:
+    victim, *_ = world.management.workers(deployment=WORKERS)
+    world.management.patch(
+        MACHINE, name_of(victim), metadata={"annotations": {"cluster.x-k8s.io/delete-machine": "yes"}}
+    )
+    replicas(world, 1)
+    world.eventually(lambda: gone(world, victim), "the end of the machine")
+    assert joined(world)
+
+
+def test_a_health_check_deletes_no_machine_for_what_a_thief_of_its_token_asks(world: CapiWorld) -> None:
+    apply(world, [health_check(BLUE, "NodeAttested", "False")])
+    before = {name_of(one) for one in world.management.workers()}
+    replicas(world, 2)
+
+    def newcomer() -> tuple[str, str] | None:
+        found = [one for one in world.management.list(CONFIG) if "deployment" in one["metadata"]["labels"]]
+        made_now = [one for one in found if name_of(one) not in before and token_of(one)]
+        return (name_of(made_now[0]), token_of(made_now[0])) if made_now else None
+
+    name, token = world.eventually(newcomer, "the new machine's token")
+    plane = world.infrastructure.planes[BLUE]
+    there = cast("World", SimpleNamespace(workload=plane, workload_admin=plane.client()))
+    claimed = Wanted(node=name, provider_id=f"process://{name}", provider="tpm")
+    claim = file_request(there, claimed, token=plane.await_token(token))
+    world.eventually(lambda: claim.state().startswith("Denied:"), "the refusal of the thief")
+    after = world.eventually(lambda: joined(world, 2), "the new machine")
+    assert {name_of(one) for one in after} == before | {name}
+
+
+def test_a_health_check_replaces_a_machine_whose_renewal_is_refused(world: CapiWorld) -> None:
+    worker, *_ = world.management.workers(deployment=WORKERS)
+    other = world.infrastructure.spare_tpm("other")
+    refused = renew(world, worker, "--tcti", other.tcti)
+    assert refused.returncode != 0, refused.stderr
+    world.eventually(lambda: gone(world, worker), f"the end of the machine: {refused.stderr}")
+    world.eventually(lambda: joined(world, 2), "its replacement")
+
+
+def test_while_the_webhook_is_away_no_machine_is_made_and_then_it_is(world: CapiWorld) -> None:
+    controller = world.management.controller
+    before = {name_of(one) for one in world.management.list(CONFIG)}
+    controller.terminate()
+    config = made(CONFIG, "unrendered", BLUE, {"joinConfiguration": {}})
+    with pytest.raises(ApiRefusal, match="webhook"):
+        world.management.admin.create(CONFIG.path(NAMESPACE), cast("Any", config))
+    replicas(world, 3)
+    world.eventually(lambda: world.management.refused_configs() > 2, "refusals that the managers get")
+    assert {name_of(one) for one in world.management.list(CONFIG)} == before
+    controller.start()
+    world.eventually(lambda: joined(world, 3), "the third worker")
