@@ -181,6 +181,42 @@ async def test_what_another_wrote_meanwhile_is_kept(plane: ControlPlane) -> None
     assert [entry["type"] for entry in stored(plane, path)] == ["InfrastructureReady", "NodeAttested"]
 
 
+def codes(plane: ControlPlane, name: str) -> list[int]:
+    return [one.code for one in plane.requests() if one.verb == "patch" and one.name == name and one.subresource]
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_who_writes_something_else_of_the_object_meanwhile_is_no_conflict(
+    plane: ControlPlane, version: str
+) -> None:
+    name = f"elsewhere-{version}"
+    path, made = create(plane, name, version)
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        assert await set_condition(client, path, made, ATTESTED, lambda: NOW)
+        stale = await client.get(path)
+        plane.client().patch(path, {"metadata": {"annotations": {"others": "word"}}})
+        plane.client().patch(f"{path}/status", {"status": {"conditions": [*stored(plane, path), OTHERS]}})
+        assert await set_condition(client, path, stale, REFUSED, lambda: LATER)
+    assert [entry["status"] for entry in stored(plane, path)] == ["False", "True"]
+    assert 409 not in codes(plane, name)
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_conditions_that_moved_meanwhile_are_found_again_and_none_stands_twice(
+    plane: ControlPlane, version: str
+) -> None:
+    path, made = create(plane, f"moved-{version}", version)
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        assert await set_condition(client, path, made, ATTESTED, lambda: NOW)
+        stale = await client.get(path)
+        plane.client().patch(f"{path}/status", {"status": {"conditions": [OTHERS, *stored(plane, path)]}})
+        assert await set_condition(client, path, stale, REFUSED, lambda: LATER)
+    assert [(entry["type"], entry["status"]) for entry in stored(plane, path)] == [
+        ("InfrastructureReady", "True"),
+        ("NodeAttested", "False"),
+    ]
+
+
 async def test_a_second_writer_who_says_the_same_writes_nothing(plane: ControlPlane) -> None:
     path, stale = create(plane, "twice")
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
@@ -220,7 +256,7 @@ async def test_who_is_always_too_late_gives_up(plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         with pytest.raises(Conflict):
             await set_condition(client, path, stale, ATTESTED, clock)
-    assert writes == ATTEMPTS
+    assert writes == 1 + ATTEMPTS  # the condition alone, then the whole list
 
 
 async def test_a_condition_is_removed_where_it_stands(plane: ControlPlane) -> None:
