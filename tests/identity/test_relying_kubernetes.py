@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Final, cast
 
 import pytest
 import requests
+import yaml
 from issuer_server import IssuerServer, issuer_server
 from relying_parties import KEYS, cases
 from token_kit import AUDIENCE
@@ -25,6 +28,9 @@ pytestmark = pytest.mark.conformance
 
 TAKEN: Final = {"no kid"}
 """What kube-apiserver takes of the bad tokens: go-oidc tries every key where a token names none."""
+FIRST_STRUCTURED: Final = 30
+FIRST_V1: Final = 34
+"""Minor versions of Kubernetes with ``--authentication-config``, and with its file's v1."""
 ACCOUNT: Final = "/api/v1/namespaces/default/serviceaccounts"
 READERS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
@@ -64,13 +70,50 @@ def is_taken(plane: ControlPlane, token: str) -> bool:
     return answer.status_code != requests.codes.unauthorized
 
 
-def test_kube_apiserver_takes_our_documents_and_refuses_what_we_refuse(both: Both) -> None:
+def assert_takes_the_good_ones(both: Both) -> None:
     asked = cases(both.issuer.url)
     end = time.monotonic() + 30  # it asks the issuer in the background, at once and then every ten seconds
     while not is_taken(both.plane, asked[0].token.decode()) and time.monotonic() < end:
         time.sleep(0.2)
     taken = {case.name for case in asked if is_taken(both.plane, case.token.decode())}
     assert taken == {case.name for case in asked if case.good or case.what in TAKEN}
+
+
+def test_kube_apiserver_takes_our_documents_and_refuses_what_we_refuse(both: Both) -> None:
+    assert_takes_the_good_ones(both)
+
+
+def structured(issuer: IssuerServer, minor: int) -> str:
+    """Write the page's AuthenticationConfiguration for an issuer."""
+    page = (Path(__file__).parents[2] / "docs" / "issuer.md").read_text(encoding="utf-8")
+    [block] = [
+        each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "AuthenticationConfiguration" in each
+    ]
+    config = yaml.safe_load(block)
+    assert config["apiVersion"] == "apiserver.config.k8s.io/v1"
+    if minor < FIRST_V1:
+        config["apiVersion"] = "apiserver.config.k8s.io/v1beta1"
+    [authenticator] = config["jwt"]
+    authenticator["issuer"] = {
+        "url": issuer.url,
+        "audiences": [AUDIENCE],
+        "certificateAuthority": issuer.ca.read_text(encoding="utf-8"),
+    }
+    return yaml.safe_dump(config)
+
+
+def test_a_kube_apiserver_with_structured_authentication_does_the_same(assets: Path, tmp_path: Path) -> None:
+    said = subprocess.run([assets / "kube-apiserver", "--version"], capture_output=True, text=True, check=True).stdout
+    minor = int(said.split(".")[1])
+    with issuer_server(tmp_path) as issuer:
+        issuer.publish(KEYS)
+        file = tmp_path / "authentication.yaml"
+        file.write_text(structured(issuer, minor), encoding="utf-8")
+        if minor < FIRST_STRUCTURED:
+            pytest.skip("not possible here: this server has no --authentication-config (before 1.30)")
+        flags = [f"--authentication-config={file}"]
+        with start_real(tmp_path / "plane", assets, name="structured", flags=flags) as plane:
+            assert_takes_the_good_ones(Both(plane, issuer))
 
 
 @pytest.fixture(scope="module")
