@@ -1,8 +1,8 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
-At the total limit, a new connection replaces the oldest one of the client that holds most. A handshake that takes too
-long is aborted. Where clients can be authenticated by their handshake, unauthenticated connections have limits of their
-own and take no slot of authenticated ones.
+At the total limit, a new connection replaces the oldest one of the client that holds most, but none whose client has
+authenticated (``keep``). A handshake that takes too long is aborted. Where clients can be authenticated by their
+handshake, unauthenticated connections have limits of their own and take no slot of authenticated ones.
 Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 
@@ -125,6 +125,13 @@ class BoundedServer:
         if held is not None:
             slots, client, transport = held
             slots.leave(client, transport)
+
+    def keep(self, protocol: asyncio.BaseProtocol) -> None:
+        """Never replace a connection by another: its client has authenticated."""
+        held = self._inside.get(protocol)
+        if held is not None:
+            slots, client, transport = held
+            slots.keep(client, transport)
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""

@@ -27,7 +27,7 @@ from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimi
 from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
-__all__ = ["Handler", "ProxyServer"]
+__all__ = ["Handler", "ProxyServer", "note_authenticated"]
 
 _LINGER: Final = 1.0
 """Seconds to keep reading after an early response: a reset could overtake the response."""
@@ -63,6 +63,7 @@ class _Connection(web.RequestHandler):
 
     refused: Callable[[Refusal], None]
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
+    keep: Callable[[asyncio.BaseProtocol], None]
     unauthenticated_since: float | None = None
     """Since when an unauthenticated connection is open; None: authenticated."""
     waiting_since: float | None = None
@@ -199,6 +200,7 @@ class _Server(CountedServer):
     limits: ProxyLimits
     refused: Callable[[Refusal], None]
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
+    keep: Callable[[asyncio.BaseProtocol], None]
 
     def __call__(self) -> _Connection:
         """Make a connection's protocol."""
@@ -217,6 +219,7 @@ class _Server(CountedServer):
         )
         connection.refused = self.refused
         connection.is_unauthenticated = self.is_unauthenticated
+        connection.keep = self.keep
         return connection
 
     def sweep(self) -> None:
@@ -225,6 +228,12 @@ class _Server(CountedServer):
         for connection in self.connections:
             if isinstance(connection, _Connection):
                 connection.sweep(now, self.limits)
+
+
+def note_authenticated(request: web.BaseRequest) -> None:
+    """Keep the connection of a request whose caller is authenticated, however many others come."""
+    if isinstance(request.protocol, _Connection):
+        request.protocol.keep(request.protocol)
 
 
 def _always_authenticated(_connection: asyncio.BaseTransport) -> bool:
@@ -290,6 +299,7 @@ class ProxyServer:
         self._http.limits = self._limits
         self._http.refused = self._refused
         self._http.is_unauthenticated = self._is_unauthenticated
+        self._http.keep = self._bounded_server.keep
         self._http.ended = self._bounded_server.ended
         await self._bounded_server.open()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep(self._http))

@@ -30,6 +30,7 @@ from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.server import note_authenticated
 from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["SidecarService"]
@@ -114,6 +115,7 @@ class SidecarService:
             raise RefusalError(Refusal.VERIFICATION_UNAVAILABLE, unavailable.detail) from None
         # 3
         require_allowed(caller, self._settings.users, self._settings.groups)
+        note_authenticated(request)
         return caller
 
     async def _forward(
