@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, secret
@@ -18,7 +19,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["ChangeFunction", "cluster_info_informer", "slim", "tokens"]
+__all__ = ["CLUSTER_INFO", "TOKENS", "ChangeFunction", "Watched", "informer", "slim"]
 
 ChangeFunction = Callable[[str, JsonObject | None], None]
 
@@ -26,42 +27,38 @@ _MOST_OBJECTS: Final = 100_000
 _KEPT_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 
 
-def tokens(
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A collection, and which objects of it are watched."""
+
+    path: str
+    field_selector: str
+
+
+TOKENS: Final = Watched(paths.core_path("secrets", namespace=secret.NAMESPACE), f"type={secret.SECRET_TYPE}")
+"""The bootstrap tokens."""
+CLUSTER_INFO: Final = Watched(
+    paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE), f"metadata.name={clusterinfo.NAME}"
+)
+
+
+def informer(
     client: ApiClient,
+    watched: Watched,
     on_change: ChangeFunction,
     *,
-    transform: Callable[[JsonObject], JsonObject],
+    transform: Callable[[JsonObject], JsonObject] | None = None,
     max_bytes: int,
     max_objects: int = _MOST_OBJECTS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Reflector:
-    """Watch the bootstrap tokens; the rest is the reflector's."""
+    """Watch ``TOKENS`` or ``CLUSTER_INFO``; without ``transform`` objects are kept whole."""
     return Reflector(
         client,
-        paths.core_path("secrets", namespace=secret.NAMESPACE),
+        watched.path,
         on_change=on_change,
-        query={"fieldSelector": f"type={secret.SECRET_TYPE}"},
+        query={"fieldSelector": watched.field_selector},
         transform=transform,
-        max_objects=max_objects,
-        max_bytes=max_bytes,
-        clock=clock,
-    )
-
-
-def cluster_info_informer(
-    client: ApiClient,
-    on_change: ChangeFunction,
-    *,
-    max_bytes: int,
-    max_objects: int = _MOST_OBJECTS,
-    clock: Callable[[], float] = time.monotonic,
-) -> Reflector:
-    """Watch cluster-info, which is kept whole."""
-    return Reflector(
-        client,
-        paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE),
-        on_change=on_change,
-        query={"fieldSelector": f"metadata.name={clusterinfo.NAME}"},
         max_objects=max_objects,
         max_bytes=max_bytes,
         clock=clock,

@@ -14,17 +14,17 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from aiohttp import web
 
 from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_serving.bounded_server import BoundedServer, client_of
-from nodeattest_serving.connection import Connection, HttpServer, response
+from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits, client_of
+from nodeattest_serving.connection import Connection, CountedServer, HttpServer, response
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
-__all__ = ["Handler", "Listener", "client_of"]
+__all__ = ["Handler", "HttpListener", "Listener", "client_of"]
 
 _SHUTDOWN: Final = 3.0
 """Seconds for requests in progress at shutdown."""
@@ -33,11 +33,61 @@ _MOST_HEAD: Final = 32 * 1024
 
 _log = logging.getLogger(__name__)
 
+S = TypeVar("S", bound=CountedServer)
+
 Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
 """Answers a request of a client (``client_of``)."""
 
 
-class Listener:
+class HttpListener(Generic[S]):
+    """A bounded server on one address, and the HTTP server behind it while it runs."""
+
+    def __init__(
+        self,
+        address: BindAddress,
+        tls: ssl.SSLContext | None,
+        limits: ConnectionLimits,
+        *,
+        arrivals: RateLimiter | None = None,
+        unauthenticated: UnauthenticatedLimits | None = None,
+    ) -> None:
+        """``tls``, ``arrivals`` and ``unauthenticated``: see ``BoundedServer``."""
+        self._http: S | None = None
+        self._server = BoundedServer(
+            self._connection, address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the chosen one where 0 was asked for."""
+        return self._server.port
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that were closed because there were too many, for metrics."""
+        return self._server.turned_away
+
+    async def stop(self) -> None:
+        """Stop listening, let requests end, close every connection."""
+        if self._http is None:
+            return
+        self._server.close()
+        self._http.pre_shutdown()
+        await self._http.shutdown(_SHUTDOWN)
+        self._http = None
+
+    async def _open(self, http: S) -> None:
+        """Listen; raises ``SettingsError`` when the address cannot be had."""
+        http.ended = self._server.ended
+        self._http = http
+        await self._server.open()
+
+    def _connection(self) -> asyncio.Protocol:
+        assert self._http is not None  # noqa: S101 - for the type checker: there is a server before there are connections
+        return self._http()
+
+
+class Listener(HttpListener[HttpServer]):
     """A server on one address with one handler."""
 
     def __init__(
@@ -51,44 +101,19 @@ class Listener:
         arrivals: RateLimiter | None = None,
     ) -> None:
         """``most_body``: bytes of the longest request body. ``tls``, ``arrivals``: see ``BoundedServer``."""
+        super().__init__(address, tls, limits, arrivals=arrivals)
         self._handler = handler
         self._limits = limits
         self._most_bytes = _MOST_HEAD + most_body
-        self._http: HttpServer | None = None
-        self._server = BoundedServer(self._connection, address, tls, limits, arrivals=arrivals)
-
-    @property
-    def port(self) -> int:
-        """Where it listens; the chosen one where 0 was asked for."""
-        return self._server.port
-
-    @property
-    def turned_away(self) -> int:
-        """Connections that were closed because there were too many, for metrics."""
-        return self._server.turned_away
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        self._http = HttpServer(
+        http = HttpServer(
             self._answer  # pyright: ignore[reportArgumentType] - a response is what aiohttp sends, stream or not
         )
-        self._http.most_bytes = self._most_bytes
-        self._http.limits = self._limits
-        self._http.ended = self._server.ended
-        await self._server.open()
-
-    async def stop(self) -> None:
-        """Stop listening, let requests end, close every connection."""
-        if self._http is None:
-            return
-        self._server.close()
-        self._http.pre_shutdown()
-        await self._http.shutdown(_SHUTDOWN)
-        self._http = None
-
-    def _connection(self) -> asyncio.Protocol:
-        assert self._http is not None  # noqa: S101 - for the type checker: there is a server before there are connections
-        return self._http()
+        http.most_bytes = self._most_bytes
+        http.limits = self._limits
+        await self._open(http)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; an exception is logged and answered with 500."""

@@ -15,10 +15,28 @@ from typing import Self
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
 
-__all__ = ["Storage", "write_atomically"]
+__all__ = ["OpenDirectory", "Storage", "write_atomically"]
 
 
-class Storage:
+class OpenDirectory:
+    """A directory by its descriptor, which is given back at the end."""
+
+    directory: int
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Storage(OpenDirectory):
     """The cache directory, opened once; all access is relative to its descriptor."""
 
     def __init__(self, path: str, *, create: bool = True) -> None:
@@ -60,18 +78,6 @@ class Storage:
         """Remove a file if it is there. Hold the lock."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.directory)
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.directory)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_atomically(name: str, data: bytes, *, mode: int, durable: bool = True, directory: int | None = None) -> None:

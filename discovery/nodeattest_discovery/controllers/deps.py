@@ -86,12 +86,14 @@ class ControllerDeps:
 
 def token_informer(client: ApiClient, on_change: ChangeFunction) -> Reflector:
     """Watch the bootstrap tokens."""
-    return informers.tokens(client, on_change, transform=slim_token, max_bytes=_MAX_TOKENS)
+    return informers.informer(client, informers.TOKENS, on_change, transform=slim_token, max_bytes=_MAX_TOKENS)
 
 
 def watch_cluster_info(client: ApiClient, on_change: ChangeFunction) -> Reflector:
     """Watch cluster-info; it is kept whole, to be written back whole."""
-    return informers.cluster_info_informer(client, on_change, max_bytes=_MAX_INFO, max_objects=_MAX_INFO_OBJECTS)
+    return informers.informer(
+        client, informers.CLUSTER_INFO, on_change, max_bytes=_MAX_INFO, max_objects=_MAX_INFO_OBJECTS
+    )
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:

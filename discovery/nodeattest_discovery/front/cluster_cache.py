@@ -45,15 +45,16 @@ class ClusterCache:
         """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
         self._max_stale = max_stale
         self._clock = clock
-        self._tokens = informers.tokens(
+        self._tokens = informers.informer(
             client,
+            informers.TOKENS,
             _ignore,
             transform=informers.slim,
             max_objects=_MAX_TOKENS,
             max_bytes=_MAX_BYTES,
             clock=clock,
         )
-        self._info = informers.cluster_info_informer(client, _ignore, max_bytes=_MAX_BYTES, clock=clock)
+        self._info = informers.informer(client, informers.CLUSTER_INFO, _ignore, max_bytes=_MAX_BYTES, clock=clock)
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""

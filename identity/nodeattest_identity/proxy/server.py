@@ -23,16 +23,15 @@ from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, RefusalError, answer, body
-from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
+from nodeattest_serving.bounded_server import UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
+from nodeattest_serving.listener import HttpListener
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 __all__ = ["Handler", "ProxyServer", "note_authenticated"]
 
 _LINGER: Final = 1.0
 """Seconds to keep reading after an early response: a reset could overtake the response."""
-_SHUTDOWN: Final = 3.0
-"""Seconds for requests in flight at shutdown."""
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _UNSENT: Final = 64 * 1024
 """Write buffer for a slow client; asyncio's TLS buffers eight times as much."""
@@ -245,7 +244,7 @@ def _is_before(since: float | None, then: float) -> bool:
     return since is not None and since < then
 
 
-class ProxyServer:
+class ProxyServer(HttpListener[_Server]):
     """One address with one handler."""
 
     def __init__(
@@ -266,7 +265,6 @@ class ProxyServer:
         self._handler = handler
         self._limits = limits
         self._refused = refused
-        self._http: _Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
         places = ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections)
@@ -278,48 +276,29 @@ class ProxyServer:
                 connections_of_client=limits.unauthenticated_connections_of_client,
             )
         self._is_unauthenticated = is_unauthenticated or _always_authenticated
-        self._bounded_server = BoundedServer(self._connection, address, tls, places, unauthenticated=unauthenticated)
-
-    @property
-    def port(self) -> int:
-        """Where it listens; the chosen one where 0 was asked for."""
-        return self._bounded_server.port
-
-    @property
-    def turned_away(self) -> int:
-        """Connections that were closed because there were too many, for metrics."""
-        return self._bounded_server.turned_away
+        super().__init__(address, tls, places, unauthenticated=unauthenticated)
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        self._http = _Server(
+        http = _Server(
             self._answer,  # pyright: ignore[reportArgumentType] - aiohttp asks for a coroutine, which this is
             handler_cancellation=True,
         )
-        self._http.limits = self._limits
-        self._http.refused = self._refused
-        self._http.is_unauthenticated = self._is_unauthenticated
-        self._http.keep = self._bounded_server.keep
-        self._http.ended = self._bounded_server.ended
-        await self._bounded_server.open()
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep(self._http))
+        http.limits = self._limits
+        http.refused = self._refused
+        http.is_unauthenticated = self._is_unauthenticated
+        http.keep = self._server.keep
+        await self._open(http)
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep(http))
 
     async def stop(self) -> None:
         """Stop listening, let requests end, close every connection."""
-        if self._http is None:
-            return
-        self._bounded_server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._sweeper
-        self._http.pre_shutdown()
-        await self._http.shutdown(_SHUTDOWN)
-        self._http = None
-
-    def _connection(self) -> asyncio.Protocol:
-        assert self._http is not None  # noqa: S101 - for the type checker: there is a server before there are connections
-        return self._http()
+            self._sweeper = None
+        await super().stop()
 
     async def _sweep(self, http: _Server) -> None:
         while True:
