@@ -61,6 +61,29 @@ async def test_a_permission_that_appears_is_closed_and_reported() -> None:
     assert "SideDoorsOpen" in world.events()
 
 
+async def test_roles_are_listed_again_only_after_a_change() -> None:
+    """Seen: 40 audits in 15 minutes listed all ClusterRoles each time."""
+    world = AutoApprovalWorld()
+
+    def audits() -> int:
+        return world.workload.count("POST", "subjectaccessreviews")
+
+    def lists() -> int:
+        return world.workload.count("LIST", "/clusterroles")
+
+    async with world.running():
+        await world.reports("Closed")
+        seen = audits()
+        await until(lambda: audits() > seen + 20)
+        before, seen = lists(), audits()
+        await until(lambda: audits() > seen + 40)
+        assert lists() == before
+        world.workload.put(f"{ROLES}/another", {"rules": []})
+        await until(lambda: lists() == before + 1)
+        world.bind("mine", "nodeclient", "system:bootstrappers")
+        await world.reports("ForeignBinding")
+
+
 async def test_a_binding_of_others_is_named_and_never_deleted() -> None:
     world = AutoApprovalWorld()
     world.bind("ours", "nodeclient", "system:bootstrappers")

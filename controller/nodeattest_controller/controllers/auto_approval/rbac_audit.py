@@ -1,7 +1,8 @@
 """Audits one workload cluster: what RBAC grants, what the API server allows, and which Nodes are attested.
 
 Promises: lists are read in pages and only what matters is kept of them; a list that breaks off is an error, never a
-shorter list. Some ten requests a look. What tokens there are is read where that is allowed, and is not needed: RBAC can
+shorter list; RBAC is listed again only where its watch showed a change since, or cannot be relied upon. Some ten
+requests a look. What tokens there are is read where that is allowed, and is not needed: RBAC can
 grant to groups only that a binding names, and those are asked for.
 Leaves the decision to ``decide``.
 Source: kubernetes pkg/controller/certificates/approver/sarapprove.go (the question that the approver asks).
@@ -58,6 +59,10 @@ MAX_GRANTS: Final = 200
 """Bindings kept; a cluster with more of them is open however many more there are."""
 
 
+_Grants = tuple[tuple[RoleGrant, ...], frozenset[str], datetime | None]
+"""Bindings that grant a permission; groups of bootstrap tokens that bindings name; the oldest ClusterRole's time."""
+
+
 class RBACAudit:
     """Audits one cluster."""
 
@@ -69,9 +74,13 @@ class RBACAudit:
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float],
+        revision: Callable[[], int | None] = lambda: None,
         most: int = MOST,
     ) -> None:
-        """``most`` is how much is kept of a list; what has more is TooLarge, and nothing is told of the cluster."""
+        """``most`` is how much is kept of a list; what has more is TooLarge, and nothing is told of the cluster.
+
+        ``revision`` counts the changes of RBAC that were seen; None: they are not followed (``RBACWatch.revision``).
+        """
         self._key = key
         self._client = client
         self._inventory = inventory
@@ -80,12 +89,14 @@ class RBACAudit:
         self._most = most
         self._may_read_tokens = True
         self._counted: tuple[float, NodeCoverage] | None = None
+        self._revision = revision
+        self._listed: tuple[int, _Grants] | None = None
+        """What RBAC granted, and the revision that was known before it was listed."""
 
     async def look(self, *, enforce: bool) -> AuditFacts:
         """Gather the facts; raises ApiError."""
         grants, groups, born = await self._grants()
-        groups |= await self._groups_of_tokens()
-        allowed = await self._allowed_pairs(groups)
+        allowed = await self._allowed_pairs(groups | await self._groups_of_tokens())
         renewing = any(SubjectKind.NODES in grant.to for grant in grants)
         coverage = await self._count(anew=renewing)
         return AuditFacts(grants=grants, allowed=allowed, coverage=coverage, enforce=enforce, born=born)
@@ -104,9 +115,19 @@ class RBACAudit:
     async def remove(self, grant: RoleGrant) -> None:
         """Delete exactly the binding that was checked; raises Conflict where it changed, NotFound where it is gone."""
         path = paths.object_path(*_BINDINGS, grant.name)
+        self._listed = None  # the watch shows it a moment later
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 
-    async def _grants(self) -> tuple[tuple[RoleGrant, ...], set[str], datetime | None]:
+    async def _grants(self) -> _Grants:
+        """Return what RBAC grants, as it was listed since the last change."""
+        revision = self._revision()
+        if self._listed is not None and self._listed[0] == revision:
+            return self._listed[1]
+        found = await self._list_grants()
+        self._listed = (revision, found) if revision is not None else None
+        return found
+
+    async def _list_grants(self) -> _Grants:
         """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names.
 
         And the time of the oldest ClusterRole: the API server makes some when it first starts.
@@ -132,7 +153,7 @@ class RBACAudit:
             if grant is not None and (len(grants) < MAX_GRANTS or grant.is_kubeadm_default):
                 kept.take(grant.name, grant.role, grant.uid, grant.resource_version)
                 grants.append(grant)
-        return tuple(grants), groups, born
+        return tuple(grants), frozenset(groups), born
 
     async def _groups_of_tokens(self) -> set[str]:
         """Read the groups that living tokens give; without the right to, none, and it is not tried again."""

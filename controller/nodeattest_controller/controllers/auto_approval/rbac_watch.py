@@ -1,7 +1,8 @@
 """Watches ClusterRoles and ClusterRoleBindings of a workload cluster, so that a new permission is seen within seconds.
 
-Promises: of each object is kept only whether it matters; subscribers are notified at once of a change that does.
-Leaves to others: what is granted to whom, which is read anew (``rbac_audit``).
+Promises: of each object is kept only whether it matters; subscribers are notified at once of a change that does, and
+``revision`` tells every change.
+Leaves to others: what is granted to whom, which is read anew after a change (``rbac_audit``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class RBACWatch:
 
     def __init__(self, client: ApiClient) -> None:
         self._subscribers: list[Callable[[], None]] = []
+        self._changes = 0
         kinds = {"clusterroles": _role, "clusterrolebindings": _binding}
         self._reflectors = [
             Reflector(
@@ -56,6 +58,11 @@ class RBACWatch:
         """Say what keeps one of the two from being followed; empty while nothing does."""
         return next((found for one in self._reflectors if (found := trouble_of(one))), "")
 
+    def revision(self) -> int | None:
+        """Return a number that differs after every change; None while changes are not followed, or not all of them."""
+        unseen = any(reflector.passed_over or reflector.last_error for reflector in self._reflectors)
+        return None if unseen or self.trouble() else self._changes
+
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -63,6 +70,7 @@ class RBACWatch:
                 tasks.create_task(reflector.run())
 
     def _changed(self, _name: str, value: JsonObject | None) -> None:
+        self._changes += 1
         if value is not None and flag(value, "matters"):
             for subscriber in self._subscribers:
                 subscriber()

@@ -92,9 +92,11 @@ class AutoApprovalReconciler:
         self._guard = guard
         self._now = now
         self._sleep = sleep
-        self._rbac_audit = RBACAudit(key, client, management.inventory, now=now, clock=clock)
-        self._block = ApprovalBlock(client)
         self._rbac = RBACWatch(client)
+        self._rbac_audit = RBACAudit(
+            key, client, management.inventory, now=now, clock=clock, revision=self._rbac.revision
+        )
+        self._block = ApprovalBlock(client)
         self._certificates = CertificateLog(key, client, management.inventory, now=now, clock=clock)
         self._open_seen = False
         """Whether a watch has shown a permission that no audit has covered yet."""
