@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from builders import CREATED
-from cases import attacks, judged
+from cases import attacks, evaluated
 from catalogue import Expected, Row, Verdict
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -46,7 +46,7 @@ def long_key() -> Expected:
     key = f"-----BEGIN RSA PRIVATE KEY-----\n{body}-----END RSA PRIVATE KEY-----\n".encode()
     certificate = a_ca()
     data = {"tls.crt": base64.b64encode(certificate).decode(), "tls.key": base64.b64encode(key).decode()}
-    return judged(lambda: load_authority({"data": {**data}}, "c"))
+    return evaluated(lambda: load_authority({"data": {**data}}, "c"))
 
 
 CASES: Final[Mapping[str, Case]] = {"D4-130": bombs, "D4-131": long_key}
