@@ -243,7 +243,7 @@ def _refused(what: str) -> AgentError:
     return AgentError(
         AgentReason.CERTIFICATE_REFUSED,
         f"the certificate is of no use: {what}",
-        remedy="if this stays, look at the signer of the cluster's node certificates",
+        remedy="if this stays, check the signer of the cluster's node certificates",
     )
 
 

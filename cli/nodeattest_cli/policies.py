@@ -40,7 +40,7 @@ _VERSION: Final = "v1alpha1"
 _KIND: Final = "NodeAttestationPolicy"
 _PLURAL: Final = "nodeattestationpolicies"
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
-_NO_POLICY: Final = "no policy of this file selects it; without one nobody gets in"
+_NO_POLICY: Final = "no policy of this file selects it; without one no node joins"
 _SECURITY: Final = (
     "spec.security is of the proposal: Cluster API's own definitions drop it on arrival, and the policy alone counts"
 )
@@ -116,7 +116,7 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     chosen = [one for one in policies if policy_machines.beside(one, cluster) and selects(one, cluster)]
     names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
     if len(chosen) != 1:
-        said = f"{names} select it, and nobody gets in; narrow their clusterSelectors" if chosen else _NO_POLICY
+        said = f"{names} select it, and no node joins; narrow their clusterSelectors" if chosen else _NO_POLICY
         click.echo(f"{name}: {said}")
         return bool(chosen)
     security = mapping(cluster, "spec", "security")
@@ -222,7 +222,7 @@ def notes(document: JsonObject) -> Iterator[str]:
             hint = f"; did you mean {near[0]}?" if near else ""
             yield f"no provider {name!r} is installed here, and where none is, it lets nobody in{hint}"
     if "insecure" in attestors:
-        yield "insecure proves nothing: whoever holds a bootstrap token can join as a machine that has not joined yet"
+        yield "insecure proves nothing: the holder of a bootstrap token can join as a machine that has not joined yet"
     tpm = mapping(spec, "tpm")
     if "tpm" in admitted and not {"endorsementKeys", "endorsementCAs"} & set(tpm):
         yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
@@ -230,7 +230,7 @@ def notes(document: JsonObject) -> Iterator[str]:
         yield "trustOnFirstUse: the first TPM that claims a Machine is believed"
     yield from _event_log_notes(tpm)
     if text(spec, "serving", "kubelet") != "Approve":
-        yield "serving.kubelet is not Approve: kubelets' own serving requests wait for whoever else approves them"
+        yield "serving.kubelet is not Approve: kubelets' own serving requests wait for another approver"
     yield from _empty_notes(spec, admitted)
     yield from _section_notes(spec, attestors, parts)
 
@@ -246,7 +246,7 @@ def _section_notes(spec: JsonObject, attestors: Sequence[str], parts: Sequence[s
     for section in sorted(OWN_SECTIONS & set(spec) - {*attestors, *parts}):
         yield f"the section {section} is without effect: authorizedAttestors does not name it"
     for name in sorted(set(parts) & set(attestors)):
-        yield f"{name} is authorized alone, too: whoever has that proof needs no other"
+        yield f"{name} is authorized alone, too: a machine with that proof needs no other"
 
 
 def _parts(document: JsonObject) -> tuple[str, ...]:

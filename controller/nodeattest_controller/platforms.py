@@ -46,7 +46,9 @@ def check_signers(
                 f"signers: expected a provider of your own, got {printable(name)}, which is a name {taken}"
             )
         if name in platforms:
-            raise SettingsError(f"platforms.{name}: expected none: whoever hands the signer in gives it its settings")
+            raise SettingsError(
+                f"platforms.{name}: expected none: the program that passes the signer gives it its settings"
+            )
         try:
             check_signer(half, name)
         except Denied as denied:

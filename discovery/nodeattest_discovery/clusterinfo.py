@@ -215,5 +215,5 @@ def _malformed(expected: str, got: str) -> Denied:
         Reason.CLUSTER_INFO_MALFORMED,
         expected=expected,
         got=got,
-        remedy="look at it: nodeattest cluster-info show; write it anew: nodeattest cluster-info publish",
+        remedy="check it: nodeattest cluster-info show; write it again: nodeattest cluster-info publish",
     )

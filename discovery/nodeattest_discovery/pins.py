@@ -80,7 +80,7 @@ def select_pinned(bundle: Sequence[x509.Certificate], pins: Iterable[CaPin]) -> 
             Reason.CA_NOT_PINNED,
             expected=f"a CA with the pin {' or '.join(sorted(map(str, wanted))) or 'none'}",
             got=", ".join(sorted({str(pin_of(certificate)) for certificate in bundle})) or "no certificate",
-            remedy="whoever answered is not the cluster that was pinned, or its CA was replaced: compare the pins on "
+            remedy="the server is not the cluster that was pinned, or its CA was replaced: compare the pins on "
             "the control plane",
         )
     return kept

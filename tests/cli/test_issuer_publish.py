@@ -80,7 +80,7 @@ def test_what_the_public_sees_ends_with_0(served: Public, run: Run, tmp_path: Pa
     assert "PRIVATE" not in "".join(body.decode() for body in files(served.root).values())
     again = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca_file), issuer=served.issuer)
     assert again[0] == 0
-    assert "everything stands there already" in again[1]
+    assert "everything is there already" in again[1]
 
 
 def test_a_public_url_that_shows_something_else_ends_with_1(served: Public, run: Run, tmp_path: Path) -> None:

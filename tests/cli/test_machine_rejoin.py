@@ -160,7 +160,7 @@ def test_a_machine_that_is_being_deleted_or_gone_gets_none(
     fleet.machine("leaving")
     fleet.client.patch(f"{MACHINES}/leaving", {"metadata": {"finalizers": ["tests.example/hold"]}})
     fleet.client.delete(f"{MACHINES}/leaving")
-    assert "on its way out" in refused(fleet, capsys, "leaving")
+    assert "being deleted" in refused(fleet, capsys, "leaving")
     fleet.client.patch(f"{MACHINES}/leaving", {"metadata": {"finalizers": []}})
 
 
@@ -172,7 +172,7 @@ def test_the_ledger_of_a_machine_made_anew_under_its_name_gets_none(
     path = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations/{name}"
     owner: JsonMap = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "name": "anew", "uid": "another"}
     fleet.client.patch(path, {"metadata": {"ownerReferences": [owner]}})
-    assert "on its way out" in refused(fleet, capsys, "anew")
+    assert "being deleted" in refused(fleet, capsys, "anew")
 
 
 @pytest.mark.parametrize(("value", "says"), [(base64.b64encode(b"x: [").decode(), "kubeconfig"), (None, "not there")])

@@ -229,7 +229,7 @@ def test_a_part_that_is_let_in_alone_or_is_not_installed_is_worth_a_note() -> No
         challenge={},
     )
     said = list(notes(policy))
-    assert "tpm is authorized alone, too: whoever has that proof needs no other" in said
+    assert "tpm is authorized alone, too: a machine with that proof needs no other" in said
     assert any("no provider 'challange' is installed here" in note for note in said)
     assert "the section challenge is without effect: authorizedAttestors does not name it" in said
 
@@ -268,7 +268,7 @@ def test_two_policies_that_select_one_cluster_are_an_error(tmp_path: Path) -> No
     rival: JsonObject = {**made(), "metadata": {"name": "rival"}}
     code, said = checked(tmp_path, made(), rival, cluster("blue", {}))
     assert code == 1
-    assert "Cluster blue: blue, rival select it, and nobody gets in" in said
+    assert "Cluster blue: blue, rival select it, and no node joins" in said
 
 
 def test_a_policy_of_another_namespace_is_not_beside_the_cluster(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ async def test_requests_by_a_token_change_neither_status_nor_time_and_are_counte
         assert frozen(world, path) == before
         last = text(world.shown(path), "message")
     assert "2 requests that claim this machine refused since 2026-01-02T03:04:05Z" in message
-    assert "whoever holds a bootstrap token can file one" in last
+    assert "any holder of a bootstrap token can send one" in last
     assert f"{len(Reason) - 2} requests" in last  # all but the two by which first requests end
 
 

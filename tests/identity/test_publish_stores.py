@@ -292,7 +292,7 @@ async def test_a_bucket_that_cannot_be_reached_is_waited_for() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for place in (s3(f"http://{address}"), blobs(f"http://{address}/{ACCOUNT}", retries=0)):
             with pytest.raises(
-                StoreUnavailableError, match=f"expected an answer of {address}, got none; look at"
+                StoreUnavailableError, match=f"expected an answer of {address}, got none; check"
             ) as told:
                 await place.read(JWKS)
             assert "Error" not in str(told.value)
@@ -306,7 +306,7 @@ async def test_a_bucket_that_cannot_be_reached_is_waited_for() -> None:
         (errno.EROFS, "mount it writable"),
         (errno.EACCES, "owner and mode"),
         (errno.EISDIR, "another kind"),
-        (errno.EIO, "look at the disk"),
+        (errno.EIO, "check the disk"),
     ],
 )
 def test_what_a_disk_says_is_told_with_what_helps(number: int, remedy: str) -> None:
@@ -316,7 +316,7 @@ def test_what_a_disk_says_is_told_with_what_helps(number: int, remedy: str) -> N
 
 async def test_a_directory_where_a_document_should_stand_is_told(tmp_path: Path) -> None:
     (tmp_path / JWKS).mkdir(parents=True)
-    with pytest.raises(StoreRefusedError, match="got 'Is a directory'; what stands there is of another kind"):
+    with pytest.raises(StoreRefusedError, match="got 'Is a directory'; what is there is of another kind"):
         await DirectoryStore(tmp_path).read(JWKS)
 
 

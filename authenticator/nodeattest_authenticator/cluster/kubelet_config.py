@@ -123,5 +123,5 @@ def _refused(expected: str, got: str) -> AgentError:
     return AgentError(
         AgentReason.KUBELET_CONFIGURATION_REFUSED,
         f"the cluster's kubelet configuration: expected {expected}, got {got}",
-        remedy="look at ConfigMap kube-system/kubelet-config",
+        remedy="check the ConfigMap kube-system/kubelet-config",
     )

@@ -92,7 +92,7 @@ def _describe_by_token(join: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--discovery-token-unsafe-skip-ca-verification",
         action="store_true",
-        help="without pins: whoever has the token can pose as the cluster",
+        help="without pins: the holder of the token can pose as the cluster",
     )
     group.add_argument("--discovery-front", metavar="URL", help="a discovery front, asked before the servers")
 
@@ -222,7 +222,7 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
         return None
     if not texts:
         raise wrong(
-            "a token does not prove which cluster answers, because whoever has it can sign: give "
+            "a token does not prove which cluster answers, because its holder can sign: give "
             "--discovery-token-ca-cert-hash, or say --discovery-token-unsafe-skip-ca-verification"
         )
     return pins_of(texts, "--discovery-token-ca-cert-hash")

@@ -31,7 +31,7 @@ __all__ = ["verify"]
 
 _REFUSED: Final = 1
 _FILE_NOTE: Final = "a file cannot show that a server holds the CA's key: ask a server, too"
-_UNPINNED: Final = "no CA was pinned: whoever knows the token could have written this"
+_UNPINNED: Final = "no CA was pinned: anyone who knows the token could have written this"
 
 
 @click.command()

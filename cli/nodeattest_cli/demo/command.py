@@ -152,7 +152,7 @@ def _signals() -> Generator[None]:
 
 def _explain_how_to_look(console: Console, world: World, directory: Path, report: DemoReport) -> None:
     lines = [
-        f"kept in {directory}; Ctrl-C ends the processes. Look at it from another terminal:",
+        f"kept in {directory}; Ctrl-C ends the processes. Inspect it from another terminal:",
         f"  export KUBECONFIG={world.management.admin_kubeconfig}",
         "  kubectl get machines,machineattestations -A; nodeattest machines -A",
         f"  export KUBECONFIG={world.workload.admin_kubeconfig}",

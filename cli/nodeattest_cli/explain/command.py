@@ -41,7 +41,7 @@ _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", Check
     "more",
     multiple=True,
     metavar="FILE",
-    help="What it is judged by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
+    help="What it is evaluated by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
     "infrastructure machine, MachinePool, MachineAttestation, Node, first request, Secrets. As many files as you "
     "like.",
 )
@@ -154,7 +154,7 @@ def _log(log: ShownLog) -> list[str]:
     rows += [_event(event) for event in log.events]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    title = "event log, as the node tells it; data is verified where the quoted register was extended with its digest"
+    title = "event log, as the node reports it; data is verified where the quoted register was extended with its digest"
     return ["", title, *table]
 
 

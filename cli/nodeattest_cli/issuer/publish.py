@@ -186,7 +186,7 @@ def _show(
     for path, why in {write.path: write.why for write in reversed(writes)}.items():
         click.echo(f"  {path}: {why}, {done}")
     if not writes:
-        click.echo("  everything stands there already")
+        click.echo("  everything is there already")
     for note in notes:
         click.echo(f"  {note}")
     click.echo(_keys(state))

@@ -173,7 +173,7 @@ async def _check_machine(management: ApiClient, attestation: Attestation, found:
     owner = owner_of(found)
     group, _, version = text(owner, "apiVersion").partition("/")
     kind = text(owner, "kind")
-    gone = UserError(f"{title(found)}: its Machine is gone or on its way out, so it is not let in again")
+    gone = UserError(f"{title(found)}: its Machine is gone or being deleted, so it may not join again")
     if not group or not version or kind not in RESOURCES:
         raise gone
     try:

@@ -99,7 +99,7 @@ def _who_comes_next(known: Attestation) -> str:
     if known.provider == "insecure":
         return "  then any holder of a bootstrap token can become this machine: the insecure provider proves nothing"
     return (
-        "  then whoever satisfies the policy with this provider ID becomes this machine; a node that still has its\n"
+        "  then any machine that satisfies the policy with this provider ID becomes it; a node that still has its\n"
         "  certificate may ask with it, at once by kubelet-authenticator join --renew, another with a bootstrap token"
     )
 

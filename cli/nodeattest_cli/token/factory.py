@@ -35,7 +35,7 @@ DEFAULT_TTL: Final = "24h0m0s"
 _COLLECTION: Final = paths.core_path("secrets", namespace=NAMESPACE)
 _DRY_RUN: Final = "?dryRun=All"
 _WARNING: Final = (
-    "token {id} authenticates: whoever holds it may ask for certificates as a new node{until}; hand it to one machine "
+    "token {id} authenticates: its holder may ask for certificates as a new node{until}; hand it to one machine "
     "only, and delete it afterwards: nodeattest token delete {id}"
 )
 

@@ -100,7 +100,7 @@ def warnings(secret: JsonObject) -> Iterator[str]:
     """Yield what its author may not have meant."""
     if _MISTAKEN in mapping(secret, "data"):
         name = token_secret_name(secret)
-        yield f"{name}: the key {_MISTAKEN} is read by nobody; extra groups stand in auth-extra-groups"
+        yield f"{name}: the key {_MISTAKEN} is read by nobody; extra groups belong in auth-extra-groups"
 
 
 _KEYS: Final = ("expiration", "description", "auth-extra-groups")

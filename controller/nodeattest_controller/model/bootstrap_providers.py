@@ -24,7 +24,7 @@ _GROUPS: Final = {
     "controlplane.cluster.x-k8s.io": ("ControlPlane", "ControlPlaneTemplate"),
 }
 _SUPERVISOR: Final = (
-    "its server signs kubelet's client and serving certificates for whoever has the cluster's token, without a "
+    "its server signs kubelet's client and serving certificates for any holder of the cluster's token, without a "
     "CertificateSigningRequest"
 )
 
@@ -43,7 +43,7 @@ BOOTSTRAP_PROVIDERS: Final[Mapping[str, BootstrapProvider]] = MappingProxyType(
         "KThrees": BootstrapProvider("k3s", _SUPERVISOR),
         "MicroK8s": BootstrapProvider(
             "MicroK8s",
-            "its cluster agent signs kubelet's client certificate for whoever has the join token, without a "
+            "its cluster agent signs kubelet's client certificate for any holder of the join token, without a "
             "CertificateSigningRequest",
         ),
         "RKE2": BootstrapProvider("RKE2", _SUPERVISOR),

@@ -88,7 +88,7 @@ def check_machine_ready(member: MachineView) -> None:
         raise Unavailable(
             Reason.RECORD_INVALID,
             f"{member.kind} {member.name}: {member.flaw}",
-            remedy="correct the MachineRecord; the request goes on by itself",
+            remedy="correct the MachineRecord; the request continues by itself",
         )
     if not member.bootstrap_ready and not member.node_ref_name:  # a machine with a node has had its data
         raise _not_ready(
@@ -245,7 +245,7 @@ def check_adoption(
         if node is not None and text(node, "spec", "providerID") == member.provider_id:
             return
         raise _not_ready(
-            f"no Node {request.csr.node_name} with the provider ID of {member.kind} {member.name} stands in the "
+            f"no Node {request.csr.node_name} with the provider ID of {member.kind} {member.name} is in the "
             "cluster, so it cannot be adopted",
             "let kubelet register the Node with --provider-id, or name the Node in the record's status.nodeRef",
         )
@@ -256,7 +256,7 @@ def check_adoption(
         )
     if node is None:  # 2
         raise _not_ready(
-            f"no Node {request.csr.node_name} stands in the cluster, so it cannot be adopted",
+            f"no Node {request.csr.node_name} is in the cluster, so it cannot be adopted",
             "let kubelet register the Node",
         )
 

@@ -77,7 +77,7 @@ MEMORY_CHECKS: Final[tuple[RequestCheck[RequestFacts], ...]] = (
     ),
     RequestCheck(
         "names and addresses on record",
-        "Each is the node's name or in the Machine's status, unless a platform tells the machine's addresses.",
+        "Each is the node's name or in the Machine's status, unless a platform lists the machine's addresses.",
         _SOURCE,
         Needs.MEMORY,
         _listed_in_memory,
@@ -95,7 +95,7 @@ LIVE_CHECKS: Final[tuple[RequestCheck[RequestFacts], ...]] = (
     ),
     RequestCheck(
         "names and addresses of the Machine",
-        "Each is the node's name, or listed by the platform where that tells addresses, else by the Machine.",
+        "Each is the node's name, or listed by the platform where that lists addresses, else by the Machine.",
         _SOURCE,
         Needs.LIVE,
         _listed_now,

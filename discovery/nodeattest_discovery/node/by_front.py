@@ -33,7 +33,7 @@ __all__ = ["by_front"]
 
 _SECTION: Final = "companion proposal 000, JWS content signing"
 _SIGNATURE: Final = "x-kubernetes-jws"
-_UNPINNED: Final = "no CA was pinned: whoever knows the token could have answered in the front's place"
+_UNPINNED: Final = "no CA was pinned: anyone who knows the token could have answered in the front's place"
 _NOT_FOR_ALL: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 
 

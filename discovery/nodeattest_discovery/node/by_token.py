@@ -123,7 +123,7 @@ class _Question:
 
 
 def _unpinned(server: Address) -> str:
-    return f"no CA was pinned: whoever knows the token could have answered as {server.url} in the cluster's place"
+    return f"no CA was pinned: anyone who knows the token could have answered as {server.url} in the cluster's place"
 
 
 def _beside(count: int) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 __all__ = ["RefusedError", "anchors", "fetch_cluster_info", "get"]
 
 _SAID: Final[Mapping[int, str]] = {
-    http.HTTPStatus.UNAUTHORIZED: "anonymous requests are not let in (--anonymous-auth=false)",
+    http.HTTPStatus.UNAUTHORIZED: "anonymous requests are refused (--anonymous-auth=false)",
     http.HTTPStatus.FORBIDDEN: "anonymous requests may not read it (kube-public has no role binding for them)",
     http.HTTPStatus.NOT_FOUND: "there is none",
 }
@@ -84,7 +84,7 @@ def get(
         raise Unavailable(
             Reason.SERVER_NOT_TRUSTED,
             f"the certificate of {server.url} is a kubelet's, not an API server's",
-            remedy="name an API server; if nobody named this one, a node poses as the cluster: look at its machine",
+            remedy="name an API server; if nobody named this one, a node poses as the cluster: check its machine",
         ) from None
     except UntrustedServerError as error:
         raise Unavailable(

@@ -130,7 +130,7 @@ class _Question:
         if not found:
             raise Unavailable(
                 Reason.SERVER_NOT_TRUSTED,
-                f"none of the CAs that cluster-info keeps vouches for {server.url}, which tells it",
+                f"none of the CAs that cluster-info keeps verifies {server.url}, which answered",
                 remedy="let the servers have certificates of a CA that stays, before cluster-info moves or drops one",
             )
         return found

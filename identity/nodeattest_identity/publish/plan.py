@@ -161,7 +161,7 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
         return fresh
     if not desired.adopt:
         raise ForeignIssuerError(
-            "documents stand there without our mark (.nodeattest/issuer-state.json); if they are this issuer's, say "
+            "documents are there without our mark (.nodeattest/issuer-state.json); if they are this issuer's, say "
             "--adopt: all keys in them stay for --retire-after"
         )
     if found_issuer == "":

@@ -236,4 +236,4 @@ def _network(error: Exception) -> str:
     if isinstance(error, ClientConnectorError):
         why = os.strerror(error.errno) if error.errno else "no connection"
         return f"expected a server, got {why}: start it, or let this machine reach it; --no-read-back does without"
-    return "expected an answer in HTTP, got a connection that ended, or none that can be read: look at the server's log"
+    return "expected an answer in HTTP, got a connection that ended, or none that can be read: see the server's log"

@@ -91,5 +91,5 @@ def _unusable(what: str) -> Unavailable:
     return Unavailable(
         Reason.PLATFORM_UNAVAILABLE,
         f"Azure's metadata service gave {what}",
-        remedy="try again; if this comes back, look at what answers at the metadata service's address",
+        remedy="try again; if this comes back, check what answers at the metadata service's address",
     )

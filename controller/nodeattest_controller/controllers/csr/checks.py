@@ -252,7 +252,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     MACHINE_NOW,
     RequestCheck(
         "not bound otherwise",
-        "A machine that is bound already is not bound again by whoever holds a token.",
+        "A machine that is bound already is not bound again by the holder of a token.",
         "identity rules 3 and 4",
         Needs.LIVE,
         _not_bound_otherwise,

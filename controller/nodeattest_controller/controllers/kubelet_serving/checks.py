@@ -72,7 +72,7 @@ async def _policy_approves(facts: KubeletFacts) -> None:
         raise Denied(
             Reason.SERVING_NOT_ALLOWED,
             expected="serving.kubelet: Approve",
-            got="Ignore: the request is left to whoever else approves it",
+            got="Ignore: the request is left to another approver",
             remedy="set it in the policy, or approve by other means",
         )
 

@@ -69,7 +69,7 @@ class RefusedClaims:
         """Say it."""
         requests = "1 request that claims" if self.count == 1 else f"{self.count} requests that claim"
         refused = f"{requests} this machine refused since {rfc3339(self.since)}, the last one: {self.reason}"
-        return f"{refused}; whoever holds a bootstrap token can file one"
+        return f"{refused}; any holder of a bootstrap token can send one"
 
 
 def is_refused(attestation: Attestation) -> bool:

@@ -57,7 +57,7 @@ class NodeAttestedEvents:
         more = {"machine": member.name, "node": attestation.node_name, "why": why}
         if not self._events.warn("withheld", "left a failing node alone", **more):
             return
-        advice = "if so many fail it is more likely the policy's mistake: look at what was changed last"
+        advice = "if so many fail it is more likely the policy's mistake: check what was changed last"
         message = f"Node {attestation.node_name} fails and is left alone: {why}; {advice}"
         self._events.event("Warning", "OnFailureWithheld", message)
 

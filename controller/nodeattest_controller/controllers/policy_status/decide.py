@@ -129,7 +129,7 @@ def _finding(
     if conflicts:
         why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
     if flaw is not None:
-        why, message = PolicyReason.INVALID, f"nobody gets in: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
+        why, message = PolicyReason.INVALID, f"no node joins: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
     return PolicyFinding(why, message, clusters, conflicts)
 
 
@@ -143,7 +143,7 @@ def _quarrel(conflicts: Sequence[tuple[str, tuple[str, ...]]]) -> str:
     shown = "; ".join(f"{cluster} (also {_some(rivals)})" for cluster, rivals in conflicts[:SHOWN])
     more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
     return (
-        f"another policy selects the same Clusters, and nobody gets in there: {shown}{more}; "
+        f"another policy selects the same Clusters, and no node joins there: {shown}{more}; "
         "narrow the clusterSelectors so that one policy remains"
     )
 

@@ -95,7 +95,7 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
     allowed = frozenset(_names(config_map, "requestheader-allowed-names"))
     if not allowed:
         raise TrustError(
-            f"{_WHERE}: expected requestheader-allowed-names, got none: whoever has a certificate of the CA of front "
+            f"{_WHERE}: expected requestheader-allowed-names, got none: any holder of a certificate of the CA of front "
             "proxies could claim to be anybody; start kube-apiserver with --requestheader-allowed-names"
         )
     for wanted, key in ((_USER, "username-headers"), (_GROUP, "group-headers"), (_EXTRA, "extra-headers-prefix")):

@@ -39,7 +39,7 @@ _TOO_MANY, _SERVER_ERROR = 429, 500
 _FORBIDDEN: Final = 403
 _REMEDIES: Final = {
     "ContainerNotFound": "make the container first",
-    "AuthenticationFailed": "look at the credentials and at this machine's clock: Azure takes 15 minutes of difference",
+    "AuthenticationFailed": "check the credentials and this machine's clock: Azure takes 15 minutes of difference",
     "AuthorizationPermissionMismatch": "it needs the role Storage Blob Data Contributor on the container",
     "AuthorizationFailure": "the storage account's firewall or the key does not let us in",
     "KeyBasedAuthenticationNotPermitted": "the storage account takes no keys: use an identity",
@@ -144,7 +144,7 @@ class AzureBlobStore:
         except (exceptions.AzureError, OSError):
             address = urlsplit(self._endpoint).netloc.rpartition("@")[2]
             raise StoreUnavailableError(
-                f"{where}: expected an answer of {address}, got none; look at the account's name, --endpoint-url and "
+                f"{where}: expected an answer of {address}, got none; check the account's name, --endpoint-url and "
                 "the network"
             ) from None
         except ValueError:

@@ -31,7 +31,7 @@ _LOCK: Final = ".nodeattest/lock"
 _OWNER: Final = "run as the owner of the directory, or correct owner and mode"
 _ROOM: Final = "make room on that disk"
 _WRITABLE: Final = "mount it writable"
-_IN_THE_WAY: Final = "what stands there is of another kind: remove it"
+_IN_THE_WAY: Final = "what is there is of another kind: remove it"
 _REMEDIES: Final = {
     errno.EACCES: _OWNER,
     errno.EPERM: _OWNER,
@@ -40,7 +40,7 @@ _REMEDIES: Final = {
     errno.EROFS: _WRITABLE,
     errno.EISDIR: _IN_THE_WAY,
     errno.ENOTDIR: _IN_THE_WAY,
-    errno.ELOOP: "what stands there is a symbolic link: remove it",
+    errno.ELOOP: "what is there is a symbolic link: remove it",
 }
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BESIDE: Final = ".nodeattest-"
@@ -156,7 +156,7 @@ class DirectoryStore:
 def explained(error: OSError) -> str:
     """Say what the system said, and what helps."""
     said = os.strerror(error.errno) if error.errno else "an error without a number"
-    return f"expected to read and write there, got {said!r}; {_REMEDIES.get(error.errno or 0, 'look at the disk')}"
+    return f"expected to read and write there, got {said!r}; {_REMEDIES.get(error.errno or 0, 'check the disk')}"
 
 
 def _replace(folder: int, name: str, body: bytes) -> None:

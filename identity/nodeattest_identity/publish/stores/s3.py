@@ -56,13 +56,13 @@ _REMEDIES: Final = {
     "AccessDenied": _RIGHTS,
     "AllAccessDisabled": _RIGHTS,
     "403": _RIGHTS,
-    "NoSuchBucket": "make the bucket first, or look at its name and account",
+    "NoSuchBucket": "make the bucket first, or check its name and account",
     "PermanentRedirect": "the bucket is in another region: say --region",
     "AuthorizationHeaderMalformed": "the bucket is in another region: say --region",
     "IllegalLocationConstraintException": "the bucket is in another region: say --region",
     "RequestTimeTooSkewed": "set this machine's clock: S3 takes 15 minutes of difference",
     "RequestExpired": "set this machine's clock",
-    "InvalidAccessKeyId": "the access key is not known: look at AWS_ACCESS_KEY_ID or the profile",
+    "InvalidAccessKeyId": "the access key is not known: check AWS_ACCESS_KEY_ID or the profile",
     "SignatureDoesNotMatch": "the secret key is not the access key's",
     "ExpiredToken": "the credentials have expired: get new ones",
     "NotImplemented": "this server knows no conditional writes, without which two publishers overwrite each other",
@@ -176,7 +176,7 @@ class S3Store:
             ) from None
         except (exceptions.BotoCoreError, OSError):
             raise StoreUnavailableError(
-                f"{where}: expected an answer of {self._address()}, got none; look at --endpoint-url, --region and the "
+                f"{where}: expected an answer of {self._address()}, got none; check --endpoint-url, --region and the "
                 "network"
             ) from None
 

@@ -93,7 +93,7 @@ class Ec2:
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,
             f"AWS EC2 in {realm.region}: {detail}",
-            remedy="an operator looks at the controller's AWS credentials, permissions and network; the request waits",
+            remedy="an operator checks the controller's AWS credentials, permissions and network; the request waits",
             retry_after=retry_after(outcome, self._random),
         )
 

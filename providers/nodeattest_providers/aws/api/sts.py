@@ -37,7 +37,7 @@ _CLIENT_ERROR, _TOO_MANY, _SERVER_ERROR = 400, 429, 500
 _MISMATCH: Final = "SignatureDoesNotMatch"
 _EXPIRED: Final = ("Signature expired", "Signature not yet current")
 """How STS's message begins then; the code is that of a signature that does not match."""
-_OUR_SIDE: Final = "an operator looks at the controller's network and platforms.aws; the request waits meanwhile"
+_OUR_SIDE: Final = "an operator checks the controller's network and platforms.aws; the request waits meanwhile"
 
 
 class StsClient:
@@ -116,5 +116,5 @@ def _refused(code: str, message: str) -> Denied | NotSignedOverError:
         Reason.PLATFORM_PROOF_REFUSED,
         expected="credentials of the instance's role that are in force",
         got=f"STS: {code}",
-        remedy="look at the instance's role and its credentials; if STS is not active in the region, activate it",
+        remedy="check the instance's role and its credentials; if STS is not active in the region, activate it",
     )

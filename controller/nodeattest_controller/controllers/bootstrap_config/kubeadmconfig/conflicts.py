@@ -81,7 +81,7 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
             yield refusal(
                 "one source of the provider ID",
                 f"{role} kubeletExtraArgs provider-id, and a file or command in the plan",
-                "remove one of both: the agent takes what kubelet is told",
+                "remove one of both: the agent takes kubelet's value",
             )
         if plan.provider in NEEDS_PROVIDER_ID and not (finds or plan.provider_id or named):
             yield refusal(
@@ -118,7 +118,7 @@ def _same(name: str, value: str, wanted: str) -> bool:
 
 
 def _argument(role: str, name: str, expected: str, got: str) -> Denied:
-    remedy = "remove it" if name != "provider-id" else "remove one of both, so that kubelet and agent are told the same"
+    remedy = "remove it" if name != "provider-id" else "remove one of both, so that kubelet and agent get the same"
     return refusal(f"{role} kubeletExtraArgs {name}: {expected}", got, remedy)
 
 
