@@ -30,6 +30,7 @@ from nodeattest_providers.node_interface import (
     NodeCsr,
     SecretBytes,
 )
+from nodeattest_providers.pins import COMPOSITE, name_pin
 
 __all__ = [
     "AttestedNode",
@@ -134,7 +135,8 @@ class LedgerFacts:
     """What the ledger (MachineAttestation) pins for this machine."""
 
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """``{"ek": "sha256:…", "ak": "…"}``; keys are the provider's own."""
+    """``{"ek": "sha256:…", "ak": "…"}``, by kind, whichever provider pinned it; ``composite`` gets all of them by
+    ``<provider>.<kind>``."""
     clock: int | None = None
     reset_count: int | None = None
     answered: bool = False
@@ -178,7 +180,8 @@ class AttestedNode:
     proven_node_name: NodeName | None = None
     """A node name that the provider itself proves (EC2 private DNS name); most prove none."""
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """To be pinned in the ledger."""
+    """To be pinned in the ledger, by kind; in ``composite`` by ``<part>.<kind>``. A kind means one thing to all
+    providers: pins are compared by it."""
     boot: BootState | None = None
     first_request: FirstRequestRef | None = None
     checks: tuple[Check, ...]
@@ -188,6 +191,13 @@ class AttestedNode:
         """Refuse to exist without checks."""
         if not self.checks:
             raise ValueError("a verification without checks proves nothing")
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """The fingerprints as the ledger names them, ``<provider>.<kind>``."""
+        if self.provider == COMPOSITE:
+            return dict(self.fingerprints)
+        return {name_pin(self.provider, kind): value for kind, value in self.fingerprints.items()}
 
 
 class ClusterAPISigner(Protocol):

@@ -28,6 +28,7 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.composite.protocol import PROVIDER
 from nodeattest_providers.names import Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonObject, SecretBytes
+from nodeattest_providers.verifier_interface import LedgerFacts
 
 Case = Callable[[Exchange], object]
 ALONE: Final = signer_for(TPM, Purpose.CLIENT)
@@ -79,6 +80,11 @@ def of_two_names(sound: Exchange) -> object:
     return verify(filed(sound.answer(), second=True), sound.facts, signer)
 
 
+def after_another_provider(sound: Exchange) -> object:
+    ledger = LedgerFacts(fingerprints={"tpm.ek": "sha256:pinned", "aws.instance": "i-1"}, provider="aws")
+    return verify(filed(sound.answer(), second=True), replace(sound.facts, ledger=ledger))
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D5-184": replaced,
     "D5-185": answering(contoso=lambda _: {}),
@@ -92,6 +98,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-193": answering(challenge=lambda _: {"phase": 1}),
     "D5-194": answering(composite=lambda sound: sound.answer()),
     "D5-195": of_two_names,
+    "D5-196": after_another_provider,
 }
 
 

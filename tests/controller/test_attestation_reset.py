@@ -63,7 +63,7 @@ def test_the_trail_says_who_when_why_and_what_was_pinned() -> None:
     [entry] = items(body, "spec", "resets")
     assert (entry["by"], entry["claimed"], entry["reason"]) == ("bob", True, "new mainboard")
     assert entry["time"] == "2026-01-02T03:04:05Z"
-    assert text_map(entry, "fingerprints") == PINNED
+    assert text_map(entry, "fingerprints") == {f"tpm.{kind}": value for kind, value in PINNED.items()}
     assert text(body, "spec", "lastVerdict", "verdict") == "Reset"
     assert "expires" not in mapping(body, "spec")
 

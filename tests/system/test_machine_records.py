@@ -63,7 +63,7 @@ def test_a_recorded_machine_joins_renews_and_is_refused_when_its_record_is_gone(
     assert joined.returncode == 0, joined.stderr
     ledger = world.ledger("unit-1")
     assert text_at(ledger, "spec", "nodeName") == "cellar-1"
-    assert text_at(ledger, "spec", "fingerprints", "ek") == tpm.endorsement_fingerprint()
+    assert text_at(ledger, "spec", "fingerprints", "tpm.ek") == tpm.endorsement_fingerprint()
     [owner] = maps_at(ledger, "metadata", "ownerReferences")
     assert (text_at(owner, "kind"), text_at(owner, "uid")) == ("MachineRecord", text_at(record, "metadata", "uid"))
     events = eventually(lambda: told(world, "unit-1", "NodeAttested"), what="the Event")

@@ -27,5 +27,5 @@ def test_a_machine_with_its_own_tpm_joins(world: World) -> None:
     assert joined.returncode == 0, joined.stderr
     ledger = world.ledger("tpm-0")
     assert text_at(ledger, "spec", "nodeName") == "tpm-0"
-    assert text_at(ledger, "spec", "fingerprints", "ek") == tpm.endorsement_fingerprint()
+    assert text_at(ledger, "spec", "fingerprints", "tpm.ek") == tpm.endorsement_fingerprint()
     assert len(list(maps_at(ledger, "spec", "issued"))) == 1

@@ -32,6 +32,7 @@ from nodeattest_controller.model.retired_keys import (
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.pins import COMPOSITE, pins_for
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
 __all__ = [
@@ -42,7 +43,6 @@ __all__ = [
     "new_attestation",
     "owner_of",
     "parse_attestation",
-    "pin_kind",
     "record_certificate",
     "render_attestation",
     "retired_key",
@@ -98,6 +98,7 @@ class Attestation:
     node_name: NodeName
     provider: ProviderName
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
+    """By ``<provider>.<kind>``; records of earlier versions also have kinds alone."""
     boot: BootState | None = None
     issued: tuple[IssuedCertificate, ...] = ()
     """Oldest first, of both purposes."""
@@ -154,14 +155,8 @@ class Attestation:
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.not_after > now), None)
 
     def pins_for(self, provider: str) -> dict[str, str]:
-        """Return the pins as a provider names them, with those that it made as a part of ``composite`` (``tpm.ek``).
-
-        What a machine was pinned by as one of several proofs holds for that proof alone, too: else a policy that goes
-        back to it would accept the first machine that comes.
-        """
-        prefix = f"{provider}."
-        own = {kind.removeprefix(prefix): pin for kind, pin in self.fingerprints.items() if kind.startswith(prefix)}
-        return {**own, **self.fingerprints}
+        """Return what binds a provider, by kind; ``composite`` gets all pins, to give each part its own."""
+        return dict(self.fingerprints) if provider == COMPOSITE else pins_for(self.fingerprints, provider)
 
     def facts(self, request: NodeRequest, first_uid: str = "") -> LedgerFacts:
         """Make the value that providers see."""
@@ -179,11 +174,6 @@ class Attestation:
 def attestation_name(cluster_name: str, provider_id: ProviderID) -> str:
     """Name the ledger object: readable prefix, 128 bits of the exact provider ID."""
     return f"{cluster_name[:200]}-{hashlib.sha256(provider_id.encode()).hexdigest()[:32]}"
-
-
-def pin_kind(pin: str) -> str:
-    """Tell what a pin is of, whether a provider made it alone (``ek``) or as a part of ``composite`` (``tpm.ek``)."""
-    return pin.rpartition(".")[2]
 
 
 def new_attestation(member: MachineView) -> Attestation:
@@ -222,7 +212,7 @@ def record_certificate(
         attestation,
         node_name=request.csr.node_name,
         provider=attested.provider,
-        fingerprints={**attestation.fingerprints, **attested.fingerprints},
+        fingerprints={**attestation.fingerprints, **attested.pins},
         boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
         retired=retire(attestation.retired, map(retired_key, leaving), now),

@@ -16,6 +16,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.retired_keys import MAX_LIVE, live_keys
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import Purpose
+from nodeattest_providers.pins import pins_for, split_pin
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = [
@@ -103,8 +104,9 @@ def check_live_certificates(purpose: Purpose, attestation: Attestation, now: dat
 
 def check_pinned_fingerprints(attestation: Attestation, attested: AttestedNode) -> None:
     """Keep fingerprints once pinned; the provider compared them already, and this is the last line."""
-    for kind, pinned in attestation.fingerprints.items():
-        if attested.fingerprints.get(kind, pinned) != pinned:
+    for pin, value in attested.pins.items():
+        provider, kind = split_pin(pin)
+        if pins_for(attestation.fingerprints, provider).get(kind, value) != value:
             raise Denied(
                 Reason.MACHINE_ALREADY_BOUND,
                 expected=f"the pinned {kind}",

@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NewType, TypeVar
 
-from nodeattest_controller.model.attestation import Attestation, parse_attestation, pin_kind
+from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_record import views_of_record
 from nodeattest_controller.model.machine_view import MachineView, views_of_machine, views_of_pool
 from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.pins import split_pin
 
 __all__ = ["ClusterKey", "Inventory", "cluster_key"]
 
@@ -151,7 +152,7 @@ class Inventory:
 
     def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Attestation]:
         """Return the ledgers of a cluster that pin this fingerprint, by whichever provider or part of a composite."""
-        return self._attestations.find((cluster, "fingerprint", pin_kind(kind), value))
+        return self._attestations.find((cluster, "fingerprint", kind, value))
 
 
 def _member_keys(member: MachineView) -> Iterable[Hashable]:
@@ -172,5 +173,5 @@ def _attestation_keys(attestation: Attestation) -> Iterable[Hashable]:
         yield (cluster, "name", attestation.node_name)
     for key in (*attestation.issued, *attestation.retired):
         yield (cluster, "spki", key.spki)
-    for kind, value in attestation.fingerprints.items():
-        yield (cluster, "fingerprint", pin_kind(kind), value)
+    for pin, value in attestation.fingerprints.items():
+        yield (cluster, "fingerprint", split_pin(pin)[1], value)

@@ -31,6 +31,7 @@ from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unava
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
+from nodeattest_providers.pins import pins_for, split_pin
 from nodeattest_providers.platform import Platform, make_signer, provable_names, reads_secret
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
@@ -137,7 +138,7 @@ class CompositeSigner:
             if isinstance(signer, PlatformAddresses):
                 with_addresses[name] = signer
         pinned = [
-            name for name in with_addresses if any(kind.startswith(f"{name}.") for kind in facts.ledger.fingerprints)
+            name for name in with_addresses if any(split_pin(pin)[0] == name for pin in facts.ledger.fingerprints)
         ]
         for name in pinned or with_addresses:
             own = replace(
@@ -219,11 +220,8 @@ def _carrying(request: NodeRequest, name: ProviderName, evidence: CompositeEvide
 
 
 def _pins_of(ledger: LedgerFacts, name: ProviderName, *, has_clock: bool) -> LedgerFacts:
-    """Take a part's own pins; those of a machine that it attested alone before count on."""
-    prefix = f"{name}."
-    alone = dict(ledger.fingerprints) if ledger.provider == name else {}
-    own = {kind.removeprefix(prefix): pin for kind, pin in ledger.fingerprints.items() if kind.startswith(prefix)}
-    pins = replace(ledger, fingerprints={**alone, **own})
+    """Take the pins that bind a part, whoever made them."""
+    pins = replace(ledger, fingerprints=pins_for(ledger.fingerprints, name))
     return pins if has_clock else replace(pins, clock=None, reset_count=None)
 
 

@@ -15,6 +15,7 @@ from nodeattest_controller.verification.facts import FactSource, RequestFacts, V
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.pins import split_pin
 from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
 
 __all__ = ["CSRFacts"]
@@ -104,5 +105,7 @@ class CSRFacts(RequestFacts):
     async def holders_of_fingerprints(self) -> list[Attestation]:
         """Return the attestations of the cluster that pin what this machine proved itself by."""
         inventory, key = self.source.inventory, self.source.key
-        pins = (await self.attested()).fingerprints.items()
-        return [holder for pin in pins for holder in inventory.fingerprint_holders(key, *pin)]
+        pins = (await self.attested()).pins.items()
+        return [
+            holder for pin, value in pins for holder in inventory.fingerprint_holders(key, split_pin(pin)[1], value)
+        ]

@@ -32,6 +32,7 @@ from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID, Purpose, signer_for
+from nodeattest_providers.pins import split_pin
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["AttestationConflict", "Issuer", "clamp_lifetime", "is_reusable"]
@@ -108,9 +109,9 @@ class Issuer:
     def _reserve(self, cluster: ClusterKey, approval: Approval) -> Generator[None]:
         """Hold key and node name for one machine while its ledger is written; raises Conflict when another has them."""
         request, owner = approval.request, approval.member.provider_id
-        pins = approval.attested.fingerprints.items()
+        pins = approval.attested.pins.items()
         wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}
-        wanted |= {(cluster, f"{attestations.pin_kind(kind)}:{value}") for kind, value in pins}
+        wanted |= {(cluster, f"{split_pin(pin)[1]}:{value}") for pin, value in pins}
         if any(key in self._reserved for key in wanted):
             raise AttestationConflict(
                 409, "Conflict", "another request for the same key, name or machine is being recorded"
@@ -129,8 +130,8 @@ class Issuer:
         """
         inventory, owner = self._management.inventory, approval.member.provider_id
         later = inventory.attestations_by_node_name(cluster, approval.request.csr.node_name)
-        for kind, value in approval.attested.fingerprints.items():
-            later = later + inventory.fingerprint_holders(cluster, kind, value)
+        for pin, value in approval.attested.pins.items():
+            later = later + inventory.fingerprint_holders(cluster, split_pin(pin)[1], value)
         if any(other.provider_id != owner for other in later):
             raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
 
