@@ -238,14 +238,15 @@ async def test_while_facts_cannot_be_had_new_configuration_waits_and_updates_of_
 ) -> None:
     plane.freeze()
     try:
-        created, changed, same = await asyncio.gather(
+        created, labelled, changed, same = await asyncio.gather(
             webhook.ask(review(config())),
+            webhook.ask(review(config(), config(labels={}))),
             webhook.ask(review(config(agent(2)), config(verbosity=1))),
             webhook.ask(review(control_plane(), control_plane())),
         )
     finally:
         plane.resume()
-    for response in (created, changed):
+    for response in (created, labelled, changed):
         assert response["allowed"] is False
         said = mapping(response, "status")
         assert (said["code"], said["reason"]) == (503, "ServiceUnavailable")
