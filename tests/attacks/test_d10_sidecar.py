@@ -184,15 +184,18 @@ async def test_a_user_who_has_every_place_gets_no_further_one_and_others_do(row:
 
     async with upstream(silent) as seen, sidecar(seen, requests=places) as port:
         _, first = await asyncio.open_connection(LOOPBACK, port)
+        _, second = await asyncio.open_connection(LOOPBACK, port)
         _, others = await asyncio.open_connection(LOOPBACK, port)
         try:
             first.write(request("/", bearer(minted())))
             await came(seen, 1)
+            second.write(request("/", bearer(minted())))  # waits for the place of the first
             assert verdict(await exchange(port, request("/", bearer(minted())))) == row.expected
             others.write(request("/", bearer(minted(sub="bob"))))
             await came(seen, 2)
         finally:
             first.close()
+            second.close()
             others.close()
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import read_target
+from nodeattest_identity.proxy.user_slots import UserBusyError, UserSlots
 from nodeattest_kube.rate_limiter import RateLimiter
 
 __all__ = ["Authorizer", "Gateway", "GatewayDeps"]
@@ -80,13 +80,13 @@ class Gateway:
         self._limits = limits
         self._request_seconds = request_seconds
         self._buckets = RateLimiter(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
-        self._open: Counter[str] = Counter()
+        self._slots = UserSlots(limits.user_requests)
         self._log_sampler = LogSampler(clock)
 
     @property
     def open_now(self) -> int:
         """Number of requests in flight."""
-        return self._open.total()
+        return self._slots.held
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -137,39 +137,41 @@ class Gateway:
         identity = self._identity(request)  # 1
         target = parse(request.raw_path)  # 2
         self._admit(identity)  # 3
-        self._open[identity.user] += 1
         try:
-            await self._deps.authorizer.authorize(identity, target, request.method)  # 4
-            if target.path is None:
-                return to_slash(request)  # 5
-            asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
-            endpoint = await self._deps.resolver.resolve(target)  # 7
-            lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
-            minted = self._deps.tokens.token(identity, target.audience, fresh=lasting)  # 8
-            _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
-            options = ForwardOptions(
-                upstream=Upstream(
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    tls=self._deps.backend_tls if target.scheme == "https" else None,
-                    server_name=f"{target.service}.{target.namespace}.svc" if target.scheme == "https" else None,
-                ),
-                target=asked,
-                deadline=asyncio.get_running_loop().time() + self._request_seconds,
-                sender=sender_of(request),
-                inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
-                replace=partial(replace_redirect, request=request, target=asked),
-            )
-            return await self._deps.forwarder.forward(request, options)
-        finally:
-            self._open[identity.user] -= 1
-            if not self._open[identity.user]:
-                del self._open[identity.user]
+            async with self._slots.hold(identity.user):
+                return await self._forward(request, identity, target)
+        except UserBusyError:
+            raise _too_many(
+                f"expected at most {self._limits.user_requests} requests of one user at once, got more", 1
+            ) from None
+
+    async def _forward(self, request: web.BaseRequest, identity: UserInfo, target: ServiceTarget) -> web.StreamResponse:
+        """Do the steps 4 to 8 of ``_proxy``."""
+        await self._deps.authorizer.authorize(identity, target, request.method)  # 4
+        if target.path is None:
+            return to_slash(request)  # 5
+        asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
+        endpoint = await self._deps.resolver.resolve(target)  # 7
+        lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
+        minted = self._deps.tokens.token(identity, target.audience, fresh=lasting)  # 8
+        _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
+        options = ForwardOptions(
+            upstream=Upstream(
+                host=endpoint.host,
+                port=endpoint.port,
+                tls=self._deps.backend_tls if target.scheme == "https" else None,
+                server_name=f"{target.service}.{target.namespace}.svc" if target.scheme == "https" else None,
+            ),
+            target=asked,
+            deadline=asyncio.get_running_loop().time() + self._request_seconds,
+            sender=sender_of(request),
+            inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
+            replace=partial(replace_redirect, request=request, target=asked),
+        )
+        return await self._deps.forwarder.forward(request, options)
 
     def _admit(self, identity: UserInfo) -> None:
-        """Apply the limits of a user; raises ``StatusError``."""
-        if self._open[identity.user] >= self._limits.user_requests:
-            raise _too_many(f"expected at most {self._limits.user_requests} requests of one user at once, got more", 1)
+        """Apply the rate limit of a user; raises ``StatusError``."""
         if not self._buckets.take(identity.user):
             wait = max(1, round(1 / self._limits.user_rate))
             raise _too_many(

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -31,6 +29,7 @@ from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.server import note_authenticated
+from nodeattest_identity.proxy.user_slots import UserBusyError, UserSlots
 from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["SidecarService"]
@@ -66,13 +65,13 @@ class SidecarService:
         self._new_id = new_id
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
         self._log_sampler = LogSampler(now)
-        self._in_flight: Counter[str | None] = Counter()
-        """Number of requests by user; None: unauthenticated."""
+        self._slots = UserSlots(settings.max_user_requests)
+        """By user; None: unauthenticated."""
 
     @property
     def in_flight(self) -> int:
         """Number of requests in flight."""
-        return self._in_flight.total()
+        return self._slots.held
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; raises ``RefusalError``."""
@@ -128,31 +127,21 @@ class SidecarService:
             inject += identity_headers(caller, groups=settings.send_groups)
             if caller.expires is not None:
                 seconds = min(seconds, caller.expires - self._now())
-        with self._slot(None if caller is None else caller.user):
-            options = ForwardOptions(
-                upstream=self._upstream,
-                target=target,
-                deadline=asyncio.get_running_loop().time() + seconds,
-                sender=sender_of(request, settings.trusted),
-                inject=inject,
-                without=CREDENTIALS if caller is None else frozenset(),
-            )
-            return await self._forwarder.forward(request, options)
-
-    @contextmanager
-    def _slot(self, user: str | None) -> Generator[None]:
-        """Count a request while it lasts; raises ``RefusalError`` if the user has too many."""
-        if self._in_flight[user] >= self._settings.max_user_requests:
-            raise RefusalError(
-                Refusal.USER_BUSY, f"expected at most {self._settings.max_user_requests} requests at once"
-            )
-        self._in_flight[user] += 1
+        options = ForwardOptions(
+            upstream=self._upstream,
+            target=target,
+            deadline=asyncio.get_running_loop().time() + seconds,
+            sender=sender_of(request, settings.trusted),
+            inject=inject,
+            without=CREDENTIALS if caller is None else frozenset(),
+        )
         try:
-            yield
-        finally:
-            self._in_flight[user] -= 1
-            if not self._in_flight[user]:
-                del self._in_flight[user]
+            async with self._slots.hold(None if caller is None else caller.user):
+                return await self._forwarder.forward(request, options)
+        except UserBusyError:
+            raise RefusalError(
+                Refusal.USER_BUSY, f"expected at most {settings.max_user_requests} requests at once, got more"
+            ) from None
 
     def _with_deny_status(self, refused: RefusalError) -> RefusalError:
         """Use the status of ``--deny-status``; 403 has no hint how to authenticate."""
