@@ -219,6 +219,18 @@ async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
         writer.close()
 
 
+async def test_who_reads_nothing_of_an_add_ons_answer_is_let_go_at_last_and_so_is_the_add_on() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (64 << 20) + bytes(64 << 20))
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(forwarded_unread_seconds=0.1)) as port:
+        with socket.create_connection((LOOPBACK, port)) as client:
+            client.sendall(request())
+            await until(lambda: seen.closed == 1)
+
+
 async def test_a_body_that_stops_is_408_and_the_upstream_is_let_go() -> None:
     async with upstream(_reads_all) as seen, proxy(seen, ProxyLimits(body_idle_seconds=0.1)) as port:
         answer = await exchange(port, request("/", "Content-Length: 10", method="POST") + b"half")

@@ -45,6 +45,8 @@ class ProxyLimits:
     """Between two pieces of a request's body."""
     unread_seconds: float = 30.0
     """How long a response of our own waits for a client that does not read."""
+    forwarded_unread_seconds: float = 120.0
+    """The same for a forwarded response or WebSocket, whose client may be busy for a while."""
     connect_seconds: float = 5.0
     """To reach the upstream."""
     answer_seconds: float = 60.0

@@ -2,7 +2,8 @@
 
 Promises: a header that exceeds its time or size is refused with 408 or 431. aiohttp refuses every ambiguous framing.
 Unauthenticated connections, where they can be distinguished, are few and short. Bodies are passed unchanged, also
-compressed ones. A client that disconnects cancels its request. A client that does not read its response is closed.
+compressed ones. A client that disconnects cancels its request. A client that does not read its response, ours or a
+forwarded one, is closed.
 Leaves to others: responses, and limits of connections (``BoundedServer``).
 Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; companions' raw-socket corpus.
 """
@@ -113,11 +114,11 @@ class _Connection(web.RequestHandler):
             self.waiting_since = now
         elif _is_before(self.waiting_since, now - limits.header_seconds):
             self.end(Refusal.REQUEST_TOO_SLOW)
-        if self._wire is None or self.handling or not self._wire.get_write_buffer_size():
+        if self._wire is None or not self._wire.get_write_buffer_size():
             self._unread_since = None
         elif self._unread_since is None:
             self._unread_since = now
-        elif self._unread_since < now - limits.unread_seconds:
+        elif self._unread_since < now - (limits.forwarded_unread_seconds if self.handling else limits.unread_seconds):
             self._wire.abort()
 
     @property
