@@ -43,6 +43,10 @@ BANNED: Final = frozenset(
         "hears",
         "impostor",
         "impostors",
+        "judge",
+        "judged",
+        "judges",
+        "whoever",
     ]
 )
 """Words that stood for something else: docs/glossary.md has the terms."""

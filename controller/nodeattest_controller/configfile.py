@@ -152,7 +152,7 @@ def _path(value: object) -> Path:
     return path
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in cast("list[object]", value)):
         raise ValueError("a list of strings")
     return tuple(cast("list[str]", value))
@@ -187,7 +187,7 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
     "int": _integer,
     "float": _duration,
     "Path | None": _path,
-    "tuple[str, ...]": _words,
+    "tuple[str, ...]": _strings,
     "Mapping[str, Mapping[str, JsonValue]]": _platforms,
 }
 """By the annotation of the field: a field of a new type needs a reader here before it can be read."""

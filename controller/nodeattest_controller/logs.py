@@ -97,10 +97,10 @@ def _plain(value: object, depth: int = 3) -> _Plain:
         return _plain(value.value, depth - 1)
     if value is None or isinstance(value, bool | int):
         return value
-    return _words(value)
+    return _to_text(value)
 
 
-def _words(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, str | PurePath):
         return _text(str(value))
     if isinstance(value, datetime):
@@ -117,7 +117,7 @@ def _is_collection(value: object) -> TypeGuard[Collection[object]]:
 def _collection(value: Collection[object], depth: int) -> _Plain:
     if isinstance(value, Mapping):
         entries = itertools.islice(cast("Mapping[object, object]", value).items(), _MAX_ITEMS)
-        return {_words(key): _plain(entry, depth) for key, entry in entries}
+        return {_to_text(key): _plain(entry, depth) for key, entry in entries}
     ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
     return [_plain(item, depth) for item in itertools.islice(ordered, _MAX_ITEMS)]
 

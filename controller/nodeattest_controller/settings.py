@@ -176,7 +176,7 @@ class Settings:
                 _refuse(name, f"{format_seconds(low)} to {format_seconds(high)}", format_seconds(value))
         if not 1 <= self.workers <= _MAX_WORKERS:
             _refuse("workers", f"1 to {_MAX_WORKERS}", str(self.workers))
-        _check_words(self)
+        _check_patterns(self)
         _check_lease(self)
         _check_controllers(self.controllers)
         _check_inventory(self.inventory)
@@ -217,7 +217,7 @@ def split_address(address: str) -> tuple[str, int]:
     return found[1].strip("[]"), int(found[2])
 
 
-def _check_words(settings: Settings) -> None:
+def _check_patterns(settings: Settings) -> None:
     for name, pattern, expected in (
         ("namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
         ("watch_namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),

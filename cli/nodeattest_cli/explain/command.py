@@ -85,7 +85,7 @@ def explain(
         csr, first = run(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
         documents += [first] if first else []
     explanation = explain_request(csr, documents, platforms)
-    click.echo(to_json(explanation.to_json()) if output == "json" else _words(explanation))
+    click.echo(to_json(explanation.to_json()) if output == "json" else _to_text(explanation))
     if explanation.failed:
         return _REFUSED
     return _UNEXPLAINED if explanation.unexplained else 0
@@ -120,7 +120,7 @@ async def _get(client: ApiClient, name: str) -> JsonObject | None:
     return {"kind": _KIND, **found}
 
 
-def _words(explanation: Explanation) -> str:
+def _to_text(explanation: Explanation) -> str:
     width = max(len(name) for name, _ in explanation.facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in explanation.facts]
     lines.append("")

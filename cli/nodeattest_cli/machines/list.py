@@ -150,7 +150,7 @@ def _table(found: Sequence[Attested], now: datetime, namespace: str | None, *, w
 
 def _row(entry: Attested, now: datetime) -> tuple[str, ...]:
     expires = rfc3339(entry.expires) if entry.expires else "-"
-    left = _words(entry.expires - now) if entry.expires else "-"
+    left = _format_duration(entry.expires - now) if entry.expires else "-"
     words = (entry.namespace, entry.cluster, entry.node, entry.machine, entry.provider, expires, left, entry.verdict)
     return (*(word or "-" for word in words), str(entry.resets or "-"))
 
@@ -162,15 +162,15 @@ def _outlook(found: Sequence[Attested], now: datetime) -> str:
     if left is None or first is None:
         return f"{machines}, none with a certificate"
     if left < timedelta(0):
-        return f"{machines}; the certificate of {first.node} ended {_words(-left)} ago"
-    return f"{machines}; without the controller every node would last {_words(left)} (first: {first.node})"
+        return f"{machines}; the certificate of {first.node} ended {_format_duration(-left)} ago"
+    return f"{machines}; without the controller every node would last {_format_duration(left)} (first: {first.node})"
 
 
-def _words(span: timedelta) -> str:
+def _format_duration(span: timedelta) -> str:
     """Say a time span as kubectl does: the two largest units."""
     seconds = int(span.total_seconds())
     if seconds < 0:
-        return f"-{_words(-span)}"
+        return f"-{_format_duration(-span)}"
     for size, unit, smaller, small_unit in (
         (_DAY, "d", _HOUR, "h"),
         (_HOUR, "h", _MINUTE, "m"),

@@ -51,8 +51,8 @@ def _spec(entry: JsonObject, where: str) -> TokenSpec:
         raise UserError(f"{where}.expires: use ttl instead: a time in a file is past before it is noticed")
     return TokenSpec(
         token=_token(entry, where),
-        usages=_words(entry, "usages", where),
-        groups=_words(entry, "groups", where),
+        usages=_strings(entry, "usages", where),
+        groups=_strings(entry, "groups", where),
         ttl=_text(entry, "ttl", where) or DEFAULT_TTL,
         description=_text(entry, "description", where),
     )
@@ -70,7 +70,7 @@ def _text(entry: JsonObject, name: str, where: str) -> str:
     return value or ""
 
 
-def _words(entry: JsonObject, name: str, where: str) -> list[str] | None:
+def _strings(entry: JsonObject, name: str, where: str) -> list[str] | None:
     """Read a list of texts; absent and empty are the default, as in kubeadm."""
     value = entry.get(name)
     if value is None:

@@ -85,7 +85,13 @@ def create(
     else:
         given = read_token(token, token_file)
         wishes = [
-            TokenSpec(token=given, usages=_words(usages), groups=_words(groups), ttl=ttl, description=description),
+            TokenSpec(
+                token=given,
+                usages=_list_or_none(usages),
+                groups=_list_or_none(groups),
+                ttl=ttl,
+                description=description,
+            ),
         ]
     now = datetime.now(UTC)
     made = [make(spec, now, generate) for spec in wishes]
@@ -169,7 +175,7 @@ def _check_provider(provider: str | None, *, joiner: Joiner) -> None:
         check_provider(provider)
 
 
-def _words(given: Sequence[str]) -> list[str] | None:
+def _list_or_none(given: Sequence[str]) -> list[str] | None:
     """Take lists apart, as cobra's string slices are; None where nothing was given, empty where "" was."""
     if not given:
         return None

@@ -110,13 +110,13 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: BootPolicy, value
 
 def _check_register(checks: Checks, one: Measured, *, is_listed: bool) -> None:
     # 3
-    is_judged = is_listed and not one.is_mentioned
-    expected = f"PCR {one.pcr} {one.expected.hex()}" + (", or as the policy lists it" if is_judged else "")
+    is_allowed = is_listed and not one.is_mentioned
+    expected = f"PCR {one.pcr} {one.expected.hex()}" + (", or as the policy lists it" if is_allowed else "")
     compared = (expected, f"PCR {one.pcr} {one.quoted.hex()}")
-    passed = one.agrees or is_judged
+    passed = one.agrees or is_allowed
     _require(checks, passed, f"replays PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_EXPLAIN)
     # 4
-    if one.pcr in _FIRMWARE and not is_judged:
+    if one.pcr in _FIRMWARE and not is_allowed:
         passed, compared = one.separators == 1, (f"one separator in PCR {one.pcr}", str(one.separators))
         _require(checks, passed, f"closes PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_CAP)
 

@@ -146,7 +146,7 @@ class CertificateLog:
         self._now = now
         self._clock = clock
         self._subscribers: list[Callable[[], None]] = []
-        self._judged: dict[str, tuple[str, bool]] = {}
+        self._evaluated: dict[str, tuple[str, bool]] = {}
         """By name of a request that is still there: its UID, and whether its certificate was issued when evaluated."""
         self._observed_from: datetime | None = None
         self._contact = float("-inf")
@@ -199,23 +199,23 @@ class CertificateLog:
         """
         for value in list(self._reflector.values()):
             issued = _parsed(value)
-            if issued is None or self._judged.get(issued.request) == (issued.uid, bool(issued.serial)):
+            if issued is None or self._evaluated.get(issued.request) == (issued.uid, bool(issued.serial)):
                 continue
-            is_new = self._judged.get(issued.request, ("", False))[0] != issued.uid
+            is_new = self._evaluated.get(issued.request, ("", False))[0] != issued.uid
             if issued.created is not None and issued.created < since:
                 continue
             if is_covered(issued, self._key, self._inventory):
                 continue
             if issued.renews_itself and (nodes is None or _is_older(nodes.get(issued.node_name), since)):
                 continue
-            self._judged[issued.request] = (issued.uid, bool(issued.serial))
+            self._evaluated[issued.request] = (issued.uid, bool(issued.serial))
             self.found.add(issued, is_new=is_new)
             if issued.serial:
                 yield issued
 
     def _changed(self, name: str, value: JsonObject | None) -> None:
         if value is None:
-            self._judged.pop(name, None)
+            self._evaluated.pop(name, None)
         elif flag(value, "approved"):
             for subscriber in self._subscribers:
                 subscriber()

@@ -98,7 +98,7 @@ class AdmissionHandler:
         try:
             body = await self._body(request)
         except _TooMuchError as error:
-            return _words(error.status, str(error))
+            return _text_reply(error.status, str(error))
         try:
             question = admission_review.parse(body)
         except Denied as denied:
@@ -106,7 +106,7 @@ class AdmissionHandler:
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
             )
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
-            return _words(HTTPStatus.BAD_REQUEST, str(denied))
+            return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
         del body
         verdict = await self._verdict(question)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
@@ -114,14 +114,14 @@ class AdmissionHandler:
 
     async def _verdict(self, question: AdmissionReview) -> Verdict | _Unable:
         """Decide, and log it unless nothing happened."""
-        verdict = await self._judged(question)
+        verdict = await self._evaluate(question)
         if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
             _LOG.log(
                 _level_of(question, verdict), "bootstrap configuration", extra=fields(**_reported(question, verdict))
             )
         return verdict
 
-    async def _judged(self, question: AdmissionReview) -> Verdict | _Unable:
+    async def _evaluate(self, question: AdmissionReview) -> Verdict | _Unable:
         if question.operation is None:
             return Allow(AdmissionOutcome.UNCONCERNED)
         subject, before = _subject(question, new=True), None
@@ -210,11 +210,11 @@ def _level_of(question: AdmissionReview, verdict: Verdict | _Unable) -> int:
 def _misdirected(request: web.BaseRequest) -> Reply | None:
     """Refuse what is no question to us, before its body is read."""
     if request.raw_path.partition("?")[0] != PATH:
-        return _words(HTTPStatus.NOT_FOUND, f"expected {PATH}")
+        return _text_reply(HTTPStatus.NOT_FOUND, f"expected {PATH}")
     if request.method != "POST":
-        return _words(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST", {"Allow": "POST"})
+        return _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST", {"Allow": "POST"})
     if request.content_type != "application/json" or request.headers.get("Content-Encoding", "identity") != "identity":
-        return _words(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type application/json")
+        return _text_reply(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type application/json")
     return None
 
 
@@ -261,6 +261,6 @@ def _reported(question: AdmissionReview, verdict: Verdict | _Unable) -> dict[str
     return reported
 
 
-def _words(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:
+def _text_reply(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:
     said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status.value, "message": message}
     return Reply(status=status, body=json.dumps(said).encode(), headers=headers or {})
