@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator.enrollment.enroll import USAGES
 from nodeattest_authenticator.formats.csr_object import manifest
-from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.names import ProviderName, Purpose, signer_for

@@ -11,11 +11,11 @@ from bench.figures import Figure
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
-from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state.pending_request import PendingRequest
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     NodeName,

@@ -11,9 +11,9 @@ from lying_servers import Ca, LyingServer, Reply
 
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
-from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Clock, Deadline
+from nodeattest_parsing.endpoint import Endpoint
 
 CA = Ca()
 WATCHED = Csr(

@@ -12,7 +12,7 @@ import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
 from discovered_cluster import Discoverer, give_kubelet_configuration, killed, other_cluster, pin, publish
 
-from nodeattest_authenticator.formats.endpoint import Endpoint
+from nodeattest_parsing.endpoint import Endpoint
 
 UNSAFE = "--discovery-token-unsafe-skip-ca-verification"
 

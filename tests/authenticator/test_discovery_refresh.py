@@ -17,9 +17,9 @@ from discovered_cluster import Discoverer, killed, pin, publish
 from test_join import Joiner, in_process, status
 
 from nodeattest_authenticator.exec_plugin import fast_path
-from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state import credential_cache
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_parsing.endpoint import Endpoint
 
 
 def refresh(node: Discoverer) -> subprocess.CompletedProcess[str]:

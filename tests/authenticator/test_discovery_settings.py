@@ -8,8 +8,9 @@ import pytest
 from agent_cluster import Authority
 
 from nodeattest_authenticator.config.discovery import MAX_PREVIOUS_CLUSTERS, MAX_SERVERS, Discovery, parse_discovery
-from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
+from nodeattest_parsing.endpoint import Endpoint
 
 CA = Authority().pem.decode()
 SERVERS = [f"https://10.0.0.{number}:6443" for number in range(1, 30)]

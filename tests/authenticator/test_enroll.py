@@ -16,12 +16,12 @@ from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
 from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for

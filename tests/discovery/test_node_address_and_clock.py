@@ -11,21 +11,22 @@ from hypothesis import strategies as st
 from lying_servers import VirtualTime
 
 from nodeattest_discovery.node import configmap
-from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
+from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason
 
 ENDPOINTS = {
-    "127.0.0.1:6443": Address("127.0.0.1", 6443),
-    "api.example:6443": Address("api.example", 6443),
-    "API.example:6443": Address("api.example", 6443),
-    "[::1]:6443": Address("::1", 6443),
-    "[FD00:0::1]:6443": Address("fd00::1", 6443),
-    "https://127.0.0.1:6443": Address("127.0.0.1", 6443),
-    "https://127.0.0.1:6443/": Address("127.0.0.1", 6443),
-    "https://api.example": Address("api.example", 443),
-    "https://[::1]": Address("::1", 443),
-    "a:1": Address("a", 1),
-    "a:65535": Address("a", 65535),
+    "127.0.0.1:6443": Endpoint("127.0.0.1", 6443),
+    "api.example:6443": Endpoint("api.example", 6443),
+    "API.example:6443": Endpoint("api.example", 6443),
+    "[::1]:6443": Endpoint("::1", 6443),
+    "[FD00:0::1]:6443": Endpoint("fd00::1", 6443),
+    "https://127.0.0.1:6443": Endpoint("127.0.0.1", 6443),
+    "https://127.0.0.1:6443/": Endpoint("127.0.0.1", 6443),
+    "https://api.example": Endpoint("api.example", 443),
+    "https://[::1]": Endpoint("::1", 443),
+    "a:1": Endpoint("a", 1),
+    "a:65535": Endpoint("a", 65535),
 }
 NO_ENDPOINTS = [
     "",
@@ -88,9 +89,9 @@ def test_any_text_is_an_endpoint_or_denied(text: str) -> None:
 
 def test_a_servers_url_keeps_its_path() -> None:
     address = parse_server("https://Api.Example/k8s/clusters/c-1/")
-    assert address == Address("api.example", 443, "/k8s/clusters/c-1")
+    assert address == Endpoint("api.example", 443, "/k8s/clusters/c-1")
     assert address.url == "https://api.example:443/k8s/clusters/c-1"
-    assert address.cluster_info == (
+    assert cluster_info_path(address) == (
         "/k8s/clusters/c-1/api/v1/namespaces/kube-public/configmaps/cluster-info?timeout=10s"
     )
 

@@ -14,26 +14,27 @@ import pytest
 from lying_servers import QUIET, Ca, LyingServer, Reply, status
 
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.client import fetch_cluster_info
 from nodeattest_discovery.node.environment import Environment
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Reason, Unavailable
 
 CA = Ca()
 HELLO = Reply(body=b"hello")
 
 
-def ask(address: Address, trust: https.Verified | None = https.UNVERIFIED, limit: float = 10.0) -> https.Response:
+def ask(address: Endpoint, trust: https.Verified | None = https.UNVERIFIED, limit: float = 10.0) -> https.Response:
     return client.get(address, "/path", trust, Environment(limit=limit).deadline(), headers={})
 
 
-def refused(address: Address, trust: https.Verified | None = https.UNVERIFIED, limit: float = 10.0) -> Unavailable:
+def refused(address: Endpoint, trust: https.Verified | None = https.UNVERIFIED, limit: float = 10.0) -> Unavailable:
     with pytest.raises(Unavailable) as caught:
         ask(address, trust, limit)
     return caught.value
 
 
-def of(server: LyingServer) -> Address:
+def of(server: LyingServer) -> Endpoint:
     return parse_server(server.url)
 
 
@@ -72,7 +73,7 @@ def test_no_proxy_and_no_authority_come_from_the_environment(monkeypatch: pytest
 @pytest.mark.skipif(not socket.has_ipv6, reason="not possible here: no IPv6")
 def test_ipv6_is_spoken_with_brackets() -> None:
     with LyingServer(CA.server((), ["::1"]), HELLO, host="::1") as server:
-        address = Address("::1", server.port)
+        address = Endpoint("::1", server.port)
         assert ask(address, https.Verified(ca_pem=CA.pem)).body == b"hello"
         assert dict(server.seen[0].headers)["host"] == f"[::1]:{server.port}"
 
@@ -167,7 +168,7 @@ def test_a_credential_is_never_shown_to_an_unverified_server() -> None:
 
 
 @contextmanager
-def silent(says: bytes) -> Generator[Address]:
+def silent(says: bytes) -> Generator[Endpoint]:
     """Accept connections, say this, and then nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         held: list[socket.socket] = []
@@ -183,7 +184,7 @@ def silent(says: bytes) -> Generator[Address]:
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         try:
-            yield Address("127.0.0.1", listener.getsockname()[1])
+            yield Endpoint("127.0.0.1", listener.getsockname()[1])
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
@@ -211,12 +212,12 @@ def test_a_dripping_answer_does_not_stretch_the_time() -> None:
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = Address("127.0.0.1", listener.getsockname()[1])
+        address = Endpoint("127.0.0.1", listener.getsockname()[1])
     assert refused(address).reason == Reason.API_UNAVAILABLE
 
 
 def test_a_name_that_nobody_has_is_unavailable() -> None:
-    assert refused(Address("nobody.invalid", 443)).reason == Reason.API_UNAVAILABLE
+    assert refused(Endpoint("nobody.invalid", 443)).reason == Reason.API_UNAVAILABLE
 
 
 @pytest.mark.parametrize("name", ["a\0b", "." * 300, "a..b", "ä" * 70, "a" * 64], ids=len)

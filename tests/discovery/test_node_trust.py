@@ -9,13 +9,13 @@ from certified import CLIENT, LOOPBACK, certified
 from cryptography import x509
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
 
-from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.transport.probe import probe
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import Address
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.node.refresh import refresh
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Reason, Unavailable
 
 REAL, EVIL = Ca(), Ca("evil")
@@ -27,7 +27,7 @@ def outcome(certificate: bytes, host: str = "127.0.0.1", name: str | None = None
         deadline = VirtualTime().environment().deadline()
         try:
             trust = https.Verified(ca_pem=REAL.pem, server_name=name)
-            client.get(Address(host, server.port), "/", trust, deadline, headers={})
+            client.get(Endpoint(host, server.port), "/", trust, deadline, headers={})
         except Unavailable as unavailable:
             assert not server.seen
             return unavailable.reason

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 from nodeattest_authenticator.cluster.source import ByFile, ByToken
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
-from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_discovery import token as bootstrap
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:

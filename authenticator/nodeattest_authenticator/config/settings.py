@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import node_name as checked_node_name

@@ -15,8 +15,9 @@ from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Cluster, Endpoint
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
+from nodeattest_parsing.endpoint import Endpoint
 
 __all__ = ["API_VERSIONS", "ExecInfo", "check_cluster", "parse", "render"]
 

@@ -17,7 +17,7 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.settings import Settings
-    from nodeattest_authenticator.formats.endpoint import Endpoint
+    from nodeattest_parsing.endpoint import Endpoint
 
 __all__ = ["local_addresses", "wanted_names"]
 

@@ -21,12 +21,12 @@ from urllib.parse import urlencode
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.csr_object import parse as parse_csr
-from nodeattest_authenticator.formats.endpoint import Endpoint
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
 from nodeattest_discovery.tls import ClientCertificate
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["ApiServerClient", "Credentials", "ForbiddenError", "UnreachableError"]

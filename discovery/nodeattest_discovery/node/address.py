@@ -9,44 +9,27 @@ from __future__ import annotations
 import ipaddress
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from nodeattest_discovery.clusterinfo import PATH, check_server
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["Address", "parse_endpoint", "parse_server"]
+__all__ = ["cluster_info_path", "parse_endpoint", "parse_server"]
 
 _HTTPS: Final = "https://"
 _HTTPS_PORT: Final = 443
 _PORT: Final = re.compile(r":[0-9]+\Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A server and the path before ``/api``."""
-
-    host: str
-    """Lower case, IPv6 without brackets."""
-    port: int
-    prefix: str = ""
-    """Begins with a slash and does not end with one; mostly empty."""
-
-    @property
-    def url(self) -> str:
-        """The one spelling."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{_HTTPS}{host}:{self.port}{self.prefix}"
-
-    @property
-    def cluster_info(self) -> str:
-        """Where it serves cluster-info, and how long it may take for that (``fetch.SECONDS``)."""
-        return f"{self.prefix}{PATH}?timeout=10s"
+def cluster_info_path(server: Endpoint) -> str:
+    """Return where a server serves cluster-info, and how long it may take for that (``fetch.SECONDS``)."""
+    return f"{server.prefix}{PATH}?timeout=10s"
 
 
-def parse_endpoint(text: str) -> Address:
+def parse_endpoint(text: str) -> Endpoint:
     """Read a server that a person named, ``host:port`` or ``https://host[:port]``; raises ``Denied``.
 
     A path is refused: cluster-info is asked for at the root, and another path means something else.
@@ -64,11 +47,11 @@ def parse_endpoint(text: str) -> Address:
     )
 
 
-def parse_server(url: str) -> Address:
+def parse_server(url: str) -> Endpoint:
     """Read a server's URL as it is in a kubeconfig, path and all; raises ``Denied``."""
     parts = urlsplit(check_server(url))
     host = parts.hostname or ""
-    return Address(_host(host), parts.port or _HTTPS_PORT, parts.path.rstrip("/"))
+    return Endpoint(_host(host), parts.port or _HTTPS_PORT, parts.path.rstrip("/"))
 
 
 def _host(text: str) -> str:

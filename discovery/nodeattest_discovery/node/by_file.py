@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, discovery_file, https
-from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.credential import (
@@ -34,6 +34,7 @@ from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReferenc
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.node.retry import first_valid
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 
@@ -89,7 +90,7 @@ class _Wanted:
     deadline: Deadline
     public_roots: bytes | None
 
-    def confirmed(self, server: Address) -> FileFound:
+    def confirmed(self, server: Endpoint) -> FileFound:
         """Ask the server over a verified connection; raises ``Unavailable`` or ``Denied``.
 
         1. Its certificate passes under the file's CAs; without any, under those of this machine.
@@ -124,7 +125,9 @@ class _Wanted:
             runs_authenticator=self.runs_authenticator,
         )
 
-    def _published(self, server: Address, trust: https.Verified) -> tuple[PublishedClusterInfo | None, tuple[str, ...]]:
+    def _published(
+        self, server: Endpoint, trust: https.Verified
+    ) -> tuple[PublishedClusterInfo | None, tuple[str, ...]]:
         try:
             shown_as = authorization(self.credential)
             return client.fetch_cluster_info(server, trust, self.deadline, authorization=shown_as), ()
@@ -164,7 +167,7 @@ def _read(
     return _local(Path(source)), Path(source).parent
 
 
-def _url(source: str) -> tuple[Address, str]:
+def _url(source: str) -> tuple[Endpoint, str]:
     """Take an https URL apart; it may hold a query, which is shown nowhere: it may be a permission."""
     if not source.startswith("https://"):
         raise not_allowed("a path, an https URL, or -", "a URL of another scheme", "serve the file over https")
@@ -176,12 +179,12 @@ def _url(source: str) -> tuple[Address, str]:
     return address, path
 
 
-def _downloaded(address: Address, path: str, environment: Environment, deadline: Deadline) -> bytes:
+def _downloaded(address: Endpoint, path: str, environment: Environment, deadline: Deadline) -> bytes:
     trust = https.Verified(ca_pem=environment.public_roots)
     return first_valid([address], lambda server: _download(server, path, trust, deadline), deadline, environment.log)
 
 
-def _download(server: Address, path: str, trust: https.Verified, deadline: Deadline) -> bytes:
+def _download(server: Endpoint, path: str, trust: https.Verified, deadline: Deadline) -> bytes:
     answer = client.get(server, path, trust, deadline, headers={"Accept": "*/*"})
     if http.HTTPStatus.MULTIPLE_CHOICES <= answer.status < http.HTTPStatus.BAD_REQUEST:
         raise not_allowed("the file itself", "a redirect", "name the place where the file is")

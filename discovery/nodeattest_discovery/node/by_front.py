@@ -19,13 +19,14 @@ from typing import Final
 
 from nodeattest_discovery import clusterinfo, jws, jwt
 from nodeattest_discovery.node import client, configmap, https
-from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
+from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.https import Response
 from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -60,11 +61,11 @@ def by_front(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    front: Address
+    front: Endpoint
     token: BootstrapToken
     pins: frozenset[CaPin] | None
     deadline: Deadline
-    known: tuple[Address, ...]
+    known: tuple[Endpoint, ...]
 
     def found(self) -> Found:
         """Ask the front, and check what it says.
@@ -107,7 +108,7 @@ class _Question:
         question = jwt.mint(self.token, self.deadline.clock.now())
         answer = client.get(
             self.front,
-            self.front.cluster_info,
+            cluster_info_path(self.front),
             https.UNVERIFIED,
             self.deadline,
             headers={"Authorization": f"Bearer {question}"},
@@ -145,7 +146,7 @@ class _Question:
             remedy="compare the token's secret; if it is right, this is not the cluster's front",
         )
 
-    def _confirm(self, servers: Sequence[Address], trust: https.Verified, text: str) -> tuple[Address, bool]:
+    def _confirm(self, servers: Sequence[Endpoint], trust: https.Verified, text: str) -> tuple[Endpoint, bool]:
         """Ask servers in turn; return the one that answered, and whether it showed cluster-info.
 
         Raises ``Denied``, ``Unavailable``.
@@ -158,7 +159,7 @@ class _Question:
                 away = unavailable
         raise away
 
-    def _is_confirmed(self, cluster: Address, trust: https.Verified, text: str) -> bool:
+    def _is_confirmed(self, cluster: Endpoint, trust: https.Verified, text: str) -> bool:
         """Ask the cluster itself; False where it refuses to show cluster-info. Raises ``Denied``, ``Unavailable``."""
         try:
             confirmed = client.fetch_cluster_info(cluster, trust, self.deadline).kubeconfig

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import Address, parse_endpoint, parse_server
+from nodeattest_discovery.node.address import parse_endpoint, parse_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.environment import Environment
@@ -23,6 +23,7 @@ from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.node.retry import first_valid
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -59,7 +60,7 @@ def by_token(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    server: Address
+    server: Endpoint
     token: BootstrapToken
     pins: frozenset[CaPin] | None
     deadline: Deadline
@@ -122,7 +123,7 @@ class _Question:
         return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=self.server.url, notes=notes)
 
 
-def _unpinned(server: Address) -> str:
+def _unpinned(server: Endpoint) -> str:
     return f"no CA was pinned: anyone who knows the token could have answered as {server.url} in the cluster's place"
 
 

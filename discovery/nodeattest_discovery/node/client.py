@@ -15,10 +15,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_discovery.node import configmap, https
-from nodeattest_discovery.node.address import Address
+from nodeattest_discovery.node.address import cluster_info_path
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, KubeletServerError, Response, UntrustedServerError
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["RefusedError", "anchors", "fetch_cluster_info", "get"]
@@ -33,7 +34,7 @@ _SAID: Final[Mapping[int, str]] = {
 class RefusedError(Unavailable):
     """A server that answered, and not with cluster-info."""
 
-    def __init__(self, server: Address, status: int) -> None:
+    def __init__(self, server: Endpoint, status: int) -> None:
         said = _SAID.get(status)
         super().__init__(
             Reason.API_UNAVAILABLE,
@@ -44,11 +45,11 @@ class RefusedError(Unavailable):
 
 
 def fetch_cluster_info(
-    server: Address, trust: https.Verified | None, deadline: Deadline, *, authorization: str | None = None
+    server: Endpoint, trust: https.Verified | None, deadline: Deadline, *, authorization: str | None = None
 ) -> PublishedClusterInfo:
     """Ask for cluster-info, anonymously by default; raises ``Unavailable``."""
     headers = {"Authorization": authorization} if authorization and trust else {}
-    answer = get(server, server.cluster_info, trust, deadline, headers=headers)
+    answer = get(server, cluster_info_path(server), trust, deadline, headers=headers)
     if answer.status != http.HTTPStatus.OK:
         raise RefusedError(server, answer.status)
     try:
@@ -74,7 +75,7 @@ def anchors(certificates: Iterable[x509.Certificate], clock: Clock) -> bytes:
 
 
 def get(
-    server: Address, path: str, trust: https.Verified | None, deadline: Deadline, *, headers: Mapping[str, str]
+    server: Endpoint, path: str, trust: https.Verified | None, deadline: Deadline, *, headers: Mapping[str, str]
 ) -> Response:
     """Ask once; raises ``Unavailable``, with the reason ``ServerNotTrusted`` if its certificate does not pass."""
     client = HttpsClient(server, trust, deadline, headers=headers)

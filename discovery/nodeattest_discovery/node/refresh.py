@@ -20,11 +20,12 @@ from cryptography import x509
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import Address, parse_server
+from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import pin_of
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -74,14 +75,14 @@ def refresh(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    known_servers: Sequence[Address]
+    known_servers: Sequence[Endpoint]
     trusted: tuple[x509.Certificate, ...]
     known: str | None
     tls_server_name: str | None
     pin_server: bool
     deadline: Deadline
 
-    def news(self, server: Address) -> Found | None:
+    def news(self, server: Endpoint) -> Found | None:
         """Ask one server, and check what is new.
 
         1. It answers over a connection that the trusted CAs vouch for, with another text than the known one.
@@ -122,7 +123,7 @@ class _Question:
             self._confirm(place, name, text, kept, checks)
         return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url)
 
-    def _vouching(self, kept: tuple[x509.Certificate, ...], server: Address) -> tuple[x509.Certificate, ...]:
+    def _vouching(self, kept: tuple[x509.Certificate, ...], server: Endpoint) -> tuple[x509.Certificate, ...]:
         """Return the CAs that verify the server that was asked, without others that are only listed beside them."""
         if len(kept) == 1 and len(self.trusted) == 1:
             return kept
@@ -135,7 +136,7 @@ class _Question:
             )
         return found
 
-    def _vouches(self, authority: x509.Certificate, server: Address) -> bool:
+    def _vouches(self, authority: x509.Certificate, server: Endpoint) -> bool:
         try:
             trust = https.Verified(
                 ca_pem=client.anchors((authority,), self.deadline.clock), server_name=self.tls_server_name
@@ -148,7 +149,7 @@ class _Question:
         return True
 
     def _confirm(
-        self, place: Address, name: str | None, text: str, kept: tuple[x509.Certificate, ...], checks: Checks
+        self, place: Endpoint, name: str | None, text: str, kept: tuple[x509.Certificate, ...], checks: Checks
     ) -> None:
         trust = https.Verified(ca_pem=client.anchors(kept, self.deadline.clock), server_name=name)
         try:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from nodeattest_discovery.node.address import Address
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.environment import RETRY
+from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["first_valid"]
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def first_valid(
-    servers: Sequence[Address], ask: Callable[[Address], T], deadline: Deadline, log: Callable[[str], None]
+    servers: Sequence[Endpoint], ask: Callable[[Endpoint], T], deadline: Deadline, log: Callable[[str], None]
 ) -> T:
     """Return the first valid answer.
 
