@@ -22,7 +22,9 @@ __all__ = [
     "extra_arguments",
     "join_configuration",
     "kubeadm_api",
+    "kubelet_command",
     "kubelet_config_map",
+    "kubelet_settings",
     "serves",
 ]
 
@@ -67,6 +69,21 @@ def kubelet_config_map(assets: Path) -> str:
     """Return the name under which kubeadm keeps kubelet's configuration; until 1.23 the version is part of it."""
     minor = minor_version(assets / "kubeadm")
     return "kubelet-config" if minor >= 24 else f"kubelet-config-1.{minor}"
+
+
+def kubelet_settings(kubelet: Path) -> JsonMap:
+    """Return what a KubeletConfiguration needs on any machine: from 1.35 on the first hierarchy of cgroups is refused.
+
+    The field is known from 1.31 on.
+    """
+    return {"failCgroupV1": False} if minor_version(kubelet) >= 31 else {}
+
+
+def kubelet_command(kubelet: Path, config: Path, root: Path, socket: Path) -> list[str]:
+    """Return kubelet's command; from 1.27 on every runtime is remote, and no flag says so."""
+    said = [] if minor_version(kubelet) >= 27 else ["--container-runtime=remote"]
+    flags = {"config": config, "root-dir": root, "container-runtime-endpoint": f"unix://{socket}"}
+    return [str(kubelet), *said, *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def serves(client: Client, group_version: str, resource: str) -> bool:

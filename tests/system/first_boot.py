@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,10 @@ KEPT: Final = ("/etc/kubernetes", "/var/lib/kubelet", "/etc/systemd/system", "/v
 """What the test gets to see afterwards."""
 RUNTIME: Final = Path("/run/containerd/containerd.sock")
 """Where a machine that stays has its container runtime; kubeadm finds it there."""
+REGISTERED: Final = "Successfully registered node"
+"""What kubelet logs (pkg/kubelet/kubelet_node_status.go)."""
+REGISTRATION: Final = 60.0
+"""Seconds until then, at most; a test sees by the Node whether it is there."""
 UNITS: Final = Path("/etc/systemd/system")
 HIDE: Final = (
     "mount -t tmpfs none /run; cp -a /etc /run/etc; mount --bind /run/etc /etc; "
@@ -106,6 +111,8 @@ def boot(folder: Path) -> None:
             done = subprocess.run(
                 [script], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, timeout=480
             )
+        if not plan["stays"]:
+            await_registration(folder)
         write_result(folder, done.returncode, worked=Path(plan["done"]).exists())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the first process of a namespace is the parent of orphans
         while plan["stays"]:
@@ -156,6 +163,13 @@ def running(folder: Path) -> bool:
     """Whether kubelet runs."""
     pid = text(folder / "kubelet.pid")
     return bool(pid) and "kubelet" in text(Path(f"/proc/{pid}/cmdline"))
+
+
+def await_registration(folder: Path) -> None:
+    """Let kubelet go on until it has registered its Node: newer kubeadm ends before."""
+    end = time.monotonic() + REGISTRATION
+    while running(folder) and time.monotonic() < end and REGISTERED not in text(folder / "kubelet.log"):
+        time.sleep(0.1)
 
 
 def systemctl(folder: Path, words: list[str]) -> None:

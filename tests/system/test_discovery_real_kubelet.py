@@ -16,6 +16,7 @@ import yaml
 from agent_cluster import Authority
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from kubernetes_assets import kubelet_command, kubelet_settings
 from runtime_stub import RuntimeStub
 from test_serving_agent import ELSEWHERE
 from world import eventually
@@ -49,17 +50,17 @@ def test_a_real_kubelet_obeys_the_configuration_that_join_writes(assets: Path, t
     pair.write_bytes(certificate.read_bytes() + key.read_bytes())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    kept = yaml.safe_dump({**QUIET, "port": port, "maxPods": 7})
+    kept = yaml.safe_dump({**QUIET, **kubelet_settings(assets / "kubelet"), "port": port, "maxPods": 7})
     made = kubelet_config.adjust(
         kubelet_config.parse({"data": {"kubelet": kept}}), ca_file=str(ca_file), serving_file=str(pair)
     )
     kubelet_files.write(str(config), kubelet_config.render(made), mode=kubelet_files.PRIVATE)
     kubelet_files.write(str(ca_file), cluster.pem, mode=kubelet_files.PUBLIC)
-    command = [*ELSEWHERE, assets / "kubelet", "--config", config, "--root-dir", tmp_path / "kubelet"]
-    command += ["--container-runtime", "remote", "--container-runtime-endpoint", f"unix://{tmp_path}/runtime.sock"]
+    program, runtime = assets / "kubelet", tmp_path / "runtime.sock"
+    command = [*ELSEWHERE, *kubelet_command(program, config, tmp_path / "kubelet", runtime)]
     log = tmp_path / "kubelet.log"
     with (
-        RuntimeStub(tmp_path / "runtime.sock"),
+        RuntimeStub(runtime),
         log.open("wb") as output,
         subprocess.Popen(command, stdout=output, stderr=output) as process,
     ):

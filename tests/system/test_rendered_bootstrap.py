@@ -13,6 +13,13 @@ import pytest
 import yaml
 from cryptography import x509
 from first_boot import booted
+from kubernetes_assets import (
+    cluster_configuration,
+    extra_arguments,
+    join_configuration,
+    kubelet_config_map,
+    kubelet_settings,
+)
 from runtime_stub import RuntimeStub
 from test_discovery_real_kubelet import QUIET
 from test_discovery_system import new_token, operate
@@ -44,6 +51,7 @@ HERE: Final = [
     "Mem",
     "Swap",
     "CRI",
+    "ContainerRuntimeVersion",
     "SystemVerification",
     "Port-10250",
     "Hostname",
@@ -58,31 +66,26 @@ HERE: Final = [
 
 
 @pytest.fixture(scope="module")
-def cluster(world: World) -> Iterator[World]:
+def cluster(world: World, assets: Path) -> Iterator[World]:
     """A world whose workload cluster holds what kubeadm join asks for."""
     world.set_policy(authorizedAttestors=["tpm"])
     with world.controller("--controllers=*,bootstrap-signer,token-cleaner", log="rendered.log") as running:
         world.await_service(running)
         operate(world, "cluster-info", "publish", "--token", "", "--replace")
-        keep_for_kubeadm(world.workload_admin, world.workload.server)
+        keep_for_kubeadm(world.workload_admin, world.workload.server, assets)
         yield world
     world.workload_admin.send("DELETE", clusterinfo.PATH)
 
 
-def keep_for_kubeadm(admin: Client, server: str) -> None:
-    """Keep what ``kubeadm init`` of 1.20 leaves for ``join`` (phases uploadconfig, kubelet, bootstraptoken)."""
+def keep_for_kubeadm(admin: Client, server: str, assets: Path) -> None:
+    """Keep what ``kubeadm init`` leaves for ``join`` (phases uploadconfig, kubelet, bootstraptoken)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    configuration = {
-        "apiVersion": "kubeadm.k8s.io/v1beta2",
-        "kind": "ClusterConfiguration",
-        "kubernetesVersion": "v1.20.2",
-        "controlPlaneEndpoint": server.removeprefix("https://"),
-    }
-    kubelet = {**QUIET, "port": port, "maxPods": 7}
+    configuration = cluster_configuration(assets, controlPlaneEndpoint=server.removeprefix("https://"))
+    kubelet = {**QUIET, **kubelet_settings(assets / "kubelet"), "port": port, "maxPods": 7}
     data: dict[str, JsonMap] = {
-        "kubeadm-config": {"ClusterConfiguration": yaml.safe_dump(configuration)},
-        "kubelet-config-1.20": {"kubelet": yaml.safe_dump(kubelet)},
+        "kubeadm-config": {"ClusterConfiguration": configuration},
+        kubelet_config_map(assets): {"kubelet": yaml.safe_dump(kubelet)},
     }
     for name, content in data.items():
         admin.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": content})
@@ -136,24 +139,17 @@ def template(
     return json.loads(json.dumps(render(document, plan).document))["spec"]["template"]["spec"]
 
 
-def kubeadms(world: World, spec: dict[str, Any], token: str, name: str) -> str:
+def kubeadms(world: World, assets: Path, spec: dict[str, Any], token: str, name: str) -> str:
     """Write what Cluster API's bootstrap provider, and cloud-init where it runs, make of a joinConfiguration."""
     registration: dict[str, Any] = dict(spec["joinConfiguration"]["nodeRegistration"])
     arguments: Any = registration["kubeletExtraArgs"]
-    if isinstance(arguments, list):  # to kubeadm 1.20 the provider speaks v1beta2, which has a map
-        registration["kubeletExtraArgs"] = {
-            each["name"]: each["value"] for each in cast("list[dict[str, str]]", arguments)
-        }
+    if isinstance(arguments, list):
+        arguments = {each["name"]: each["value"] for each in cast("list[dict[str, str]]", arguments)}
+    registration["kubeletExtraArgs"] = extra_arguments(assets, arguments)
     ca = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
     server = world.workload.server.removeprefix("https://")
-    by_token = {"apiServerEndpoint": server, "token": token, "caCertHashes": [str(pin_of(ca))]}
-    document = {
-        "apiVersion": "kubeadm.k8s.io/v1beta2",
-        "kind": "JoinConfiguration",
-        "discovery": {"bootstrapToken": by_token},
-        "nodeRegistration": registration,
-    }
-    text = "---\n" + yaml.safe_dump(document)
+    by_token: JsonMap = {"apiServerEndpoint": server, "token": token, "caCertHashes": [str(pin_of(ca))]}
+    text = "---\n" + join_configuration(assets, {"bootstrapToken": by_token}, nodeRegistration=registration)
     return text if spec["format"] == "ignition" else text.replace("@NAME@", name)
 
 
@@ -179,7 +175,7 @@ def test_a_machine_of_a_rendered_template_becomes_a_node_by_kubeadm_join(
         result = booted(
             tmp_path / "boot",
             spec,
-            kubeadms(cluster, spec, token, name),
+            kubeadms(cluster, assets, spec, token, name),
             path=f"{BIN}:{assets}:{os.environ['PATH']}",
             kubelet=assets / "kubelet",
         )
@@ -240,7 +236,7 @@ def test_kubeadm_refuses_nothing_but_the_kubeconfig_that_is_ignored_by_name(
     result = booted(
         tmp_path / "boot",
         spec,
-        kubeadms(cluster, spec, new_token(cluster), name),
+        kubeadms(cluster, assets, spec, new_token(cluster), name),
         path=f"{BIN}:{assets}:{os.environ['PATH']}",
         kubelet=assets / "kubelet",
     )
@@ -260,7 +256,7 @@ def test_a_machine_that_nobody_vouches_for_never_comes_to_kubeadm(cluster: World
                 command.replace("join ", "join --patience 0 ") for command in spec["preKubeadmCommands"]
             ]
         },
-        kubeadms(cluster, spec, new_token(cluster), "rendered-alien"),
+        kubeadms(cluster, assets, spec, new_token(cluster), "rendered-alien"),
         path=f"{BIN}:{assets}:{os.environ['PATH']}",
         kubelet=assets / "kubelet",
     )

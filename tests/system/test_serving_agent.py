@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 from cryptography import x509
+from kubernetes_assets import kubelet_command, kubelet_settings
 from runtime_stub import RuntimeStub
 from test_client_go import shorten_certificates
 from world import BIN, Agent, Controller, World, eventually
@@ -109,12 +110,13 @@ def kubelet(program: Path, pair: Path) -> Generator[int]:
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
+        **kubelet_settings(program),
     }
     folder.joinpath("kubelet.json").write_text(json.dumps(settings))
-    command = [*ELSEWHERE, program, "--config", folder / "kubelet.json", "--root-dir", folder / "kubelet"]
-    command += ["--container-runtime", "remote", "--container-runtime-endpoint", f"unix://{folder}/runtime.sock"]
+    runtime = folder / "runtime.sock"
+    command = [*ELSEWHERE, *kubelet_command(program, folder / "kubelet.json", folder / "kubelet", runtime)]
     with (
-        RuntimeStub(folder / "runtime.sock"),
+        RuntimeStub(runtime),
         folder.joinpath("kubelet.log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as process,
     ):
