@@ -48,7 +48,8 @@ class Connection(web.RequestHandler):
     """Loop time after which no further request is answered on this connection."""
     _due: float | None = None
     """Loop time by which the next request must have come; None while one is being answered."""
-    _timer: asyncio.TimerHandle
+    _timer: asyncio.TimerHandle | None = None
+    """None until the TLS handshake is over; asyncio also reports the end of a connection whose handshake failed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer; bytes may have come with the end of the handshake."""
@@ -62,7 +63,8 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop the timer."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -104,7 +104,7 @@ class Imitation:
             POOL: _pool,
             HEALTH_CHECK: _health_check,
         }
-        with Manager(plane.admin_kubeconfig, namespace, {kind: _unless_paused(f) for kind, f in reconcilers.items()}):
+        with Manager(plane.admin_kubeconfig, namespace, reconcilers):
             yield
 
     def move(self, source: ControlPlane, target: ControlPlane, namespace: str) -> None:
@@ -189,20 +189,6 @@ class Imitation:
 
 
 # Core
-
-
-def _unless_paused(reconcile: Callable[[Access, Object], Awaitable[float | None]]) -> Reconcile:
-    """Leave objects of a paused cluster alone."""
-
-    async def checked(access: Access, value: Object) -> float | None:
-        labels = value["metadata"].get("labels", {})
-        name = name_of(value) if value["kind"] == CLUSTER.kind else labels.get(CLUSTER_LABEL)
-        cluster = await access.get(CLUSTER, name) if name else None
-        if cluster is None or cluster["spec"].get("paused"):
-            return None
-        return await reconcile(access, value)
-
-    return checked
 
 
 async def _cluster(access: Access, value: Object) -> float | None:
@@ -523,7 +509,7 @@ def _move(source: ControlPlane, target: ControlPlane, namespace: str) -> None:
         uids[metadata["uid"]] = str(cast("Object", there.create(path, cast("Any", moved)))["metadata"]["uid"])
     for path, value in reversed(objects):
         here.patch(f"{path}/{name_of(value)}", {"metadata": {"finalizers": None}})
-        here.delete(f"{path}/{name_of(value)}", {"propagationPolicy": "Orphan"})
+        here.delete(f"{path}/{name_of(value)}")
     for cluster in cast("list[Object]", there.list(CLUSTER.path(namespace))):
         there.patch(CLUSTER.path(namespace, name_of(cluster)), {"spec": {"paused": None}})
 

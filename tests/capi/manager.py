@@ -1,7 +1,7 @@
 """Runs the reconcilers of controllers that stand in for others' ones: informers, one work queue, back-off.
 
-Promises: an object's reconciler runs after each change of it, of what it owns, and of its Cluster; a failure is tried
-again with controller-runtime's back-off (5 ms, doubled up to 1000 s), which a change of others does not shorten.
+Promises: an object's reconciler runs after each change of it, of what it owns, and of its Cluster, unless this
+is paused; a failure is tried again with controller-runtime's back-off (5 ms, doubled up to 1000 s).
 Source: controller-runtime pkg/handler; client-go util/workqueue default_rate_limiters.go.
 """
 
@@ -160,6 +160,8 @@ class Manager:
         if queue is None or value is None:
             return
         try:
+            if await _paused(access, value):
+                return
             again = await self._reconcilers[kind](access, value)
         except (ApiError, OSError) as error:
             _log.warning("%s %s: %s; again in %.1f s", kind.kind, name, error, queue.retry((kind, name)))
@@ -167,6 +169,14 @@ class Manager:
         queue.forget((kind, name))
         if again is not None:
             queue.add_after((kind, name), again)
+
+
+async def _paused(access: Access, value: Object) -> bool:
+    """Tell whether an object's Cluster is paused, or has none yet."""
+    labels = value["metadata"].get("labels", {})
+    name = name_of(value) if value["kind"] == CLUSTER.kind else labels.get(CLUSTER_LABEL)
+    cluster = await access.get(CLUSTER, name) if name else None
+    return cluster is None or bool(cluster["spec"].get("paused"))
 
 
 def _holds(value: Any, patch: Any) -> bool:

@@ -19,8 +19,8 @@ import pytest
 from auto_approval_kit import file_in_tree
 from capi_world import BLUE, NAMESPACE, POLICIES, CapiWorld
 from filing_requests import Wanted, file_request
-from fleet_objects import cluster, deployment, health_check, policy
-from kinds import CLUSTER, CONFIG, DEPLOYMENT, MACHINE, Kind, Object, has_condition, made, name_of
+from fleet_objects import cluster, deployment, health_check, policy, pool
+from kinds import CLUSTER, CONFIG, DEPLOYMENT, MACHINE, POOL, Kind, Object, has_condition, made, name_of
 from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -207,3 +207,16 @@ def test_while_the_webhook_is_away_no_machine_is_made_and_then_it_is(world: Capi
     assert {name_of(one) for one in world.management.list(CONFIG)} == before
     controller.start()
     world.eventually(lambda: joined(world, 3), "the third worker")
+
+
+def test_machines_of_a_pool_join_as_machines_do(world: CapiWorld, kubernetes: str) -> None:
+    apply(world, pool("pool", BLUE, kubernetes))
+
+    def there() -> bool:
+        found = [one for one in world.management.workers() if name_of(one).startswith("pool-")]
+        return bool(found) and all(has_condition(one, "NodeAttested") for one in found)
+
+    world.eventually(there, "the pool's machine")
+    world.eventually(lambda: "pool-0" in world.nodes(), "the pool's Node")
+    world.management.delete(POOL, "pool")
+    world.eventually(lambda: "pool-0" not in world.management.ledger_names(), "the end of the pool's machine")
