@@ -24,6 +24,7 @@ from world import CLUSTER, NAMESPACE, World, eventually
 
 from nodeattest_providers.names import Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import ApiRefusal
 
 CLUSTERS: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters"
 ENDPOINT: Final = "10.6.255.1"
@@ -184,6 +185,10 @@ def test_no_certificate_names_what_is_not_the_nodes(
     filed: Mapping[str, Future[Filed]], row: Row, attempt: Attempt
 ) -> None:
     assert attempt
+    refusal = filed[row.id].exception()
+    if isinstance(refusal, ApiRefusal):  # an API server built with Go 1.27 does not parse this one (crypto/x509)
+        assert "SAN iPAddress contains IPv4-mapped IPv6 address" in str(refusal)
+        return
     becomes(filed[row.id].result(), row)
 
 
