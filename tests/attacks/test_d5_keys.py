@@ -12,11 +12,12 @@ import pytest
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from handmade import roca_modulus
-from tpm_authority import Authority, Extension, leaf_extensions, self_signed
+from tpm_authority import YEAR, Authority, Extension, PublicKey, key_usage, leaf_extensions, name_of, self_signed
 from tpm_world import (
     MACHINE,
     NOW,
@@ -221,6 +222,21 @@ def eku(usage: x509.ObjectIdentifier) -> Case:
     return extended("eku", (x509.ExtendedKeyUsage([usage]), False))
 
 
+def looping(s: Scene) -> tuple[NodeRequest, Facts]:
+    key = ec.generate_private_key(ec.SECP521R1())
+    signs = (key_usage("key_cert_sign"), True), (x509.BasicConstraints(ca=True, path_length=None), True)
+
+    def issued(subject: str, certified: PublicKey) -> bytes:
+        builder = x509.CertificateBuilder(name_of("loop"), name_of(subject), certified, x509.random_serial_number())
+        builder = builder.not_valid_before(NOW - YEAR).not_valid_after(NOW + YEAR)
+        for value, critical in signs if subject == "loop" else leaf_extensions(certified).values():
+            builder = builder.add_extension(value, critical)
+        return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+    chain = tuple(issued("loop", key.public_key()) for _ in range(4))
+    return certified(lambda s: issued("unknown", s.tpm.ek.public_key()), lambda _: chain)(s)
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D5-001": with_policy(lambda _: {}),
     "D5-002": by_platform,
@@ -255,6 +271,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-029": ek_of(replaced(4, "000300b0")),
     "D5-030": ek_of(replaced(4, "000500b2")),
     "D5-031": ek_of(replaced(10, "00" * 32)),
+    "D5-197": looping,
     "D5-032": ek_of(rsa_ek(1024, (1 << 1023) + 1)),
     "D5-033": ek_of(rsa_ek(2048, roca_modulus())),
     "D5-034": ek_of(last_bit),

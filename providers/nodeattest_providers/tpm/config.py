@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 from cryptography import x509
-from cryptography.x509.verification import Store
 
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm.endorsement_chain import check_readable, extension
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.x509_errors import X509_ERRORS
 
@@ -33,6 +33,7 @@ BOOT_SETTINGS: Final = ("pcrs", "eventLog")
 _SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *BOOT_SETTINGS)
 _IGNORE: Final = "Ignore"
 _REQUIRE: Final = "Require"
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 _FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 """Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
@@ -59,7 +60,7 @@ class TpmPolicy(BootPolicy):
     """The node name that a machine of the allow-list proves by its registered key, where its entry gives one."""
     listed: frozenset[str] = field(repr=False)
     """Every fingerprint of the allow-list, whosever it is."""
-    anchors: Store | None = field(repr=False)
+    anchors: Sequence[x509.Certificate] | None = field(repr=False)
     """Every certificate of the bundle is a trust anchor, roots and intermediates alike."""
     trust_on_first_use: bool
     """Whether the firmware's event log must explain the quoted PCRs."""
@@ -155,23 +156,25 @@ def _node_name(value: JsonValue, where: str) -> NodeName:
 
 
 @lru_cache(maxsize=64)
-def _anchors(bundle: str) -> Store:
+def _anchors(bundle: str) -> Sequence[x509.Certificate]:
     where = "spec.tpm.endorsementCAs"
+    blocks = _PEM.findall(bundle)
+    if not blocks or len(blocks) != bundle.count("-----BEGIN"):
+        raise invalid(where, "PEM certificates", "text that is none")
+    return tuple(_anchor(block, f"{where}, certificate {number}") for number, block in enumerate(blocks, 1))
+
+
+def _anchor(block: str, where: str) -> x509.Certificate:
     try:
-        certificates = x509.load_pem_x509_certificates(bundle.encode())
-        authorities = [_is_authority(certificate) for certificate in certificates]
-    except X509_ERRORS:
-        raise invalid(where, "PEM certificates", "text that is none") from None
-    if not all(authorities):
+        certificate = x509.load_pem_x509_certificate(block.encode())
+        check_readable(certificate)
+        constraints = extension(certificate, x509.BasicConstraints)
+    except X509_ERRORS as error:
+        can = "a certificate that can be read: leave it out, and register its TPMs' keys in endorsementKeys"
+        raise invalid(where, can, f"one that cannot ({type(error).__name__})") from None
+    if constraints is None or not constraints.ca:
         raise invalid(where, "CA certificates only", "a certificate that is no CA")
-    return Store(certificates)
-
-
-def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+    return certificate
 
 
 def _pcrs(pcrs: Mapping[str, JsonValue], where: str) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:

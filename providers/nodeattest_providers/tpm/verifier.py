@@ -10,6 +10,7 @@ Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from dataclasses import replace
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
-from nodeattest_providers.tpm.config import PolicyCache, parse_policy
+from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_trust
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
@@ -40,11 +41,11 @@ class TpmSigner:
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return self._verify(request, facts)
+        return await asyncio.to_thread(self._verify, request, facts, self._policies.get(facts.settings))
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return self._verify(request, facts)
+        return await asyncio.to_thread(self._verify, request, facts, self._policies.get(facts.settings))
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -65,8 +66,8 @@ class TpmSigner:
         del sections
         return self._policies.get(settings).node_names
 
-    def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        policy = self._policies.get(facts.settings)
+    def _verify(self, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> AttestedNode:
+        """Verify in a thread: certificates and event logs of the worst kind take milliseconds."""
 
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)

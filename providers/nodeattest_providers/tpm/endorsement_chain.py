@@ -1,0 +1,170 @@
+"""The chain from an endorsement certificate to a configured authority, by the TCG's rules and not by the web's.
+
+Promises: ``verify_chain`` returns only when there is a chain now. Whatever certificates are sent, at most
+``MAX_SIGNATURES`` signatures are checked, by keys of bounded length; a certificate is used once, and only as the issuer
+of the one before it. Leaves to others: the endorsement certificate's own extensions (``endorsement_certificate``).
+Not checked: revocation; name constraints and policy mappings, which are refused where they are critical.
+Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/adr/0037-endorsement-certificates-by-tcg.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["EK_USAGE", "MAX_SIGNATURES", "ChainError", "ChainVerifier", "check_readable", "extension"]
+
+EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
+"""tcg-kp-EKCertificate."""
+MAX_SIGNATURES: Final = 8
+"""Signature checks of one chain; a maker's chain takes at most four. One by P-521 takes some 1 ms."""
+_MAX_CHAIN: Final = 4
+"""Authorities below the anchor."""
+_RSA_BITS: Final = range(2048, 4097)
+_CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+_HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
+_UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies)
+"""Extensions of an authority that may be critical; any policy is accepted (RFC 5280 §6.1.1 (c), any-policy)."""
+_USAGES: Final = frozenset({EK_USAGE, x509.ObjectIdentifier("2.5.29.37.0")})
+_T = TypeVar("_T", bound=x509.ExtensionType)
+
+
+class ChainError(Exception):
+    """Why there is no chain, in a few words."""
+
+
+def check_readable(certificate: x509.Certificate) -> None:
+    """Read what is read later: key, names and extensions; raises one of ``X509_ERRORS``."""
+    certificate.public_key()
+    _ = (certificate.subject, certificate.issuer, certificate.extensions, certificate.not_valid_after_utc)
+
+
+def extension(certificate: x509.Certificate, kind: type[_T]) -> _T | None:
+    """Return the value of an extension, None where there is none."""
+    return next((found.value for found in certificate.extensions if isinstance(found.value, kind)), None)
+
+
+@dataclass(slots=True)
+class ChainVerifier:
+    """Looks for one chain; made for one certificate."""
+
+    anchors: Sequence[x509.Certificate]
+    """What the operator trusts, roots and intermediates alike; their own signatures are not checked."""
+    now: datetime
+    checked: int = 0
+    """Signatures checked so far."""
+    _problem: str = field(default="no certificate of its issuer among the authorities and intermediates", init=False)
+
+    def verify(self, leaf: x509.Certificate, intermediates: Sequence[bytes]) -> None:
+        """Raise ``ChainError`` unless there is a chain of valid certificates from the leaf to an anchor."""
+        known = {anchor.public_bytes(Encoding.DER) for anchor in self.anchors}
+        distinct = [der for der in dict.fromkeys(intermediates) if der not in known]
+        try:
+            between = [x509.load_der_x509_certificate(der) for der in distinct[:_MAX_CHAIN]]
+            for certificate in between:
+                check_readable(certificate)
+        except X509_ERRORS as error:
+            raise ChainError(f"an intermediate that cannot be read ({type(error).__name__})") from None
+        self._check_validity(leaf)
+        if not self._has_issuer(leaf, between, below=0):
+            raise ChainError(self._problem)
+
+    def _has_issuer(self, certificate: x509.Certificate, between: Sequence[x509.Certificate], *, below: int) -> bool:
+        """Look for an issuer, anchors first; ``below``: authorities under it that are not self-issued."""
+        for issuer in _issuers(certificate, self.anchors):
+            if self._issued(certificate, issuer, below=below, is_anchor=True):
+                return True
+        for issuer in _issuers(certificate, between):
+            left = [other for other in between if other is not issuer]
+            if self._issued(certificate, issuer, below=below, is_anchor=False):
+                is_self_issued = issuer.subject == issuer.issuer
+                if self._has_issuer(issuer, left, below=below + (not is_self_issued)):
+                    return True
+        return False
+
+    def _issued(self, certificate: x509.Certificate, issuer: x509.Certificate, *, below: int, is_anchor: bool) -> bool:
+        """Whether an authority issued a certificate, by all rules; remembers the problem where it did not."""
+        try:
+            self._check_validity(issuer)
+            _check_authority(issuer, below=below, is_anchor=is_anchor)
+            self._check_signature(certificate, issuer)
+        except ChainError as error:
+            self._problem = str(error)
+            if self.checked >= MAX_SIGNATURES:
+                raise
+            return False
+        return True
+
+    def _check_validity(self, certificate: x509.Certificate) -> None:
+        if not certificate.not_valid_before_utc <= self.now <= certificate.not_valid_after_utc:
+            raise ChainError("a certificate that is not valid now")
+
+    def _check_signature(self, certificate: x509.Certificate, issuer: x509.Certificate) -> None:
+        try:
+            algorithm = certificate.signature_hash_algorithm
+        except X509_ERRORS:
+            algorithm = None
+        if isinstance(algorithm, hashes.SHA1 | hashes.MD5):
+            raise ChainError(f"a certificate signed with {algorithm.name.upper()}, which can be forged")
+        if not isinstance(algorithm, _HASHES):
+            raise ChainError("a certificate signed with an algorithm other than SHA-256, SHA-384 or SHA-512")
+        if self.checked >= MAX_SIGNATURES:
+            raise ChainError(f"more than {MAX_SIGNATURES} signatures to check")
+        self.checked += 1
+        try:
+            certificate.verify_directly_issued_by(issuer)
+        except (InvalidSignature, *X509_ERRORS):
+            raise ChainError("a certificate whose signature is not its issuer's") from None
+
+
+def _issuers(certificate: x509.Certificate, candidates: Sequence[x509.Certificate]) -> Iterator[x509.Certificate]:
+    """Give the candidates with the issuer's name; those with the key identifier first (RFC 5280 §4.2.1.1)."""
+    wanted = extension(certificate, x509.AuthorityKeyIdentifier)
+    named = [each for each in candidates if each.subject == certificate.issuer]
+
+    def differs(candidate: x509.Certificate) -> bool:
+        own = extension(candidate, x509.SubjectKeyIdentifier)
+        return own is None or wanted is None or own.digest != wanted.key_identifier
+
+    yield from sorted(named, key=differs)
+
+
+def _check_authority(authority: x509.Certificate, *, below: int, is_anchor: bool) -> None:
+    """Check that a certificate may issue endorsement certificates.
+
+    1. It is a CA (RFC 5280 §6.1.4 (k)), marked critical. 2. Its path length allows what is below ((l), (m)).
+    3. It may sign certificates ((n)). 4. Its extended key usage, where it has one, includes endorsement. 5. It has no
+    critical extension that is not understood ((o)). 6. Its key is of a kind and length that is cheap to verify with.
+    An anchor is the operator's word: it must be a CA with such a key, and its path length holds.
+    """
+    constraints = extension(authority, x509.BasicConstraints)
+    if constraints is None or not constraints.ca:  # 1
+        raise ChainError("an issuer that is no CA")
+    if constraints.path_length is not None and constraints.path_length < below:  # 2
+        raise ChainError("more authorities than a path length allows")
+    if not is_anchor:
+        usage, purposes = extension(authority, x509.KeyUsage), extension(authority, x509.ExtendedKeyUsage)
+        if usage is None or not usage.key_cert_sign:  # 3
+            raise ChainError("an issuer whose key usage lacks keyCertSign")
+        if purposes is not None and not _USAGES & set(purposes):  # 4
+            raise ChainError("an issuer whose extended key usage lacks tcg-kp-EKCertificate")
+        critical = {found.oid: found.value for found in authority.extensions if found.critical}
+        if x509.BasicConstraints.oid not in critical:
+            raise ChainError("an issuer whose basic constraints are not critical")
+        unknown = [oid.dotted_string for oid, value in critical.items() if not isinstance(value, _UNDERSTOOD)]
+        if unknown:  # 5
+            raise ChainError(f"an issuer with the critical extension {unknown[0]}")
+    key = authority.public_key()  # 6
+    is_rsa = isinstance(key, rsa.RSAPublicKey) and key.key_size in _RSA_BITS
+    if not is_rsa and not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES)):
+        raise ChainError("an issuer whose key is neither RSA of 2048 to 4096 bits nor P-256, P-384 or P-521")
