@@ -10,8 +10,9 @@ __all__ = ["log", "report"]
 
 
 def log(message: str) -> None:
-    """Write one line."""
-    sys.stderr.write(f"kubelet-authenticator: {message}\n")
+    """Write one line; characters that cannot be seen are escaped, for parts of messages come from servers."""
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
+    sys.stderr.write(f"kubelet-authenticator: {line}\n")
 
 
 def report(failure: AgentError) -> int:

@@ -56,9 +56,9 @@ def provider_id(text: str) -> ProviderID:
     return ProviderID(text)
 
 
-def printable(text: str) -> str:
-    """Show foreign text in a message: ASCII, on one line, bounded."""
-    return ascii(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
+def printable(text: str, most: int = _SHOWN) -> str:
+    """Show foreign text in a message: ASCII, on one line, at most so many characters of it."""
+    return ascii(text[:most]) + ("…" if len(text) > most else "")
 
 
 def _is_visible(text: str) -> bool:

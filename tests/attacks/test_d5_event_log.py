@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -25,6 +26,7 @@ from tpm_boots import (
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.firmware import (
     NO_ACTION,
+    SEPARATOR,
     Measurement,
     crypto_agile_log,
     event,
@@ -55,6 +57,9 @@ def unasked() -> object:
     return judge(crypto_agile_log(BOOT), settings=settings)
 
 
+BOOT_GUARD = (Measurement(0, 0x00000007, bytes(4)), *BOOT)
+CLOSED_OTHERWISE = tuple(replace(one, kind=0x0D) if one.kind == SEPARATOR and one.pcr == 0 else one for one in BOOT)
+
 CASES: Mapping[str, Case] = {
     "D5-160": logged(crypto_agile_log(BOOT), DIFFERENT),
     "D5-161": logged(crypto_agile_log(WITHOUT_LOADER)),
@@ -73,13 +78,15 @@ CASES: Mapping[str, Case] = {
     "D5-174": logged(crypto_agile_log(BOOT, ("sha1",))),
     "D5-175": logged(crypto_agile_log(BOOT)[:-1]),
     "D5-176": logged(crypto_agile_log(BOOT) + bytes(4)),
-    "D5-177": logged(header() + event(BOOT[0], ("sha1",))),
+    "D5-177": logged(header() + event(BOOT[0]) + event(BOOT[1], ("sha1",))),
     "D5-178": logged(header() + event(BOOT[0], ("sha256", "sha256"))),
     "D5-179": logged(crypto_agile_log((*BOOT, Measurement(24, 4, bytes(4))))),
     "D5-180": logged(crypto_agile_log((locality(0), locality(3), *BOOT))),
     "D5-181": logged(header() + ENDLESS),
     "D5-182": logged(None),
     "D5-183": unasked,
+    "D5-198": logged(crypto_agile_log(BOOT_GUARD), BOOT_GUARD),
+    "D5-199": logged(crypto_agile_log(CLOSED_OTHERWISE), CLOSED_OTHERWISE),
 }
 
 

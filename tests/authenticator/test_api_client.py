@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from lying_servers import Ca, LyingServer, Reply
 
+from nodeattest_authenticator import console
+from nodeattest_authenticator.console import log, report
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
@@ -95,6 +99,29 @@ def test_requests_and_watches_are_told_when_to_come_again(status: int) -> None:
         with pytest.raises(UnreachableError) as caught:
             list(client.watch(WATCHED))
         assert caught.value.retry_after == 17
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_a_servers_message_can_neither_forge_lines_nor_steer_a_terminal(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.dumps({"message": "no\r\nkubelet-authenticator: joined\x1b[2J\u202e\x9b" + "x" * 1000}).encode()
+    with talking_to(Reply(status=status, body=body)) as client, pytest.raises(AgentError) as caught:
+        client.read("/version")
+    report(caught.value)
+    assert len(str(caught.value)) < 800
+    log("\x1b[2J\u202e\n")
+    first, second, *others = capsys.readouterr().err.split("\n")
+    assert first.isprintable()
+    assert "joined\\x1b[2J" in first
+    assert second == "kubelet-authenticator: \\x1b[2J\\u202e\\n"
+    assert others == [""]
+
+
+def test_standard_error_is_written_in_one_place() -> None:
+    folder = Path(console.__file__).parent
+    writers = {path.name for path in folder.rglob("*.py") if "stderr" in path.read_text(encoding="utf-8")}
+    assert writers == {"console.py"}
 
 
 def test_a_server_of_another_ca_is_told_nothing() -> None:

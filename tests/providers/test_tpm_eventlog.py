@@ -86,6 +86,18 @@ def test_digests_may_stand_in_any_order_in_an_event() -> None:
     assert replay(parse_event_log(swapped), Alg.SHA256) == replay(plain, Alg.SHA256)
 
 
+def test_the_header_may_list_banks_that_are_off_and_the_first_event_says_which_are_on() -> None:
+    banks = ("sha1", "sha256", "sha384")
+    raw = header(banks) + b"".join(event(one, ("sha256",)) for one in BOOT)
+    log = parse_event_log(raw)
+    assert dict(log.sizes) == {Alg.SHA256: 32}
+    assert replay(log, Alg.SHA256)[4] == by_hand(4, "sha256", bytes(32))
+    with pytest.raises(Denied, match="1 digests an event"):
+        parse_event_log(raw + event(BOOT[0], ("sha256", "sha384")))
+    with pytest.raises(Denied, match="each of the log's algorithms"):
+        parse_event_log(raw + event(BOOT[0], ("sha384",)))
+
+
 def test_algorithms_that_nobody_here_knows_are_skipped_by_their_size() -> None:
     """A vendor's algorithm beside SHA-256 must not make a log unreadable."""
     unknown = (0x7ABC).to_bytes(2, "little")
@@ -113,7 +125,7 @@ DEFECTS: list[tuple[str, bytes, str]] = [
     ("event data beyond the log", patched(AFTER_HEADER + 12 + 22 + 34, b"\xff\0\xff\0"), "bytes of event data"),
     ("an event without digests", patched(AFTER_HEADER + 8, b"\0"), "2 digests an event"),
     ("an event with one digest more", patched(AFTER_HEADER + 8, b"\3"), "2 digests an event"),
-    ("an algorithm missing", header() + event(BOOT[0], ("sha1",)), "2 digests an event"),
+    ("an algorithm missing", header() + event(BOOT[0]) + event(BOOT[0], ("sha1",)), "2 digests an event"),
     ("an algorithm twice", header() + event(BOOT[0], ("sha256", "sha256")), "each of the log's algorithms"),
     ("another algorithm", header() + event(BOOT[0], ("sha1", "sha384")), "each of the log's algorithms"),
     ("PCR 24", crypto_agile_log((*BOOT, Measurement(24, 4, b""))), "a PCR from 0 to 23"),

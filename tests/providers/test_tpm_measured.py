@@ -32,6 +32,7 @@ from nodeattest_providers.node_interface import Evidence, JsonObject, JsonValue
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, Challenge, parse_evidence
 from nodeattest_sandbox.firmware import (
     NO_ACTION,
+    SEPARATOR,
     Measurement,
     crypto_agile_log,
     event,
@@ -81,7 +82,7 @@ TAMPERED: list[tuple[str, bytes | None, tuple[Measurement, ...], Reason, str]] =
     ("events in another order", crypto_agile_log(BOOT[::-1]), BOOT, Reason.EVENT_LOG_MISMATCH, "PCR 0 "),
     ("an event said to extend nothing", crypto_agile_log(RELABELLED), BOOT, Reason.EVENT_LOG_MISMATCH, "PCR 4 "),
     ("an event for another PCR", header() + event(BOOT[0]) * 2, BOOT, Reason.EVENT_LOG_MISMATCH, "PCR 0 "),
-    ("no digest of the algorithm", header() + event(BOOT[0], ("sha1",)), BOOT, Reason.EVENT_LOG_MALFORMED, ""),
+    ("no digest of the algorithm", header() + event(BOOT[0], ("sha1",)), BOOT, Reason.EVENT_LOG_BANK_MISSING, "0x0004"),
     ("only SHA-1, crypto-agile", crypto_agile_log(BOOT, ("sha1",)), BOOT, Reason.EVENT_LOG_BANK_MISSING, "0x0004"),
     ("the SHA-1 form", sha1_log(BOOT), BOOT, Reason.EVENT_LOG_BANK_MISSING, "the SHA-1 form"),
     ("PCR 24", crypto_agile_log((*BOOT, Measurement(24, 4, b""))), BOOT, Reason.EVENT_LOG_MALFORMED, "24"),
@@ -90,6 +91,19 @@ TAMPERED: list[tuple[str, bytes | None, tuple[Measurement, ...], Reason, str]] =
     ("PCR 7 closed with an error", crypto_agile_log(FAILED), FAILED, Reason.EVENT_LOG_MISMATCH, "0"),
     ("closed twice", crypto_agile_log((*BOOT, *separators())), (*BOOT, *separators()), Reason.EVENT_LOG_MISMATCH, "2"),
 ]  # fmt: skip
+
+
+def test_a_register_may_have_measured_a_separators_bytes_under_another_type() -> None:
+    """Boot Guard on Intel laptops measures 00000000 for an absent record of the FIT, before PCR 0 is closed."""
+    booted = (Measurement(0, 0x00000007, bytes(4)), *BOOT)
+    assert judge(crypto_agile_log(booted), registers(booted))
+
+
+def test_a_register_is_not_closed_by_an_event_of_another_type() -> None:
+    booted = tuple(replace(one, kind=0x0D) if one.kind == SEPARATOR and one.pcr == 0 else one for one in BOOT)
+    with pytest.raises(Denied) as denied:
+        judge(crypto_agile_log(booted), registers(booted))
+    assert denied.value.got == "0"
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def malformed() -> list[JSON]:
         "empty": b"",
         "cut short": whole[:-1],
         "a byte more": whole + b"\0",
-        "an algorithm missing in an event": spec_id(both) + new_event(BOOT[0], ["sha256"]),
+        "an algorithm missing in a later event": spec_id(both)
+        + new_event(BOOT[0], both)
+        + new_event(BOOT[1], ["sha256"]),
         "an algorithm twice in an event": spec_id(both) + new_event(BOOT[0], ["sha256", "sha256"]),
         "an algorithm that the header has not": spec_id(both) + new_event(BOOT[0], ["sha256", "sha384"]),
         "an algorithm twice in the header": spec_id(["sha256", "sha256"]),

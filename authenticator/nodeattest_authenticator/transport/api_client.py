@@ -27,6 +27,7 @@ from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
 from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_parsing.endpoint import Endpoint
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["ApiServerClient", "Credentials", "ForbiddenError", "UnreachableError"]
@@ -199,7 +200,7 @@ def _object(answer: Response) -> JsonObject:
     if answer.status in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:
         return document
     message = document.get("message")
-    said = message[:300] if isinstance(message, str) else f"HTTP status {answer.status}"
+    said = printable(message, 300) if isinstance(message, str) else f"HTTP status {answer.status}"
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
         raise AgentError(
             AgentReason.CREDENTIAL_REJECTED,

@@ -22,8 +22,19 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
 from nodeattest_providers.tpm.structures import MAX_PCR, Alg, Reader
 
-__all__ = ["EV_NO_ACTION", "NO_PCR", "Event", "EventLog", "extend", "hash_of", "parse_event_log", "replay"]
+__all__ = [
+    "EV_NO_ACTION",
+    "EV_SEPARATOR",
+    "NO_PCR",
+    "Event",
+    "EventLog",
+    "extend",
+    "hash_of",
+    "parse_event_log",
+    "replay",
+]
 
+EV_SEPARATOR: Final = 0x00000004
 EV_NO_ACTION: Final = 0x00000003
 """The one event type that extends nothing."""
 NO_PCR: Final = 0xFFFFFFFF
@@ -90,7 +101,8 @@ def parse_event_log(raw: bytes) -> EventLog:
 
     1. It is not larger than a request may carry.
     2. Its first event has the SHA-1 form; it is the Spec ID event of a crypto-agile log, or an event like any other.
-    3. Every further event has the form that the first one gives; none is cut short, nothing follows.
+    3. Every further event has the form that the first one gives, and digests of the same algorithms; none is cut short,
+       nothing follows.
     4. PCR 0's start is given at most once, and before PCR 0 is extended.
     """
     reader = Reader(raw, what="event log", reason=Reason.EVENT_LOG_MALFORMED, remedy=_REMEDY)
@@ -105,7 +117,9 @@ def parse_event_log(raw: bytes) -> EventLog:
     while reader.remaining:
         if len(events) == MAX_EVENTS:
             raise reader.wrong(f"at most {MAX_EVENTS} events", "more")
-        events.append(_agile_event(reader, sizes) if is_agile else _sha1_event(reader))
+        events.append(_agile_event(reader, sizes, is_first=len(events) == 1) if is_agile else _sha1_event(reader))
+        if is_agile:
+            sizes = {algorithm: sizes[algorithm] for algorithm in events[-1].digests}
     # 4
     return EventLog(is_agile, MappingProxyType(sizes), _locality(reader, events), tuple(events))
 
@@ -117,11 +131,14 @@ def _sha1_event(reader: Reader) -> Event:
     return Event(pcr, kind, MappingProxyType({int(Alg.SHA1): digest}), _data(reader))
 
 
-def _agile_event(reader: Reader, sizes: Mapping[int, int]) -> Event:
-    """Read TCG_PCR_EVENT2: a digest of each of the log's algorithms, each once, so that no bank has its own story."""
+def _agile_event(reader: Reader, sizes: Mapping[int, int], *, is_first: bool) -> Event:
+    """Read TCG_PCR_EVENT2: a digest of each of the log's algorithms, each once, so that no bank has its own story.
+
+    The header may list algorithms whose banks are off; which are on, the first event says for all.
+    """
     pcr, kind = _index(reader)
     count = reader.little(4)
-    if count != len(sizes):
+    if count != len(sizes) and not (is_first and 0 < count < len(sizes)):
         raise reader.wrong(f"{len(sizes)} digests an event", str(count))
     digests: dict[int, bytes] = {}
     for _ in range(count):

@@ -19,7 +19,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.tpm.config import BootPolicy
-from nodeattest_providers.tpm.event_log import EventLog, hash_of, parse_event_log, replay
+from nodeattest_providers.tpm.event_log import EV_SEPARATOR, EventLog, hash_of, parse_event_log, replay
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
 
 __all__ = ["Measured", "check_event_log", "measure"]
@@ -54,7 +54,7 @@ class Measured:
     """The replayed value; of a PCR that the log does not mention, its value after a reset."""
     is_mentioned: bool
     separators: int
-    """How many of the digests are a separator's."""
+    """How many of the events are a separator's, by type and digest; other events may measure the same four bytes."""
 
     @property
     def agrees(self) -> bool:
@@ -67,7 +67,7 @@ def measure(log: EventLog, selection: PcrSelection, values: Sequence[bytes]) -> 
     bank = selection.bank
     replayed = replay(log, bank)
     caps = {hash_of(bank, data) for data in _SEPARATORS}
-    closed = Counter(event.pcr for event in log.events if event.extends and event.digests[bank] in caps)
+    closed = Counter(event.pcr for event in log.events if event.kind == EV_SEPARATOR and event.digests[bank] in caps)
     for pcr, quoted in zip(selection.pcrs, values, strict=True):
         expected = replayed.get(pcr) or _untouched(pcr, bank, log.locality)
         yield Measured(pcr, quoted, expected, pcr in replayed, closed[pcr])
@@ -88,8 +88,9 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: BootPolicy, value
     2. It is one, and has the quoted bank; a log in the SHA-1 form has none that a policy accepts.
     3. Each quoted PCR has the value that the log replays to; one that the log does not mention is as the TPM's reset
        left it, unless the policy lists its values: then those checked it.
-    4. Each of PCRs 0 to 7 was closed by exactly one separator, recognised by its digest, unless the policy's values
-    checked it. One that nothing was measured into is as after a reset of the TPM alone: open to whatever comes next.
+    4. Each of PCRs 0 to 7 was closed by exactly one separator, recognised by type and digest, unless the policy's
+    values checked it. One that nothing was measured into is as after a reset of the TPM alone: open to whatever comes
+    next.
     """
     # 1
     got = "none" if raw is None else f"one of {len(raw)} bytes"
