@@ -121,7 +121,7 @@ class Manager:
         client = ApiClient.from_kubeconfig_file(self._kubeconfig, request_timeout=30)
         self._queue = WorkQueue(backoff=_BACKOFF)
         async with client, asyncio.TaskGroup() as tasks:
-            for kind in self._reconcilers:
+            for kind in {CLUSTER, *self._reconcilers}:  # a Cluster's pause and its end concern all that is its
                 path = kind.path(self._namespace)
                 changed = self._listener(kind)
                 self._informers[kind] = Reflector(client, path, on_change=changed)

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import pytest
 from auto_approval_kit import file_in_tree
-from capi_world import BLUE, NAMESPACE, POLICIES, CapiWorld
+from capi_world import BLUE, GREEN, NAMESPACE, POLICIES, CapiWorld
 from filing_requests import Wanted, file_request
 from fleet_objects import cluster, deployment, health_check, policy, pool
 from kinds import CLUSTER, CONFIG, DEPLOYMENT, MACHINE, POOL, Kind, Object, has_condition, made, name_of
@@ -220,3 +220,40 @@ def test_machines_of_a_pool_join_as_machines_do(world: CapiWorld, kubernetes: st
     world.eventually(lambda: "pool-0" in world.nodes(), "the pool's Node")
     world.management.delete(POOL, "pool")
     world.eventually(lambda: "pool-0" not in world.management.ledger_names(), "the end of the pool's machine")
+
+
+def test_after_a_move_nobody_looks_unjoined_no_token_lives_longer_and_renewals_go_on(world: CapiWorld) -> None:
+    source, target = world.management, world.add_management("target")
+    workers = world.management.workers(deployment=WORKERS)
+    tokens = [token_of(one) for one in source.list(CONFIG) if token_of(one)]
+    before = {token: minutes_left(world, token) for token in tokens}
+    world.start(target)
+    world.managers.move(source.plane, target.plane, NAMESPACE)
+    assert source.list(MACHINE) == []
+    world.use(target)
+    moved = world.eventually(lambda: joined(world, len(workers)), "the machines in their new place")
+    assert {name_of(one) for one in moved} == {name_of(one) for one in workers}
+    issued = world.management.certificates(name_of(moved[0]))
+    renewed = renew(world, moved[0])
+    assert renewed.returncode == 0, renewed.stderr
+    world.eventually(lambda: world.management.certificates(name_of(moved[0])) > issued, "the renewal in the ledger")
+    # The bootstrap provider extends a token while it sees no nodeRef; ours takes that back.
+    world.eventually(
+        lambda: all((minutes_left(world, token) or 0) <= (before[token] or 0) for token in tokens),
+        "the end of what a move gave the tokens",
+    )
+    told = {str(one["reason"]) for one in world.management.events()}
+    assert "BootstrapTokenLost" not in told
+
+
+def test_a_cluster_without_proofs_lives_beside_it(world: CapiWorld, kubernetes: str) -> None:
+    world.management.create(POLICIES, policy("open", "insecure", GREEN))
+    apply(world, cluster(GREEN, kubernetes))
+    apply(world, deployment("open", GREEN, kubernetes))
+
+    def there() -> list[Object] | None:
+        found = world.management.workers(deployment="open")
+        return found if found and all(has_condition(one, "NodeAttested") for one in found) else None
+
+    (worker,) = world.eventually(there, "the worker")
+    world.eventually(lambda: name_of(worker) in world.nodes(GREEN), "its Node")
