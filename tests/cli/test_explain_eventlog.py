@@ -130,7 +130,7 @@ def test_the_log_is_a_table_after_the_verdict_and_an_array_in_json(
     arguments = ["explain", "-f", str(request), "--with", str(others)]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    verdict, _, table = text.partition("event log, as the node tells it")
+    verdict, _, table = text.partition("event log, as the node reports it")
     assert verdict.rstrip().endswith("nothing refuses it")
     rows = [line.split() for line in table.splitlines()[1:]]
     assert rows[0] == ["#", "PCR", "TYPE", "SHA256", "DATA", "SAYS"]

@@ -122,8 +122,10 @@ async def test_before_the_control_plane_is_up_the_block_is_installed_and_nothing
         await world.reports("ClosedForBootstrap")
 
 
-async def test_without_cluster_info_kubeadm_may_still_create_its_bindings() -> None:
+@pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])
+async def test_without_cluster_info_kubeadm_may_still_create_its_bindings(enforcement: str) -> None:
     world = AutoApprovalWorld()
+    add_policy(world.api, enforcement=enforcement)
     world.workload.remove(CLUSTER_INFO)
     async with world.running() as runner:
         await world.reports("WaitingForClusterInfo", "Unknown")
@@ -132,10 +134,14 @@ async def test_without_cluster_info_kubeadm_may_still_create_its_bindings() -> N
         await world.reports("Closed")
 
 
+@pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])
 @pytest.mark.parametrize("kind", ["RKE2ControlPlane", "KThreesControlPlane", "MicroK8sControlPlane"])
-async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_reported_as_closed(kind: str) -> None:
+async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_reported_as_closed(
+    kind: str, enforcement: str
+) -> None:
     reference: JsonObject = {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": kind, "name": "blue"}
     world = AutoApprovalWorld(spec={"controlPlaneRef": reference})
+    add_policy(world.api, enforcement=enforcement)
     async with world.running():  # cluster-info is there: somebody published it
         assert "docs/bootstrap-providers.md" in await world.reports("OtherBootstrapProvider", "Unknown")
 

@@ -164,6 +164,8 @@ def short_rsa(bits: int) -> dict[str, object]:
 
 
 ALWAYS_REFUSED = {
+    "a member twice",
+    "two sets of keys",
     "a private member",
     "a prime",
     "a symmetric key",

@@ -155,7 +155,7 @@ def decide(facts: AuditFacts) -> Decision:
         finding = Finding(ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP, _rotation(facts.coverage))
     else:
         finding = Finding(ConditionStatus.TRUE, ApprovalReason.CLOSED, _closed(facts.coverage))
-    if facts.enforce and facts.unverified is not None and finding.reason in CLOSED_REASONS:
+    if facts.unverified is not None and finding.reason in CLOSED_REASONS:
         finding = Finding(ConditionStatus.UNKNOWN, facts.unverified.reason, facts.unverified.message)
     return Decision(wanted, finding)
 

@@ -228,32 +228,33 @@ class AutoApprovalReconciler:
     async def _facts(self, refused: ApiError | None, *, enforce: bool) -> tuple[AuditFacts, Unverified | None]:
         """Audit; also returns why the cluster cannot be called closed, though nothing is open."""
         has_cluster_info = False
-        if enforce and refused is None:
+        if refused is None:
             try:  # before the audit, which is complete only after it
                 has_cluster_info = await self._rbac_audit.has_cluster_info()
             except Forbidden as error:
                 refused = error
         facts = await self._rbac_audit.look(enforce=enforce)
         self._nodes = facts.coverage.created
-        if not enforce:
-            return facts, None
         other = control_plane_provider(self._management.cluster(self.key) or {})
         if other is not None:
             return facts, other_bootstrap_provider(other)
         if refused is None and not has_cluster_info:
             return facts, waiting_for_cluster_info()
         try:
-            return facts, await self._unverified(facts) if refused is None else _cannot_verify(refused)
+            doubt = await self._unverified(facts, enforce=enforce)
+            return facts, doubt if refused is None else _cannot_verify(refused)
         except Forbidden as error:
             return facts, _cannot_verify(error)
 
-    async def _unverified(self, facts: AuditFacts) -> Unverified | None:
+    async def _unverified(self, facts: AuditFacts, *, enforce: bool) -> Unverified | None:
         for what, trouble in (
             ("ClusterRoles and ClusterRoleBindings", self._rbac.trouble()),
             ("requests for the in-tree signer", self._certificates.trouble()),
         ):
             if trouble:
                 return Unverified(ApprovalReason.CANNOT_VERIFY, f"{what} are not being watched: {trouble}; {REMEDY}")
+        if not enforce:  # nothing is blocked, and no certificate is a violation
+            return None
         if not await self._block.in_force():
             return block_not_verified()
         since, observed = self._since(), self._certificates.observed_from()
