@@ -98,7 +98,8 @@ _OPTIONS: Final = (
     click.option("--watch-namespace", help="The only namespace whose Clusters are served."),
     click.option(
         "--controllers",
-        help='"*", "name" and "-name", separated by commas; the first match decides. '
+        help='"*", "name" and "-name", separated by commas; a name wins over "*"; of several entries for one name, the '
+        "first. "
         f'"*" does not mean {" and ".join(OFF_BY_DEFAULT)}.',
     ),
     click.option(

@@ -14,6 +14,7 @@ PAGE: Final = (TREE / "docs" / "versions.md").read_text(encoding="utf-8")
 CODE: Final = ("providers", "kube", "serving", "discovery", "identity", "authenticator", "controller", "cli")
 FEATURES: Final = {
     "CertificateSigningRequest": ("1.19", '_CSR: Final = ("certificates.k8s.io", "v1"'),
+    "PodDisruptionBudget": ("1.21", "apiVersion: policy/v1"),
     "exec credential plugin": ("1.22", "_EXEC_V1: Final = (1, 22)"),
     "`spec.expirationSeconds`": ("1.22", '"spec", "expirationSeconds"'),
     "ConfigMap `kubelet-config`": ("1.24", "Kubernetes before 1.24"),

@@ -1,6 +1,7 @@
-"""Keys that were certified once and never will be again: those that an operator's reset or the passing of time retired.
+"""Keys that were certified and left a record's history of certificates, by an operator's reset or by newer ones.
 
-Promises: no key is forgotten while a certificate for it lives; of the others the newest are remembered. Pure.
+Promises: no key is forgotten, and so none gets another certificate, while a certificate for it is valid; of those that
+ended the newest 32 are remembered. Pure.
 """
 
 from __future__ import annotations
