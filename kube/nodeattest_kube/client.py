@@ -7,8 +7,8 @@ Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preco
 
 from __future__ import annotations
 
+import asyncio
 import json
-import logging
 import os
 import random
 import time
@@ -40,6 +40,7 @@ from nodeattest_kube.errors import (
     TooManyRequests,
     Unauthorized,
     Unreachable,
+    WatchHung,
     error_from_status,
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
@@ -75,10 +76,10 @@ __all__ = [
     "Unauthorized",
     "Unreachable",
     "WatchEvent",
+    "WatchHung",
     "WatchType",
 ]
 
-_log = logging.getLogger(__name__)
 _WATCH_SECONDS: Final = (60, 90)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together. A server on
 which nothing happens sends no bookmark either, so only a new watch shows that it is there: within the shortest limit
@@ -271,18 +272,20 @@ class ApiClient:
         """Yield the events of one watch connection until the server ends it; wrap it in ``contextlib.aclosing``.
 
         Bookmarks are asked for; ``opened`` is called once the server granted the watch; ``skipped`` for each event
-        that is too large, and is left out; without it that is ``TooLarge``. A watch that stays silent beyond its time
-        ends as one that the server ended. Raises what the server's ERROR event says (``Gone``: list again), and
-        ``Unreachable`` when the connection breaks.
+        that is too large, and is left out; without it that is ``TooLarge``. Raises what the server's ERROR event says
+        (``Gone``: list again), ``Unreachable`` when the connection breaks, and ``WatchHung`` where the server does not
+        end it in time, as every server does also when nothing happens.
         """
         seconds = self._randint(*_WATCH_SECONDS)
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(seconds), **(query or {}), "watch": "1"}
-        timeouts = ClientTimeout(total=None, sock_connect=self._request_timeout, sock_read=seconds + self._watch_margin)
+        limit = seconds + self._watch_margin
+        timeouts = ClientTimeout(total=None, sock_connect=self._request_timeout, sock_read=limit)
         assembler = LineBuffer(OBJECT.bytes, skipped)
         async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:
             if opened is not None:
                 opened()
-            while chunk := await _next_chunk(answer, path):
+            deadline = asyncio.get_running_loop().time() + limit
+            while chunk := await _next_chunk(answer, path, deadline):
                 for line in split_events(assembler, chunk, path):
                     event = parse_event(line, path, skipped)
                     if event is not None:
@@ -373,13 +376,13 @@ class ApiClient:
             raise await _refusal(answer, where)
 
 
-async def _next_chunk(answer: ApiResponse, path: str) -> bytes:
-    """Wait for a watch's next bytes; empty at its end, and where it is silent for longer than it was to last."""
+async def _next_chunk(answer: ApiResponse, path: str, deadline: float) -> bytes:
+    """Wait for a watch's next bytes until ``deadline`` on the loop's clock; empty at its end."""
     try:
-        return await answer.chunk()
-    except TimedOut:
-        _log.debug("a watch of %s stayed silent beyond its time", path)
-        return b""
+        async with asyncio.timeout_at(deadline):
+            return await answer.chunk()
+    except (TimedOut, TimeoutError):
+        raise WatchHung(f"GET {path}: the server did not end the watch in its time") from None
 
 
 def _ignore(_method: str, _status: int | None) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unreachable",
+    "WatchHung",
     "error_from_status",
 ]
 
@@ -112,6 +113,10 @@ class Unreachable(ApiError):
 
 class TimedOut(Unreachable):
     """An answer pauses for longer than its time limit after it began."""
+
+
+class WatchHung(Unreachable):
+    """A watch did not end in the time that it was asked to last; what it did not show is unknown."""
 
 
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {

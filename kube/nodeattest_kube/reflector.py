@@ -2,6 +2,7 @@
 
 Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
 connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
+a watch that its server does not end in time is followed by a list, for it may have hidden changes;
 ``on_change`` is called after the cache changed, once a version of an object; what is too large is passed over, in a
 list, in a watch and in memory, and never keeps the others from being followed; trouble is logged, once a minute.
 Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
@@ -19,7 +20,16 @@ from contextlib import aclosing
 from typing import Final
 
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable, WatchEvent, WatchType
+from nodeattest_kube.client import (
+    ApiClient,
+    ApiError,
+    Gone,
+    Malformed,
+    Unreachable,
+    WatchEvent,
+    WatchHung,
+    WatchType,
+)
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, key_of, version_of
 from nodeattest_kube.memory_budget import MemoryBudget, object_size
 from nodeattest_kube.paging import PageSize
@@ -73,6 +83,8 @@ class Reflector:
         self.passed_over = 0
         """How often an object was not taken for its size or its name, for metrics."""
         self.last_error: ApiError | None = None
+        self.hung: WatchHung | None = None
+        """How a watch hung, until a list after it succeeded: changes that it hid are not in the cache."""
         self.last_contact = float("-inf")
         """When the server last said anything useful, on ``clock``."""
         self._client = client
@@ -138,7 +150,7 @@ class Reflector:
             if error is not None:
                 wish = error.retry_after or 0.0
                 self._complain(error)
-                if isinstance(error, Gone) or (
+                if isinstance(error, Gone | WatchHung) or (
                     self._failures % _RELIST_AFTER == 0 and error.status not in _NOT_ITS_FAULT
                 ):
                     self._version = None
@@ -154,6 +166,7 @@ class Reflector:
             await self._watch(self._version or "")
         except ApiError as error:
             self.last_error = error
+            self.hung = error if isinstance(error, WatchHung) else self.hung
             return error, 0.0 if started is None else self._clock() - started
         return None, self._clock() - started
 
@@ -182,6 +195,7 @@ class Reflector:
         self._take_over(listed)
         self._version = version
         self._outdated = False
+        self.hung = None
         self._synced.set()
 
     def _read_page(self, page: JsonObject, listed: _Listed, budget: MemoryBudget) -> None:
@@ -295,8 +309,11 @@ class Reflector:
             _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)
 
     def _complain(self, error: ApiError) -> None:
-        """Log trouble, in our own words; a first Gone is none."""
+        """Log trouble, in our own words; a first Gone is none, and a hung watch is for ``hung``."""
         if isinstance(error, Gone) and self._failures == 1:
+            return
+        if isinstance(error, WatchHung):
+            _log.debug("%s%s is listed again: %s", self._client.server, self._path, error)
             return
         if self._may_log("trouble"):
             ours = isinstance(error, Malformed | Unreachable)

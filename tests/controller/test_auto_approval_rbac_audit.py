@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
@@ -10,13 +11,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from auto_approval_world import AutoApprovalWorld
+from fake_api import FakeApi
+from management_kit import until
 
 from nodeattest_controller.controllers.auto_approval.decide import ApprovalReason, AuditFacts, decide
-from nodeattest_controller.controllers.auto_approval.permissions import Permission, SubjectKind
-from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    KUBEADM_BOOTSTRAP,
+    KUBEADM_ROTATION,
+    Permission,
+    SubjectKind,
+)
+from nodeattest_controller.controllers.auto_approval.rbac_audit import LIST_PERIOD, RBACAudit
+from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.list_limit import ListLimit
-from nodeattest_kube.client import ApiClient, TooLarge
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, TooLarge, Unreachable, WatchHung
+from nodeattest_kube.reflector import Reflector
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
@@ -25,6 +36,7 @@ API = "rbac.authorization.k8s.io"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 GROUP = "system:bootstrappers:tests"
+NOT_LISTED = "the first list is not complete yet"
 
 
 async def look(plane: ControlPlane, kubeconfig: Path | None = None) -> AuditFacts:
@@ -143,3 +155,73 @@ async def test_another_authorizer_than_rbac_is_found_by_asking(assets: Path, tmp
     assert not decision.remove
     assert decision.finding.reason is ApprovalReason.FOREIGN_AUTHORIZER
     assert "--authorization-mode" in decision.finding.message
+
+
+class QuietWatch:
+    """An audit of a cluster whose watches show nothing and whose tokens may not be read, in virtual time."""
+
+    def __init__(self) -> None:
+        self.world = AutoApprovalWorld()
+        self.api = self.world.workload
+        self.api.on_call = self._refuse_tokens
+        self.seconds = 0.0
+        self.audit = RBACAudit(
+            cluster_key("fleet", "blue"),
+            self.api,
+            Inventory(),
+            now=lambda: datetime.now(UTC),
+            clock=lambda: self.seconds,
+            revision=lambda: 1,
+        )
+
+    async def grants(self) -> list[str]:
+        return [grant.name for grant in (await self.audit.look(enforce=True)).grants]
+
+    async def _refuse_tokens(self, method: str, path: str) -> None:
+        if method == "LIST" and path == SECRETS:
+            raise Forbidden(403, "Forbidden", "no")
+
+
+async def test_rbac_is_listed_again_after_a_while_though_no_watch_showed_a_change() -> None:
+    """Seen: a binding for a group of tokens left the cluster "Closed" over many audits."""
+    quiet = QuietWatch()
+    assert await quiet.grants() == []
+    quiet.world.bind("ours", "nodeclient", GROUP)
+    quiet.seconds = LIST_PERIOD - 1
+    assert await quiet.grants() == []
+    assert quiet.api.count("LIST", "/clusterroles") == 1
+    quiet.seconds = LIST_PERIOD
+    assert await quiet.grants() == ["ours"]
+
+
+async def test_what_the_api_server_allows_and_the_last_list_does_not_explain_is_looked_for_in_rbac() -> None:
+    """Seen: kubeadm's own bindings counted as another authorizer's, and were never deleted."""
+    quiet = QuietWatch()
+    assert await quiet.grants() == []
+    quiet.world.bind_as_kubeadm()
+    facts = await quiet.audit.look(enforce=True)
+    assert {grant.name for grant in facts.grants} == {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION}
+    assert [grant.name for grant in decide(facts).remove] == [KUBEADM_BOOTSTRAP]
+    assert quiet.api.count("LIST", "/clusterroles") == 2
+
+
+async def test_rbac_counts_as_not_watched_from_a_hung_watch_until_the_next_complete_list() -> None:
+    api, troubles = FakeApi(), list[str]()
+    failing: list[ApiError] = [WatchHung("hung"), Unreachable("down")]
+
+    async def fail(_method: str, _path: str) -> None:
+        if api.count("WATCH") and failing:
+            raise failing.pop(0)
+        troubles.append(trouble_of(reflector))
+
+    async def pause(_seconds: float) -> None:
+        troubles.append(trouble_of(reflector))
+
+    api.on_call = fail
+    reflector = Reflector(api, f"{RBAC}/clusterroles", on_change=lambda _key, _item: None, sleep=pause)
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: api.count("WATCH") == 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert troubles == [NOT_LISTED, "Unreachable: hung", "Unreachable: hung", "Unreachable: hung", ""]
+    assert [method for method, _path in api.calls] == ["LIST", "WATCH", "LIST", "LIST", "WATCH"]

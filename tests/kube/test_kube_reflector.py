@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from aiohttp import web
 from scripted import Handler, Server, answers, cut, event, listing, refuses, status_object, streams, thing
 
 from nodeattest_kube.backoff import RECONNECT
-from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable
+from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable, WatchHung
 from nodeattest_kube.jsontypes import JsonObject, dig_text
 from nodeattest_kube.kubeconfig import parse_kubeconfig
 from nodeattest_kube.reflector import Reflector
@@ -286,29 +285,45 @@ async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client
 async def test_a_hung_watch_is_noticed_and_replaced(server: Server) -> None:
     async with quick(server) as client:
         rig = Rig(client)
-        server.script = [EMPTY, HELD, streams(event("ADDED", thing("a", 2)), then=forever), HELD]
+        server.script = [EMPTY, HELD, EMPTY, streams(event("ADDED", thing("a", 2)), then=forever), HELD]
         async with rig.running():
             await rig.until(lambda: rig.told == [("a", "2")])
             assert rig.reflector.last_contact == rig.now
 
 
-@pytest.mark.parametrize("end", ["by the server", "by the margin"])
-async def test_quiet_watches_that_end_after_their_time_are_no_trouble(
-    server: Server, caplog: pytest.LogCaptureFixture, end: str
+async def test_quiet_watches_that_the_server_ends_after_their_time_are_no_trouble(
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server on which nothing happens sends no bookmarks (seen: one warning each 100 s for ever)."""
-    caplog.set_level(logging.DEBUG, logger="nodeattest_kube")
     async with quick(server) as client:
         rig = Rig(client)
-        quiet = streams(then=rig.lasting(60) if end == "by the server" else held(rig, 60))
+        quiet = streams(then=rig.lasting(60))
         server.script = [EMPTY, quiet, quiet, quiet, HELD]
         async with rig.running():
             await rig.until(lambda: len(server.requests) >= 5)
             assert rig.waits == []
             assert rig.reflector.last_error is None
             assert rig.reflector.last_contact >= 120
-    assert {record.levelname for record in caplog.records} <= {"DEBUG"}
-    assert any("stayed silent" in record.message for record in caplog.records) is (end == "by the margin")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["silent", "with bookmarks"])
+async def test_a_watch_that_its_server_does_not_end_is_trouble_until_a_list_succeeded(
+    server: Server, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Seen: watches that were granted and then told nothing counted as followed for ever."""
+    async with quick(server) as client:
+        rig = Rig(client)
+        hung = held(60, rig, bookmarks=kind == "with bookmarks")
+        server.script = [EMPTY, hung, refuses(500, "InternalError"), answers(listing(3, thing("a", 2))), HELD]
+        async with rig.running():
+            await rig.until(lambda: len(server.requests) >= 5)
+            assert rig.reflector.hung is rig.reflector.last_error is None
+            assert rig.told == [("a", "2")]
+    assert [type(error) for error in rig.errors] == [WatchHung, ApiError]
+    assert ["watch" in request.query for request in server.requests] == [False, True, False, False, True]
+    ours = [record.levelname for record in caplog.records if record.name.startswith("nodeattest")]
+    assert ours == ["WARNING"]  # of the refused list
 
 
 def quick(server: Server) -> ApiClient:
@@ -316,12 +331,17 @@ def quick(server: Server) -> ApiClient:
     return ApiClient(parse_kubeconfig(server.kubeconfig()), watch_margin=0.1, randint=lambda _least, _most: 0)
 
 
-def held(rig: Rig, seconds: float) -> Callable[[web.Request], Awaitable[None]]:
-    """Let virtual time pass, and then never answer."""
+def held(seconds: float, rig: Rig, *, bookmarks: bool) -> Handler:
+    """Grant a watch, let virtual time pass, and never end it."""
 
-    async def hold(request: web.Request) -> None:
-        await rig.lasting(seconds)(request)
-        await forever(request)
+    async def hold(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        rig.now += seconds
+        while True:
+            await asyncio.sleep(0.01)
+            if bookmarks:
+                await response.write(event("BOOKMARK", thing("", 1)))
 
     return hold
 

@@ -33,7 +33,7 @@ __all__ = ["AutoApprovalController", "AutoApprovalRunner"]
 
 _LOG: Final = logging.getLogger(__name__)
 _RESYNC: Final = ResyncConfig(period=300.0)
-"""The resync finds what no watch shows: other authorizers, and missed events."""
+"""The resync finds what no watch shows: other authorizers, and changes of RBAC that a watch missed."""
 _FIRST_CONTACT: Final = 1.0
 """Seconds between two attempts while the control plane is not initialized: kubeadm makes its bindings some seconds
 after the API server answers (cmd/kubeadm/app/cmd/init.go, the order of its phases)."""

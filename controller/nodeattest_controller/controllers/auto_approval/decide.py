@@ -9,6 +9,7 @@ A certificate that was issued without attestation takes precedence over every ot
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -42,6 +43,7 @@ __all__ = [
     "Unverified",
     "block_not_verified",
     "decide",
+    "explained_pairs",
     "is_initialized",
     "not_initialized",
     "other_bootstrap_provider",
@@ -132,6 +134,13 @@ class Decision:
 
     remove: tuple[RoleGrant, ...]
     finding: Finding
+
+
+def explained_pairs(grants: Iterable[RoleGrant]) -> AllowedPairs:
+    """Return who has which permission according to RBAC."""
+    return frozenset(
+        (subject, permission) for grant in grants for subject in grant.to for permission in grant.permissions
+    )
 
 
 def decide(facts: AuditFacts) -> Decision:
@@ -248,10 +257,7 @@ def _removable(facts: AuditFacts) -> tuple[RoleGrant, ...]:
 
 
 def _unexplained(facts: AuditFacts) -> list[tuple[SubjectKind, Permission]]:
-    explained = {
-        (subject, permission) for grant in facts.grants for subject in grant.to for permission in grant.permissions
-    }
-    return sorted(facts.allowed - explained)
+    return sorted(facts.allowed - explained_pairs(facts.grants))
 
 
 def _audit(facts: AuditFacts, wanted: tuple[RoleGrant, ...]) -> Finding:

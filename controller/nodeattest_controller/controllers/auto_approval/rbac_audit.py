@@ -1,9 +1,10 @@
 """Audits one workload cluster: what RBAC grants, what the API server allows, and which Nodes are attested.
 
 Promises: lists are read in pages and only what matters is kept of them; a list that breaks off is an error, never a
-shorter list; RBAC is listed again only where its watch showed a change since, or cannot be relied upon. Some ten
-requests a look. What tokens there are is read where that is allowed, and is not needed: RBAC can
-grant to groups only that a binding names, and those are asked for.
+shorter list; RBAC is listed again where its watch showed a change since or cannot be relied upon, where the API
+server allows what the last list does not explain, and in every resync. Some ten requests a look. What tokens there are
+is read where that is allowed, and is not needed: RBAC can grant to groups only that a binding names, and those are
+asked for.
 Leaves the decision to ``decide``.
 Source: kubernetes pkg/controller/certificates/approver/sarapprove.go (the question that the approver asks).
 """
@@ -14,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.controllers.auto_approval.decide import AllowedPairs, AuditFacts
+from nodeattest_controller.controllers.auto_approval.decide import AllowedPairs, AuditFacts, explained_pairs
 from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCoverage, is_attested
 from nodeattest_controller.controllers.auto_approval.permissions import (
     BOOTSTRAP_GROUP,
@@ -55,6 +56,8 @@ MAX_GROUPS: Final = 256
 """Groups of tokens that one question names."""
 COUNT_PERIOD: Final = 3600.0
 """Seconds between two counts of Nodes where all doors are closed."""
+LIST_PERIOD: Final = 240.0
+"""Seconds for which a list of RBAC is used at most; resyncs of ``controller._RESYNC`` are never closer."""
 MAX_GRANTS: Final = 200
 """Bindings kept; a cluster with more of them is open however many more there are."""
 
@@ -90,13 +93,17 @@ class RBACAudit:
         self._may_read_tokens = True
         self._counted: tuple[float, NodeCoverage] | None = None
         self._revision = revision
-        self._listed: tuple[int, _Grants] | None = None
-        """What RBAC granted, and the revision that was known before it was listed."""
+        self._listed: tuple[int, float, _Grants] | None = None
+        """What RBAC granted; the revision that was known, and the time on ``clock``, before it was listed."""
 
     async def look(self, *, enforce: bool) -> AuditFacts:
         """Gather the facts; raises ApiError."""
-        grants, groups, born = await self._grants()
+        known = self._known_grants()
+        grants, groups, born = known or await self._grants()
         allowed = await self._allowed_pairs(groups | await self._groups_of_tokens())
+        if known is not None and not allowed <= explained_pairs(grants):  # the watch has missed a change
+            grants, groups, born = await self._grants()
+            allowed = await self._allowed_pairs(groups | await self._groups_of_tokens())
         renewing = any(SubjectKind.NODES in grant.to for grant in grants)
         coverage = await self._count(anew=renewing)
         return AuditFacts(grants=grants, allowed=allowed, coverage=coverage, enforce=enforce, born=born)
@@ -118,13 +125,19 @@ class RBACAudit:
         self._listed = None  # the watch shows it a moment later
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 
+    def _known_grants(self) -> _Grants | None:
+        """Return what RBAC grants, if it was listed since the last change and not long ago."""
+        if self._listed is None:
+            return None
+        revision, listed_at, grants = self._listed
+        return grants if revision == self._revision() and self._clock() - listed_at < LIST_PERIOD else None
+
     async def _grants(self) -> _Grants:
-        """Return what RBAC grants, as it was listed since the last change."""
-        revision = self._revision()
-        if self._listed is not None and self._listed[0] == revision:
-            return self._listed[1]
+        """List what RBAC grants."""
+        revision, now = self._revision(), self._clock()
+        self._listed = None
         found = await self._list_grants()
-        self._listed = (revision, found) if revision is not None else None
+        self._listed = (revision, now, found) if revision is not None else None
         return found
 
     async def _list_grants(self) -> _Grants:

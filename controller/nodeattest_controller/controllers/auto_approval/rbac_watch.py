@@ -77,10 +77,15 @@ class RBACWatch:
 
 
 def trouble_of(reflector: Reflector) -> str:
-    """Say what keeps a collection from being followed; a watch that just ended is no trouble."""
+    """Say what keeps a collection from being followed; a watch that just ended is no trouble.
+
+    One that hung is, until the collection was listed again: nobody knows which changes it did not show.
+    """
     error = reflector.last_error
     if isinstance(error, Forbidden) or not reflector.synced:
         return str(error) if error is not None else "the first list is not complete yet"
+    if reflector.hung is not None:
+        return str(reflector.hung)
     return f"no contact for minutes: {error}" if time.monotonic() - reflector.last_contact > MAX_SILENCE else ""
 
 
