@@ -1,8 +1,9 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
-At the total limit, a new connection replaces the oldest one of the client that holds most, but none whose client has
-authenticated (``keep``). A handshake that takes too long is aborted. Where clients can be authenticated by their
-handshake, unauthenticated connections have limits of their own and take no slot of authenticated ones.
+At the total limit, a new connection replaces the oldest one of the client that holds most, but none with a request of
+an authenticated caller in progress (``keep``). A handshake that takes too long is aborted. Where clients can be
+authenticated by their handshake, unauthenticated connections have limits of their own and take no slot of authenticated
+ones.
 Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 
@@ -79,7 +80,9 @@ class BoundedServer:
         self._tls = tls
         self._arrivals = arrivals
         self._unauthenticated = unauthenticated
-        self._known = ConnectionSlots(limits.connections, limits.connections_of_client)
+        self._known = ConnectionSlots(
+            limits.connections, limits.connections_of_client, replaces_oldest=limits.replaces_oldest
+        )
         self._arriving = self._known
         if unauthenticated is not None:
             self._arriving = ConnectionSlots(
@@ -126,12 +129,19 @@ class BoundedServer:
             slots, client, transport = held
             slots.leave(client, transport)
 
-    def keep(self, protocol: asyncio.BaseProtocol) -> None:
-        """Never replace a connection by another: its client has authenticated."""
+    def keep(self, protocol: asyncio.BaseProtocol, owner: str) -> None:
+        """Replace a connection by no other while a request of this authenticated caller is in progress on it."""
         held = self._inside.get(protocol)
         if held is not None:
             slots, client, transport = held
-            slots.keep(client, transport)
+            slots.keep(client, transport, owner)
+
+    def request_ended(self, protocol: asyncio.BaseProtocol, *, authenticated: bool) -> None:
+        """Note the end of a request, and whether it was that of an authenticated caller."""
+        held = self._inside.get(protocol)
+        if held is not None:
+            slots, client, transport = held
+            slots.request_ended(client, transport, authenticated=authenticated)
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""

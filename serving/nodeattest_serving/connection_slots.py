@@ -1,16 +1,37 @@
 """Connection slots, in total and per client. Pure, except that it aborts the connections that it replaces.
 
 At the total limit, a new connection replaces the oldest one of the client that holds most. A connection that is kept,
-because its client authenticated, is never replaced.
-Leaves to others: what identifies a client, and the report of a connection's end.
+because its last request was that of an authenticated caller, is replaced only if all others are kept, too: then an idle
+one of the caller who has most. A kept connection with a request in progress is never replaced. One caller has at most
+half of all slots (``share_of_owner``) for connections that are kept and idle.
+Leaves to others: what identifies a client and a caller, the limit of a caller's requests in progress, and the report of
+a connection's end.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass, field
 
-__all__ = ["ConnectionSlots"]
+__all__ = ["ConnectionSlots", "share_of_owner"]
+
+
+def share_of_owner(most: int) -> int:
+    """Return how many of ``most`` slots one authenticated caller can keep from others."""
+    return max(1, most // 2)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The kept connections of one owner, the least recently used first, each with its client."""
+
+    busy: dict[asyncio.Transport, str] = field(default_factory=dict[asyncio.Transport, str])
+    """With a request in progress."""
+    idle: dict[asyncio.Transport, str] = field(default_factory=dict[asyncio.Transport, str])
+
+    def __len__(self) -> int:
+        return len(self.busy) + len(self.idle)
 
 
 class ConnectionSlots:
@@ -26,50 +47,69 @@ class ConnectionSlots:
         self._counts: Counter[str] = Counter()
         """Connections of each client."""
         self._replaceable: dict[str, dict[asyncio.Transport, None]] = {}
-        """Connections of each client that may be replaced, the oldest first."""
-        self._kept: set[asyncio.Transport] = set()
+        """Connections of each client that are not kept, the oldest first."""
+        self._kept: dict[str, _Kept] = {}
+        """By owner."""
+        self._owners: dict[asyncio.Transport, str] = {}
+        """Of each kept connection."""
 
     def may_come(self, client: str) -> bool:
-        """Whether a client is below its own limit, or may replace one of its connections."""
+        """Whether a client is below its own limit, or may replace a connection."""
         if self._replaces_oldest or self._counts[client] < self._most_of_client:
             return True
         self.turned_away += 1
         return False
 
     def take(self, client: str, transport: asyncio.Transport) -> bool:
-        """Give a connection a slot, if need be that of the client that holds most; False if there is none.
+        """Give a connection a slot, if need be that of another; False if there is none.
 
-        So a few clients at their limits do not keep others out.
+        The other one is the oldest of the client that holds most: so a few clients at their limits do not keep others
+        out. Where all are kept, it is an idle one of the owner who has most.
         """
-        loser: str | None = None
         full = self._counts[client] >= self._most_of_client
-        if full:
-            loser = client
-        elif self._counts.total() >= self._most:
+        loser: str | None = client if full else None
+        if not full and self._counts.total() >= self._most:
             full = True
             loser = max(self._replaceable, key=self._replaceable_count, default=None)
             if loser is not None and not self._replaces_oldest:
                 loser = loser if self._replaceable_count(loser) > self._replaceable_count(client) else None
-        if full and (loser is None or not self._end_oldest(loser)):
+        if full and (loser is None or not self._end_oldest(loser)) and not self._end_idle():
             self.turned_away += 1
             return False
         self._replaceable.setdefault(client, {})[transport] = None
         self._counts[client] += 1
         return True
 
-    def keep(self, client: str, transport: asyncio.Transport) -> None:
-        """Replace a connection by no other from now on."""
-        if transport in self._replaceable.get(client, ()):
+    def keep(self, client: str, transport: asyncio.Transport, owner: str) -> None:
+        """Replace a connection by no other: a request of this authenticated caller is in progress on it.
+
+        Over the owner's share, the least recently used idle one is kept no longer.
+        """
+        if not self._remove(client, transport):
+            return
+        kept = self._kept.setdefault(owner, _Kept())
+        kept.busy[transport] = client
+        self._owners[transport] = owner
+        if len(kept) > share_of_owner(self._most) and kept.idle:
+            oldest, its_client = next(iter(kept.idle.items()))
+            self._remove(its_client, oldest)
+            self._replaceable.setdefault(its_client, {})[oldest] = None
+
+    def request_ended(self, client: str, transport: asyncio.Transport, *, authenticated: bool) -> None:
+        """Keep a connection while it is idle if its request was that of an authenticated caller, else no longer."""
+        owner = self._owners.get(transport)
+        if owner is None:
+            return
+        if authenticated:
+            kept = self._kept[owner]
+            kept.idle[transport] = kept.busy.pop(transport)
+        else:
             self._remove(client, transport)
-            self._kept.add(transport)
+            self._replaceable.setdefault(client, {})[transport] = None
 
     def leave(self, client: str, transport: asyncio.Transport) -> None:
         """Free a connection's slot, if it has one."""
-        if transport in self._kept:
-            self._kept.remove(transport)
-        elif transport in self._replaceable.get(client, ()):
-            self._remove(client, transport)
-        else:
+        if not self._remove(client, transport):
             return
         self._counts[client] -= 1
         if not self._counts[client]:
@@ -78,18 +118,42 @@ class ConnectionSlots:
     def _replaceable_count(self, client: str) -> int:
         return len(self._replaceable.get(client, ()))
 
-    def _remove(self, client: str, transport: asyncio.Transport) -> None:
-        held = self._replaceable[client]
+    def _remove(self, client: str, transport: asyncio.Transport) -> bool:
+        """Remove a connection from those that are kept or not; False if it has no slot."""
+        owner = self._owners.pop(transport, None)
+        if owner is not None:
+            kept = self._kept[owner]
+            kept.busy.pop(transport, None)
+            kept.idle.pop(transport, None)
+            if not len(kept):
+                del self._kept[owner]
+            return True
+        held = self._replaceable.get(client, {})
+        if transport not in held:
+            return False
         del held[transport]
         if not held:
             del self._replaceable[client]
+        return True
 
     def _end_oldest(self, client: str) -> bool:
-        """End the oldest connection of a client that may be replaced; False if there is none."""
+        """End the oldest connection of a client that is not kept; False if there is none."""
         oldest = next(iter(self._replaceable.get(client, ())), None)
         if oldest is None:
             return False
-        self.turned_away += 1
-        self.leave(client, oldest)
-        oldest.abort()
+        self._end(client, oldest)
         return True
+
+    def _end_idle(self) -> bool:
+        """End the least recently used idle connection of the owner who has most; False if none is idle."""
+        kept = max((each for each in self._kept.values() if each.idle), key=len, default=None)
+        if kept is None:
+            return False
+        transport, client = next(iter(kept.idle.items()))
+        self._end(client, transport)
+        return True
+
+    def _end(self, client: str, transport: asyncio.Transport) -> None:
+        self.turned_away += 1
+        self.leave(client, transport)
+        transport.abort()

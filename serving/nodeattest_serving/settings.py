@@ -39,6 +39,8 @@ class ConnectionLimits:
     connections: int = 256
     """In total; each costs some 300 KiB, most of it TLS buffers, before any authentication."""
     connections_of_client: int = 64
+    replaces_oldest: bool = False
+    """A connection over a limit replaces the oldest one, of its own client, too; else it may be refused."""
     connection_seconds: float = 15.0
     """For the whole life of a connection after its handshake, which has five: one request takes milliseconds.
 

@@ -29,7 +29,7 @@ async def _streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @pytest.mark.parametrize("address", [LOOPBACK, ELSEWHERE], ids=["the same client", "another client"])
 async def test_unauthenticated_connections_end_no_authenticated_one(address: str) -> None:
-    settings = replace(USUAL, limits=ProxyLimits(connections=6))
+    settings = replace(USUAL, limits=ProxyLimits(connections=8))
     alice = authorization(users_token())
     async with upstream(_streams) as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
         live: list[asyncio.StreamReader] = []
@@ -53,22 +53,55 @@ async def test_unauthenticated_connections_end_no_authenticated_one(address: str
 
 async def test_a_place_is_free_again_when_an_authenticated_connection_ends() -> None:
     settings = replace(USUAL, limits=ProxyLimits(connections=1))
-    async with upstream() as seen, sidecar(seen, settings) as running:
+    async with upstream(_streams) as seen, sidecar(seen, settings) as running:
         reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
         writer.write(request("/", authorization(users_token())))
-        assert (await read_answer(reader)).status == 200
-        assert not await _answered(running.port)
+        await reader.readuntil(b"2\r\nhi\r\n")
+        assert await _answered(running.port) is None
         writer.close()
         async with asyncio.timeout(20):
-            while not await _answered(running.port):
+            while await _answered(running.port) is None:
                 await asyncio.sleep(0)
 
 
-async def _answered(port: int) -> bool:
-    """Whether a connection gets a place, and with it an answer."""
+@pytest.mark.parametrize("given", [users_token(), b"rubbish"], ids=["good tokens", "then bad tokens"])
+@pytest.mark.parametrize("address", [LOOPBACK, ELSEWHERE], ids=["the same client", "another client"])
+async def test_one_callers_idle_connections_keep_nobody_out(address: str, given: bytes) -> None:
+    settings = replace(USUAL, limits=ProxyLimits(connections=6))
+    async with upstream() as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
+        for _ in range(6):
+            reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+            stack.callback(writer.close)
+            for each in (users_token(), given):
+                writer.write(request("/", authorization(each)))
+                assert (await read_answer(reader)).status == (401 if each == b"rubbish" else 200)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(LOOPBACK, running.port, local_addr=(address, 0))
+            stack.callback(writer.close)
+            writer.write(request("/", authorization(users_token("bob"))))
+            assert (await read_answer(reader)).status == 200
+
+
+async def test_one_callers_streams_take_at_most_half_of_all_connections() -> None:
+    settings = replace(USUAL, limits=ProxyLimits(connections=6))
+    async with upstream(_streams) as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
+        live: list[asyncio.StreamReader] = []
+        for user in ("alice",) * 6 + ("bob",) * 3:
+            reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+            stack.callback(writer.close)
+            writer.write(request("/", authorization(users_token(user))))
+            if user == "bob" or len(live) < 3:
+                await reader.readuntil(b"2\r\nhi\r\n")
+                live.append(reader)
+        assert running.service.in_flight == 6
+        assert [reader.at_eof() for reader in live] == [False] * 6
+
+
+async def _answered(port: int) -> int | None:
+    """Status of the answer that a new connection gets; None if it gets no place."""
     with suppress(ConnectionError, asyncio.IncompleteReadError):
-        return (await exchange(port, request("/"))).status == 401
-    return False
+        return (await exchange(port, request("/"))).status
+    return None
 
 
 class _Transport(asyncio.Transport):
@@ -78,18 +111,26 @@ class _Transport(asyncio.Transport):
         self.ended = True
 
 
+def _kept(slots: ConnectionSlots, client: str, owner: str, *, busy: bool = False) -> _Transport:
+    """Open a connection on which a caller asks, or has asked."""
+    one = _Transport()
+    assert slots.take(client, one)
+    slots.keep(client, one, owner)
+    if not busy:
+        slots.request_ended(client, one, authenticated=True)
+    return one
+
+
 def test_the_client_with_the_most_replaceable_connections_loses_one_and_kept_ones_stay() -> None:
     slots = ConnectionSlots(4, 4)
-    kept = [_Transport() for _ in range(3)]
-    for one in kept:
-        assert slots.take("a", one)
-        slots.keep("a", one)
+    kept = [_kept(slots, "a", owner, busy=True) for owner in "ijk"]
     other = _Transport()
     assert slots.take("b", other)
     last = _Transport()
     assert slots.take("a", last), "b has one that is replaceable, and a has none"
     assert other.ended
-    assert not slots.take("c", _Transport()) or last.ended
+    assert slots.take("c", _Transport())
+    assert last.ended
     for one in kept:
         slots.leave("a", one)
         slots.leave("a", one)  # again, as a lost connection is reported twice
@@ -98,11 +139,45 @@ def test_the_client_with_the_most_replaceable_connections_loses_one_and_kept_one
         assert slots.take("d", _Transport())
 
 
-def test_nobody_is_replaced_where_all_are_kept() -> None:
-    slots = ConnectionSlots(2, 2)
-    for client in ("a", "b"):
-        one = _Transport()
-        assert slots.take(client, one)
-        slots.keep(client, one)
-    assert not slots.take("c", _Transport())
+def test_where_all_are_kept_the_owner_who_has_most_loses_the_idle_one_that_was_used_longest_ago() -> None:
+    slots = ConnectionSlots(6, 6)
+    busy = [_kept(slots, "a", "alice", busy=True)]
+    idle = [_kept(slots, "a", "alice") for _ in range(2)]
+    others = [_kept(slots, "a", owner) for owner in ("bob", "bob", "carol")]
+    slots.keep("a", idle[0], "alice")
+    slots.request_ended("a", idle[0], authenticated=True)
+    assert slots.take("b", _Transport())
+    assert [one.ended for one in (*busy, *idle, *others)] == [False, False, True, False, False, False]
     assert slots.turned_away == 1
+
+
+def test_a_connection_with_a_request_of_an_authenticated_caller_is_never_replaced() -> None:
+    slots = ConnectionSlots(2, 2, replaces_oldest=True)
+    busy = [_kept(slots, owner, owner, busy=True) for owner in "ab"]
+    assert not slots.take("c", _Transport())
+    assert not slots.take("a", _Transport())
+    assert not any(one.ended for one in busy)
+    assert slots.turned_away == 2
+
+
+def test_idle_connections_of_one_owner_over_half_of_all_are_replaced_like_unauthenticated_ones() -> None:
+    slots = ConnectionSlots(4, 4, replaces_oldest=True)
+    first, *rest = [_kept(slots, "a", "alice") for _ in range(3)]
+    bob = _kept(slots, "a", "bob")
+    stranger = _Transport()
+    assert slots.take("b", stranger)
+    assert first.ended
+    assert slots.take("b", _Transport())
+    assert stranger.ended, "one unauthenticated connection replaces another, before any that is kept"
+    assert not any(one.ended for one in (*rest, bob))
+
+
+def test_a_connection_is_kept_no_longer_once_a_request_on_it_is_not_authenticated() -> None:
+    slots = ConnectionSlots(2, 2)
+    one, other = _kept(slots, "a", "alice"), _kept(slots, "a", "bob")
+    slots.request_ended("a", other, authenticated=False)
+    assert slots.take("b", _Transport())
+    assert (one.ended, other.ended) == (False, True)
+    slots.leave("a", other)
+    assert slots.take("b", _Transport()), "an idle one"
+    assert one.ended

@@ -24,7 +24,7 @@ from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, RefusalError, answer, body
-from nodeattest_serving.bounded_server import UnauthenticatedLimits
+from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.listener import HttpListener
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
@@ -63,13 +63,15 @@ class _Connection(web.RequestHandler):
 
     refused: Callable[[Refusal], None]
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
-    keep: Callable[[asyncio.BaseProtocol], None]
+    accepted_by: BoundedServer
     unauthenticated_since: float | None = None
     """Since when an unauthenticated connection is open; None: authenticated."""
     waiting_since: float | None = None
     """Since when a header is incomplete or awaited; None: complete, or a request before it is unanswered."""
     handling = False
     """Whether the handler has a request; it has its own deadline."""
+    _is_callers = False
+    """Whether the request that the handler has is that of an authenticated caller."""
     _unread_since: float | None = None
     """Since when data waits for the client to read; None: none, or some was read."""
     _wire: asyncio.Transport | None = None
@@ -99,9 +101,15 @@ class _Connection(web.RequestHandler):
         self._unread_since = None
         super().resume_writing()
 
+    def keep(self, owner: str) -> None:
+        """Note that the request that the handler has is that of an authenticated caller."""
+        self._is_callers = True
+        self.accepted_by.keep(self, owner)
+
     def handled(self) -> None:
         """Note that the handler is done."""
-        self.handling, self._unread_since = False, None
+        self.accepted_by.request_ended(self, authenticated=self._is_callers)
+        self.handling, self._is_callers, self._unread_since = False, False, None
 
     def sweep(self, now: float, limits: ProxyLimits) -> None:
         """Close what takes too long: a header, an unauthenticated connection, or a client that does not read."""
@@ -200,7 +208,7 @@ class _Server(CountedServer):
     limits: ProxyLimits
     refused: Callable[[Refusal], None]
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
-    keep: Callable[[asyncio.BaseProtocol], None]
+    accepted_by: BoundedServer
 
     def __call__(self) -> _Connection:
         """Make a connection's protocol."""
@@ -219,7 +227,7 @@ class _Server(CountedServer):
         )
         connection.refused = self.refused
         connection.is_unauthenticated = self.is_unauthenticated
-        connection.keep = self.keep
+        connection.accepted_by = self.accepted_by
         return connection
 
     def sweep(self) -> None:
@@ -230,10 +238,13 @@ class _Server(CountedServer):
                 connection.sweep(now, self.limits)
 
 
-def note_authenticated(request: web.BaseRequest) -> None:
-    """Keep the connection of a request whose caller is authenticated, however many others come."""
+def note_authenticated(request: web.BaseRequest, caller: str) -> None:
+    """Keep the connection of an authenticated caller's request until it ends, however many others come.
+
+    A caller's requests in progress must be limited to ``share_of_owner`` of all connections: nothing ends theirs.
+    """
     if isinstance(request.protocol, _Connection):
-        request.protocol.keep(request.protocol)
+        request.protocol.keep(caller)
 
 
 def _always_authenticated(_connection: asyncio.BaseTransport) -> bool:
@@ -268,7 +279,11 @@ class ProxyServer(HttpListener[_Server]):
         self._refused = refused
         self._sweeper: asyncio.Task[None] | None = None
         # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
-        places = ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections)
+        places = ConnectionLimits(
+            connections=limits.connections,
+            connections_of_client=limits.connections,
+            replaces_oldest=is_unauthenticated is None,
+        )
         unauthenticated = None
         if is_unauthenticated is not None:
             unauthenticated = UnauthenticatedLimits(
@@ -288,7 +303,7 @@ class ProxyServer(HttpListener[_Server]):
         http.limits = self._limits
         http.refused = self._refused
         http.is_unauthenticated = self._is_unauthenticated
-        http.keep = self._server.keep
+        http.accepted_by = self._server
         await self._open(http)
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep(http))
 

@@ -2,8 +2,8 @@
 
 Promises: the add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
 either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
-requests leave room for others. The log names the caller, and never a token or a query; unauthenticated clients cannot
-fill it.
+requests leave room for others, also among the connections. The log names the caller, and never a token or a query;
+unauthenticated clients cannot fill it.
 Leaves to others: verification of tokens (``verifier_cache``), forwarding (``proxy.forward``).
 Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
 """
@@ -31,6 +31,7 @@ from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.server import note_authenticated
 from nodeattest_identity.proxy.user_slots import UserBusyError, UserSlots
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_serving.connection_slots import share_of_owner
 
 __all__ = ["SidecarService"]
 
@@ -65,7 +66,8 @@ class SidecarService:
         self._new_id = new_id
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
         self._log_sampler = LogSampler(now)
-        self._slots = UserSlots(settings.max_user_requests)
+        self._max_user_requests = min(settings.max_user_requests, share_of_owner(settings.limits.connections))
+        self._slots = UserSlots(self._max_user_requests)
         """By user; None: unauthenticated."""
 
     @property
@@ -114,7 +116,6 @@ class SidecarService:
             raise RefusalError(Refusal.VERIFICATION_UNAVAILABLE, unavailable.detail) from None
         # 3
         require_allowed(caller, self._settings.users, self._settings.groups)
-        note_authenticated(request)
         return caller
 
     async def _forward(
@@ -137,10 +138,12 @@ class SidecarService:
         )
         try:
             async with self._slots.hold(None if caller is None else caller.user):
+                if caller is not None:
+                    note_authenticated(request, caller.user)
                 return await self._forwarder.forward(request, options)
         except UserBusyError:
             raise RefusalError(
-                Refusal.USER_BUSY, f"expected at most {settings.max_user_requests} requests at once, got more"
+                Refusal.USER_BUSY, f"expected at most {self._max_user_requests} requests at once, got more"
             ) from None
 
     def _with_deny_status(self, refused: RefusalError) -> RefusalError:
