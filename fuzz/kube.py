@@ -1,4 +1,4 @@
-"""Targets of the kube room: what API servers and kubeconfigs hand to it as bytes."""
+"""Targets of the package kube: what API servers and kubeconfigs hand to it as bytes."""
 
 from __future__ import annotations
 

@@ -24,12 +24,17 @@ class LazyGroup(click.Group):
         *,
         lazy: Mapping[str, tuple[str, str]],
         plugins: str | None = None,
+        plugin_help: Mapping[str, str] | None = None,
         **rest: Any,  # noqa: ANN401 - click's own options
     ) -> None:
-        """``lazy``: name to ``module:command`` and its line of ``--help``; ``plugins``: an entry point group."""
+        """``lazy``: name to ``module:command`` and its line of ``--help``; ``plugins``: an entry point group.
+
+        ``plugin_help``: the lines of those installed commands that are known.
+        """
         super().__init__(**rest)
         self._lazy = lazy
         self._plugins = plugins
+        self._plugin_help = plugin_help or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names: built-in ones in their order, then installed ones."""
@@ -48,9 +53,12 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the commands without importing them."""
         rows = [(name, text) for name, (_, text) in self._lazy.items()]
-        rows += [(plugin.name, f"(from {plugin.dist.name if plugin.dist else '?'})") for plugin in self._installed()]
+        rows += [(plugin.name, self._help_of(plugin)) for plugin in self._installed()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def _help_of(self, plugin: EntryPoint) -> str:
+        return self._plugin_help.get(plugin.name, f"(from {plugin.dist.name if plugin.dist else '?'})")
 
     def _installed(self) -> list[EntryPoint]:
         if self._plugins is None:

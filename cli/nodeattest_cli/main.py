@@ -49,12 +49,14 @@ _COMMANDS: Final = {
 """Name to ``module:command`` and the line that ``--help`` shows."""
 _PLUGINS: Final = "nodeattest.commands"
 """Entry points of further commands: ``demo`` comes with nodeattest-sandbox."""
+_PLUGIN_HELP: Final = {"demo": "Watch nodes with TPMs join and attackers be refused, on this machine."}
 
 
 @click.group(
     cls=LazyGroup,
     lazy=_COMMANDS,
     plugins=_PLUGINS,
+    plugin_help=_PLUGIN_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 def cli() -> None:

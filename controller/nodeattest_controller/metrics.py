@@ -28,7 +28,6 @@ __all__ = [
     "write_outcome",
 ]
 
-"""Prometheus' text exposition format."""
 PROVIDERS: Final = (*BUILT_IN, "kubelet")
 """``kubelet`` stands for kubelet's own serving requests, which no provider attests."""
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")

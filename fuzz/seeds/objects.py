@@ -1,4 +1,4 @@
-"""Seeds of what the controller and the kube room read: Kubernetes objects, kubeconfigs, configurations."""
+"""Seeds of what the controller and the package kube read: Kubernetes objects, kubeconfigs, configurations."""
 
 from __future__ import annotations
 

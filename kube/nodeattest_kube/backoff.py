@@ -1,5 +1,7 @@
 """Exponential back-off with jitter, as numbers only: who waits, and on which clock, is the caller's.
 
+The numbers: ``RECONNECT`` for watches; ``workqueue.RETRY`` for keys whose work failed.
+
 Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter.
 """
 

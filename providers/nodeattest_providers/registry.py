@@ -60,7 +60,8 @@ class BuiltIn(NamedTuple):
     """Whether its attestor finds the machine's provider ID itself; otherwise the bootstrap configuration must say
     it."""
     attests_once: bool = False
-    """Whether a machine attests once only: another key needs a reset of its record."""
+    """Whether a bootstrap token joins a machine once only: a token with another key needs a reset of its record. What
+    the node asks for by its own certificate is the verifier's to decide."""
 
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(

@@ -13,8 +13,9 @@ from agent_cluster import TOKEN, Authority, FakeApi
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.certificate import select_ca_pin
-from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request
 from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
+from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion

@@ -25,7 +25,7 @@ ROOMS = (
 LINTER = Path(sys.prefix) / "bin" / "lint-imports"
 
 BREACHES = [
-    ("Rooms are layers", "providers/nodeattest_providers/names.py", "import nodeattest_controller.model.objects"),
+    ("Packages are layers", "providers/nodeattest_providers/names.py", "import nodeattest_controller.model.objects"),
     ("The sandbox stands alone", "sandbox/nodeattest_sandbox/pki.py", "import nodeattest_providers.names"),
     (
         "Providers are independent of each other",
@@ -43,12 +43,12 @@ BREACHES = [
         "import nodeattest_providers.tpm.node.device",
     ),
     (
-        "The agent never imports a verifier, the kube room or a heavy library",
+        "The agent never imports a verifier, nodeattest_kube or a heavy library",
         "authenticator/nodeattest_authenticator/enrollment/enroll.py",
         "import nodeattest_providers.tpm.verifier",
     ),
     (
-        "The agent never imports a verifier, the kube room or a heavy library",
+        "The agent never imports a verifier, nodeattest_kube or a heavy library",
         "authenticator/nodeattest_authenticator/enrollment/enroll.py",
         "import nodeattest_providers.aws.api.sts",
     ),
@@ -72,7 +72,7 @@ BREACHES = [
         "discovery/nodeattest_discovery/pins.py",
         "import nodeattest_kube.paths",
     ),
-    ("Only the kube room talks to API servers", "controller/nodeattest_controller/app.py", "import kubernetes"),
+    ("Only nodeattest_kube talks to API servers", "controller/nodeattest_controller/app.py", "import kubernetes"),
     ("Only the fuzzer's child process needs atheris", "providers/nodeattest_providers/pem.py", "import atheris"),
 ]
 

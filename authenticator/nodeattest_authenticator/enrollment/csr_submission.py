@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 class CsrClient(Protocol):
-    """The API server, as ``api.HttpsApi`` reaches it."""
+    """The API server, as ``transport.api_client`` reaches it."""
 
     username: str
     clock_skew: float | None

@@ -39,6 +39,7 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     supported_versions,
     version_to_remember,
 )
+from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
 from nodeattest_authenticator.enrollment.state_machine import (
     Certified,
     EnrollmentState,
@@ -74,7 +75,7 @@ from nodeattest_providers.node_interface import Attestor, Evidence, PublishedCha
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.serving import SubjectNames
 
-__all__ = ["USAGES", "CertificateSpec", "enroll", "new_pending_request", "renewal_moment"]
+__all__ = ["USAGES", "CertificateSpec", "enroll", "new_pending_request"]
 
 USAGES: Final = ("digital signature", "client auth")
 _SERVING_USAGES: Final = ("digital signature", "server auth")
@@ -152,11 +153,6 @@ def new_pending_request(
     except errors.Denied as denied:
         raise _denied_here(denied) from None
     return PendingRequest(purpose=spec.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
-
-
-def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Callable[[], float]) -> int:
-    """Draw the moment from which a new certificate is wanted: after 50 to 70 % of the time that is left at issue."""
-    return int(now + (not_after - now) * (0.5 + 0.2 * random())) if renewable else not_after
 
 
 class _Enrollment:

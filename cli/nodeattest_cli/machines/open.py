@@ -1,7 +1,8 @@
 """Open one Machine for a node that joined without attestation: a ledger entry of who and why, an Event, a token.
 
 Promises: the record stands before the token does; killed between the two, it is done again with another record. What
-has certificates is never touched. Leaves to the controller: letting the machine in (core/review: ``was_reset``).
+has certificates is never touched. Leaves to the controller: letting the machine in
+(``was_reset`` in ``model/identity_rules``).
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ class OnFailure:
 
     action: FailureAction = FailureAction.NONE
     max_share: int = 10
-    """Percent of a cluster's Nodes that may stand so treated at one time; at least one node may."""
+    """Percent of a cluster's machines that joined (``DELETE_NODE``: of all) that may be treated so at one time; at
+    least one may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
