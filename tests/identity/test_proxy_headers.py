@@ -32,6 +32,9 @@ ALIASES = [
     b"LOGON_USER", b"X-Proxy-User", b"X-Token-Subject", b"X-Claims", b"X-Saml-Nameid", b"Eppn", b"Shib-Session-Id",
     b"X-SSO-Id", b"X-Actor", b"X-On-Behalf-Of", b"Sudo", b"X-Client-Cert", b"X-ARR-ClientCert", b"X-Caller-Identity",
     b"X-Ms-Client-Principal-Name", b"X-Goog-Authenticated-User-Email", b"X-Amzn-Oidc-Identity", b"X-Remote-Uid",
+    b"Client-IP", b"Client_IP", b"X-ClientIP", b"X-Client-IP", b"X-Cluster-Client-IP", b"True-Client-IP",
+    b"Fastly-Client-IP", b"WL-Proxy-Client-IP", b"X-Azure-ClientIP", b"X-Azure-SocketIP", b"X-Source-Ip", b"X-Sender",
+    b"X-Client-Dn", b"X-Ssl-Cn", b"X-Spiffe-Id", b"X-Http-Host-Override", b"X-Scope-OrgID", b"X-Tenant-Id",
     b"Cf-Access-Authenticated-User-Email", b"X-Vouch-Idp-IdToken", b"X-Pomerium-Jwt-Assertion", b"X-Upn", b"X-Sub",
 ]  # fmt: skip
 PASSING = [
@@ -40,7 +43,7 @@ PASSING = [
     b"Range", b"Referer", b"Sec-CH-UA", b"Sec-CH-UA-Platform", b"Sec-Fetch-Mode", b"Sec-Fetch-Site",
     b"Sec-WebSocket-Extensions", b"Upgrade-Insecure-Requests", b"Access-Control-Request-Method", b"X-Requested-With",
     b"X-CSRF-Token", b"X-XSRF-TOKEN", b"X-Api-Key", b"X-B3-TraceId", b"traceparent", b"tracestate", b"baggage",
-    b"X-Correlation-ID", b"X-Grafana-Org-Id", b"X-Scope-OrgID", b"X-Dashboard-Uid", b"X-Query-Group-Id",
+    b"X-Correlation-ID", b"X-Grafana-Org-Id", b"X-Dashboard-Uid", b"X-Query-Group-Id",
     b"X-Plugin-Id", b"X-Session-Id", b"X-Lesson", b"X-Processor", b"X-Request-UUID", b"X-Amz-Date", b"X-Other",
     b"X-Subtitle", b"X-Controller", b"X-Upnp", b"Depth", b"Destination",
 ]  # fmt: skip

@@ -2,8 +2,8 @@
 
 Promises: an upstream that folds ``-``, ``_``, ``.``, repetitions of them and case (CGI, WSGI, some routers) sees of
 every identity header only what we inject, one value each; no credential for Kubernetes and no hop-by-hop field passes;
-no field passes whose name says that it names a user, a group or a sender. Fields are dropped before ours are added: no
-``Connection`` names ours away.
+no field passes whose name says that it names a user, a group, a tenant or a sender. Fields are dropped before ours are
+added: no ``Connection`` names ours away.
 Leaves to others: cookies and keys of an add-on's own making, which pass; framing (aiohttp refuses what is ambiguous),
 what is injected.
 Source: RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding); CVE-2025-64484 and its relatives in
@@ -50,8 +50,8 @@ _HOP_BY_HOP: Final = frozenset({
 _OURS: Final = frozenset({b"host", b"content-length", b"expect"})
 """Written by the proxy itself."""
 _ORIGIN_AND_METHOD: Final = frozenset({
-    b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-originating-ip", b"true-client-ip", b"cf-connecting-ip",
-    b"fastly-client-ip", b"x-scheme", b"x-url-scheme", b"front-end-https", b"x-access-token", b"x-id-token",
+    b"x-real-ip", b"x-originating-ip", b"cf-connecting-ip", b"x-source-ip", b"x-azure-socketip",
+    b"x-http-host-override", b"x-scheme", b"x-url-scheme", b"front-end-https", b"x-access-token", b"x-id-token",
     b"x-request-id", b"x-http-method-override", b"x-http-method", b"x-method-override", b"sudo",
 })  # fmt: skip
 """Origins, tokens and methods that an upstream may accept from a proxy; Sudo is GitLab's."""
@@ -65,13 +65,14 @@ given as a field's."""
 _IDENTITY: Final = re.compile(
     rb"(?!user-agent$)(?:"
     rb".*(?:user|auth|remote|forward|imperson|identit|principal|subject|credential|consumer|claim|assertion|permission"
-    rb"|e-?mail|log-?in|logon|jwt|oidc|saml|eppn|client-?cert|on-?behalf)"
-    rb"|(?:.*-)?(?:sso|actor|upn)(?:-.*)?$"
+    rb"|e-?mail|log-?in|logon|jwt|oidc|saml|eppn|client-?(?:cert|ip|dn)|on-?behalf|spiffe|tenant|scope-?org)"
+    rb"|(?:.*-)?(?:sso|actor|upn|sender|ssl-cn)(?:-.*)?$"
     rb"|(?:[a-z0-9]{1,3}-)*(?:uid|gid|sub|dn|mail|groups?|roles?)$"
     rb")"
 )
-"""Names with a word for who asks: anywhere (X-Webauth-User, X-Kubeflow-Userid), as a whole word, or alone behind a
-short prefix (X-Uid, but X-Dashboard-Uid passes). ``User-Agent`` is none."""
+"""Names with a word for who asks, or for which tenant (Grafana's X-Scope-OrgID, X-Tenant-Id): anywhere (X-Webauth-User,
+X-Kubeflow-Userid), as a whole word, or alone behind a short prefix (X-Uid, but X-Dashboard-Uid passes). ``User-Agent``
+is none."""
 _BARE: Final = frozenset(prefix.rstrip(b"-") for prefix in _PREFIXES)
 _DROPPED: Final = _HOP_BY_HOP | _OURS | _ORIGIN_AND_METHOD | _BARE
 _BACK: Final = (b"x-authenticated-", b"x-authorized-", b"x-remote-", b"impersonate-")
