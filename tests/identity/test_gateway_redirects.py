@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from nodeattest_identity.addon.gateway.redirects import own_reference, replace_redirect, to_slash
 from nodeattest_identity.proxy.paths import RequestTarget, read_target
 
-BASE = "http://localhost:8001/apis/g/v1/namespaces/n/services/s/proxy"
+ROOT = "/apis/g/v1/namespaces/n/services/https:s:443/proxy"
+BASE = f"http://localhost:8001{ROOT}"
+OWN = "../" * 9 + ROOT[1:]
+"""Reference from ``/a/b`` of the add-on to its root."""
 HOST = "add-on:80"
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 FOREIGN = [
@@ -68,7 +71,7 @@ def replaced(
         sent.headers.add("Location", location)
     sent.headers.add("Set-Cookie", "a=1")
     sent.headers.add("Set-Cookie", "b=2")
-    return replace_redirect(sent, request=request(method, accept), target=read_target(path))
+    return replace_redirect(sent, request=request(method, accept), target=read_target(path), root=ROOT)
 
 
 def text(response: web.StreamResponse) -> str:
@@ -100,9 +103,9 @@ def text(response: web.StreamResponse) -> str:
     ],
 )
 def test_a_path_of_the_add_on_s_own_ends_below_the_service_s(path: str, location: str, own: str) -> None:
-    found = own_reference(location, target=RequestTarget(path, None), host=HOST)
+    found = own_reference(location, target=RequestTarget(path, None), root=ROOT, host=HOST)
     assert found is not None
-    assert found.startswith(("./", "../"))
+    assert found.startswith("../")
     assert urljoin(BASE + path, found) == BASE + own
 
 
@@ -118,14 +121,26 @@ def test_a_path_of_the_add_on_s_own_ends_below_the_service_s(path: str, location
     ],
 )
 def test_a_relative_redirect_ends_where_it_would_on_a_server_of_its_own(location: str, ends: str) -> None:
-    found = own_reference(location, target=read_target("/a/b?q=0"), host=HOST)
+    found = own_reference(location, target=read_target("/a/b?q=0"), root=ROOT, host=HOST)
     assert found is not None
     assert urljoin(f"{BASE}/a/b?q=0", found) == BASE + ends
 
 
+@pytest.mark.parametrize("encoded", range(1, 9))
+def test_a_browser_whose_slashes_are_encoded_stays_below_the_add_on_s_path(encoded: int) -> None:
+    start, end = "/apis/g/v1/namespaces/n/services/https:s:443/proxy", "/a/b/c"
+    asked = (start + end)[::-1].replace("/", "F2%", encoded)[::-1]
+    found = own_reference("/login", target=read_target(end), root=start, host=HOST)
+    assert found is not None
+    assert urljoin(f"http://localhost:8001{asked}", found) == f"{BASE}/login"
+    at_root = Page(text(to_slash(request(), root=start))).references[0]
+    asked = start[::-1].replace("/", "F2%", encoded - 1)[::-1]
+    assert urljoin(f"http://localhost:8001{asked}", at_root) == f"{BASE}/?a=%22%3e"
+
+
 @pytest.mark.parametrize("location", FOREIGN)
 def test_another_place_is_refused_and_not_named(location: str) -> None:
-    assert own_reference(location, target=RequestTarget("/a/b", None), host=HOST) is None
+    assert own_reference(location, target=RequestTarget("/a/b", None), root=ROOT, host=HOST) is None
     answer = replaced(302, location)
     assert answer.status == 404
     told = json.loads(text(answer))
@@ -139,10 +154,10 @@ def test_another_place_is_refused_and_not_named(location: str) -> None:
     st.sampled_from(["/", "/a", "/a/b/"]),
 )
 def test_whatever_an_add_on_says_a_reference_stays_below_its_path(location: str, path: str) -> None:
-    found = own_reference(location, target=RequestTarget(path, None), host=HOST)
+    found = own_reference(location, target=RequestTarget(path, None), root=ROOT, host=HOST)
     if found is None:
         return
-    assert found.startswith(("./", "../"))
+    assert found.startswith("../")
     assert not set(found) & set("<>\"'\\ \t\r\n")
     decoded_dots = found.replace("%2e", ".").replace("%2E", ".")  # as browsers read them
     for each in (found, decoded_dots):
@@ -157,7 +172,7 @@ def test_a_browser_is_led_on_by_a_page(status: int, method: str) -> None:
     assert answer.status == 200
     assert "Location" not in answer.headers
     page = Page(text(answer))
-    assert page.references == ["../login?next=%2Fa&x=1"] * 2
+    assert page.references == [f"{OWN}/login?next=%2Fa&x=1"] * 2
     assert "script" not in page.tags
     assert answer.headers["Cache-Control"] == "no-store"
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
@@ -181,10 +196,10 @@ def test_a_form_is_led_on_with_get_and_no_body_is_sent_again(method: str, status
     answer = replaced(status, "/done", method=method)
     if leads:
         assert answer.status == 200
-        assert Page(text(answer)).references[0] == "../done"
+        assert Page(text(answer)).references[0] == f"{OWN}/done"
     else:
         assert answer.status == 404
-        assert f"send the {method} to ../done, relative to this path" in json.loads(text(answer))["message"]
+        assert f"send the {method} to {OWN}/done, relative to this path" in json.loads(text(answer))["message"]
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "application/json, */*", "text/html2", ""])
@@ -194,7 +209,7 @@ def test_a_program_is_told_where_to_ask(accept: str) -> None:
     told = json.loads(text(answer))
     assert told["reason"] == "NotAcceptable"
     assert "got a redirect (302)" in told["message"]
-    assert "ask for ../login, relative to this path" in told["message"]
+    assert f"ask for {OWN}/login, relative to this path" in told["message"]
     assert answer.headers.getall("Set-Cookie") == ["a=1", "b=2"]
 
 
@@ -210,13 +225,13 @@ def test_other_answers_stay_and_their_location_is_relative() -> None:
     unmodified = replaced(304, "/x")
     assert (unmodified.status, "Location" in unmodified.headers) == (304, False)
     created = replaced(201, "/things/1")
-    assert (created.status, created.headers["Location"]) == (201, "../things/1")
+    assert (created.status, created.headers["Location"]) == (201, f"{OWN}/things/1")
     assert replaced(201, "https://other/1").headers["Location"] == "https://other/1"
 
 
 def test_the_way_to_the_last_slash_is_a_page_for_browsers_and_an_error_for_others() -> None:
-    [first, second] = Page(text(to_slash(request()))).references
+    [first, second] = Page(text(to_slash(request(), root=ROOT))).references
     assert first == second
     assert urljoin(BASE, first) == f"{BASE}/?a=%22%3e"
-    assert to_slash(request(accept="*/*")).status == 406
-    assert to_slash(request("POST")).status == 404
+    assert to_slash(request(accept="*/*"), root=ROOT).status == 406
+    assert to_slash(request("POST"), root=ROOT).status == 404

@@ -4,9 +4,12 @@ kube-apiserver answers 502 to every status 3xx with a ``Location`` of an aggrega
 its users, with their credentials, anywhere (CVE-2022-3172).
 
 Promises: no status 3xx leaves with a ``Location``. A browser gets a page that leads on, but only to a place below the
-add-on's own path, by a relative reference, with GET. Everybody else gets an error that says where to ask. A place that
-is not the add-on's own is named nowhere. Cookies of a redirect are kept. A ``Location`` of another status that is the
-add-on's own becomes relative: kube-apiserver would write the gateway's own address before it.
+add-on's own path, by a relative reference, with GET. The reference goes up to the root and names the whole path:
+kube-apiserver decodes paths, so a browser at ``…/a%2Fb`` is less deep than the gateway sees, and would leave the
+add-on's path with a shorter one. (Behind a proxy that adds a path of its own, such a browser leaves that path.)
+Everybody else gets an error that says where to ask. A place that is not the add-on's own is named nowhere. Cookies of a
+redirect are kept. A ``Location`` of another status that is the add-on's own becomes relative: kube-apiserver would
+write the gateway's own address before it.
 Leaves to others: links and scripts in pages, which are the add-on's own.
 Source: apimachinery pkg/util/proxy/upgradeaware.go (RejectForwardingRedirects) and transport.go (rewriteURL);
 kube-apiserver's ``--aggregator-reject-forwarding-redirect``, true since 1.22.14, 1.23.11, 1.24.5 and 1.25.1; RFC 3986
@@ -53,11 +56,11 @@ _HEADERS: Final = {
 }
 
 
-def own_reference(location: str, *, target: RequestTarget, host: str) -> str | None:
+def own_reference(location: str, *, target: RequestTarget, root: str, host: str) -> str | None:
     """Return a relative reference to the place of a ``Location``; None if that is not the add-on's own.
 
-    ``target`` is the request that was sent to the add-on at ``host``. The reference begins with ``./`` or ``../`` and
-    stays below the add-on's path: a way up ends at its root, as on a server of its own.
+    ``target`` is the request that was sent to the add-on at ``host``, ``root`` the path that it was below. The
+    reference begins with ``../`` and stays below ``root``: a way up ends there, as on a server of its own.
     """
     found = _SPLIT.fullmatch(location)
     if found is None or _FORBIDDEN.search(location) is not None:
@@ -71,12 +74,16 @@ def own_reference(location: str, *, target: RequestTarget, host: str) -> str | N
         path, query = target.path, query or (f"?{target.query}" if target.query else "")
     elif not path.startswith("/"):
         path = "/" if authority is not None else target.path.rpartition("/")[0] + "/" + path
-    up = "../" * (target.path.count("/") - 1)
-    return quote(f"{up or './'}{_without_dots(path)[1:]}{query or ''}{fragment or ''}", safe=_KEPT)
+    return _reference(root + target.path, f"{root}{_without_dots(path)}{query or ''}{fragment or ''}")
+
+
+def _reference(asked: str, place: str) -> str:
+    """Refer from one path to another by way of the root, at which browsers stop however often they go up."""
+    return quote("../" * (asked.count("/") - 1) + place[1:], safe=_KEPT)
 
 
 def replace_redirect(
-    sent: web.StreamResponse, *, request: web.BaseRequest, target: RequestTarget
+    sent: web.StreamResponse, *, request: web.BaseRequest, target: RequestTarget, root: str
 ) -> web.StreamResponse:
     """Return the response to send in place of an add-on's: itself, if it is no redirect."""
     locations = [each for each in sent.headers.popall(hdrs.LOCATION, []) if each]
@@ -85,7 +92,7 @@ def replace_redirect(
     is_redirect = _FIRST_REDIRECT <= sent.status <= _LAST_REDIRECT
     reference = None
     if len(locations) == 1:
-        reference = own_reference(locations[0], target=target, host=request.headers.get(hdrs.HOST, ""))
+        reference = own_reference(locations[0], target=target, root=root, host=request.headers.get(hdrs.HOST, ""))
         if not is_redirect:
             sent.headers[hdrs.LOCATION] = reference or locations[0]
     if not is_redirect:
@@ -96,10 +103,10 @@ def replace_redirect(
     return made
 
 
-def to_slash(request: web.BaseRequest) -> web.Response:
+def to_slash(request: web.BaseRequest, *, root: str) -> web.Response:
     """Lead from ``…/proxy`` to ``…/proxy/``: the links of a page are relative to it."""
     query = request.raw_path.partition("?")[2]
-    reference = quote(f"./proxy/?{query}" if query else "./proxy/", safe=_KEPT)
+    reference = _reference(root, f"{root}/?{query}" if query else f"{root}/")
     return _instead(request, HTTPStatus.PERMANENT_REDIRECT, reference)
 
 

@@ -149,7 +149,7 @@ class Gateway:
         """Do the steps 4 to 8 of ``_proxy``."""
         await self._deps.authorizer.authorize(identity, target, request.method)  # 4
         if target.path is None:
-            return to_slash(request)  # 5
+            return to_slash(request, root=target.root)  # 5
         asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
         endpoint = await self._deps.resolver.resolve(target)  # 7
         lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
@@ -166,7 +166,7 @@ class Gateway:
             deadline=asyncio.get_running_loop().time() + self._request_seconds,
             sender=sender_of(request),
             inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
-            replace=partial(replace_redirect, request=request, target=asked),
+            replace=partial(replace_redirect, request=request, target=asked, root=target.root),
         )
         return await self._deps.forwarder.forward(request, options)
 

@@ -51,6 +51,11 @@ class ServiceTarget:
     """Raw, without ``add-auth`` and without ``?``."""
 
     @property
+    def root(self) -> str:
+        """Path of the service, from ``/apis`` to ``proxy``."""
+        return f"{ROOT}/namespaces/{self.namespace}/{RESOURCE}/{self.name}/{SUBRESOURCE}"
+
+    @property
     def audience(self) -> str:
         """``aud`` of a token for this service."""
         return f"{self.namespace}/{self.service}"
