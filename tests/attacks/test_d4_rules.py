@@ -69,6 +69,13 @@ def claimed_by_another() -> object:
     return check_node_name(make_request(), make_member(), around, None)
 
 
+def reported_by_a_guest() -> object:
+    proven = TpmSigner().provable_names({"endorsementKeys": [*REGISTERED]}, {})
+    around = replace(NOBODY, registered=frozenset(machine for machine, name in proven.items() if name == "node-1"))
+    guest = make_member(addresses=(("Hostname", "node-1"),))
+    return check_node_name(make_request(node="node-1"), guest, around, None)
+
+
 def with_node(node: JsonObject, **member: object) -> Case:
     """Ask for the name of this Node."""
     return lambda: check_no_hijack(make_member(**member), NOBODY, node)
@@ -182,6 +189,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-116": pooled("node-0", endorsementKeys=[{"providerID": "sandbox://node-0", "sha256": KEY}]),
     "D4-117": pooled("node-1", endorsementKeys=[*REGISTERED]),
     "D4-118": lambda: parse_policy({"endorsementKeys": [*REGISTERED, {**REGISTERED[0], "providerID": OTHER}]}),
+    "D4-119": reported_by_a_guest,
 }
 
 

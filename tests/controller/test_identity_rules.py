@@ -153,6 +153,48 @@ def test_a_node_that_has_joined_keeps_its_name_while_its_machine_has_lost_its_st
             check_node_name(request, member, context, None)
 
 
+def test_a_pools_instance_that_has_joined_renews_whatever_addresses_another_guest_reports() -> None:
+    mine = make_member(kind="MachinePool")
+    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
+    around = NameContext(claimants=[liar], holders=[bound(mine)])
+    check_node_name(as_node(), mine, around, NODE)
+    joined = replace(liar, node_ref_name=NODE)
+    for request, context in (
+        (make_request(), around),  # a token
+        (as_node(), replace(around, holders=[])),
+        (as_node(), replace(around, holders=[bound(liar)])),
+        (as_node(), replace(around, claimants=[joined])),
+    ):
+        with pytest.raises(Denied) as refused:
+            check_node_name(request, mine, context, NODE)
+        assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    with pytest.raises(Denied) as refused:
+        check_no_hijack(mine, replace(around, holders=[bound(mine), bound(liar)]), None)
+    assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+@pytest.mark.parametrize("source", [{"node_ref_name": "node-0"}, {"given_name": "node-0"}, {}])
+def test_a_name_that_the_policy_gives_to_another_machine_is_taken(source: dict[str, object]) -> None:
+    owner, guest = make_member(kind="MachinePool", provider_id=ProviderID("sandbox://owner")), make_member(**source)
+    around = NameContext(claimants=[guest], holders=[bound(guest)], registered=frozenset({owner.provider_id}))
+    for request in (make_request(), as_node()):
+        with pytest.raises(Denied) as refused:
+            check_node_name(request, guest, around, None)
+        assert refused.value.reason is Reason.NODE_NAME_TAKEN
+    with pytest.raises(Denied):
+        check_node_name(make_request(), owner, replace(around, registered=frozenset()), NODE)
+
+
+def test_an_address_does_not_contest_the_name_that_the_policy_gives() -> None:
+    owner = make_member(kind="MachinePool")
+    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
+    around = NameContext(claimants=[liar], holders=(), registered=frozenset({owner.provider_id}))
+    check_node_name(make_request(), owner, around, NODE)
+    with pytest.raises(Denied) as refused:
+        check_node_name(make_request(), owner, replace(around, claimants=[replace(liar, node_ref_name=NODE)]), NODE)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
 def test_a_machines_own_claim_does_not_count_against_it() -> None:
     check_node_name(make_request(), make_member(), NameContext(claimants=[make_member()], holders=()), None)
 

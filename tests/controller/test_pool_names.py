@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, request
+from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, machine, request
 from tpm_world import PCR_VALUES, SoftTpm, parsed
 
 from nodeattest_controller.model.objects import items, text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.verifier import TpmSigner
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
 OTHER_ID = "metal://rack-1/2"
@@ -35,6 +35,19 @@ class Recording(TpmSigner):
         return await super().verify_client_attestation_data(request, facts)
 
 
+class BySecret(OneRound):
+    """A verifier of another provider, which proves no names."""
+
+    provider = ProviderName("challenge")
+
+
+class TwoProviders(World):
+    """A controller with both."""
+
+    def verifiers(self, provider: ProviderName) -> ClusterAPISigner:
+        return BySecret() if provider == BySecret.provider else super().verifiers(provider)
+
+
 @dataclass
 class Pool:
     """A cluster whose only machine is an instance of a pool, and that instance's TPM."""
@@ -43,14 +56,19 @@ class Pool:
     verifier: Recording
     tpm: SoftTpm = field(default_factory=SoftTpm)
     node: NodeName = NODE
+    provider_id: ProviderID = PROVIDER_ID
 
-    def register(self, *, node: str | None = NODE, first_use: bool = False) -> None:
-        """Write the policy: the instance's entry, and another's."""
+    def register(self, *others: JsonObject, node: str | None = NODE, first_use: bool = False) -> None:
+        """Write the policy: the instance's entry, and others'."""
         entry: JsonObject = {"providerID": PROVIDER_ID, "sha256": self.tpm.fingerprint}
         if node is not None:
             entry["nodeName"] = node
         other: JsonObject = {"providerID": OTHER_ID, "sha256": "sha256:" + "0a" * 32, "nodeName": "worker-2"}
-        self.world.policy(tpm={"endorsementKeys": [entry, other], "trustOnFirstUse": first_use})
+        attestors: list[JsonValue] = ["tpm", "challenge"]
+        self.world.policy(
+            authorizedAttestors=attestors,
+            tpm={"endorsementKeys": [entry, other, *others], "trustOnFirstUse": first_use},
+        )
 
     def file(self, name: str, der: bytes, evidence: FirstEvidence | SecondEvidence) -> None:
         raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, evidence.to_json()))
@@ -59,7 +77,7 @@ class Pool:
 
     async def join(self) -> str:
         """Join as an agent does; returns the reason of the denial, or nothing."""
-        der = build_csr(ec.generate_private_key(ec.SECP256R1()), self.node, PROVIDER_ID)
+        der = build_csr(ec.generate_private_key(ec.SECP256R1()), self.node, self.provider_id)
         self.file("r-1", der, self.tpm.first())
         await self.world.reconcile("r-1")
         if reason := self.world.condition("Denied", "r-1"):
@@ -94,7 +112,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
 @pytest.fixture
 async def pool(pki: ClusterPki) -> AsyncGenerator[Pool]:
     verifier = Recording()
-    world = World(pki, OneRound(), signer=verifier)
+    world = TwoProviders(pki, OneRound(), signer=verifier)
     world.management_api.remove(f"{CAPI}/machines/m-1")
     world.management_api.put(
         f"{CAPI}/machinepools/workers",
@@ -123,6 +141,35 @@ async def test_a_stolen_pool_token_joins_under_no_name_that_the_registration_doe
         thief = replace(pool, node=NodeName(other))
         assert await thief.join() == "NodeNameMismatch"
     assert pool.world.attestations() == []
+
+
+async def test_a_host_name_that_a_guest_reports_takes_no_name_that_the_policy_gives_to_another_machine(
+    pool: Pool,
+) -> None:
+    guest = replace(pool, tpm=SoftTpm(), provider_id=ProviderID("metal://rack-1/3"))
+    reported: JsonObject = {"type": "Hostname", "address": NODE}
+    pool.world.management_api.put(f"{CAPI}/machines/m-3", machine("m-3", guest.provider_id, addresses=[reported]))
+    pool.register({"providerID": guest.provider_id, "sha256": guest.tpm.fingerprint})
+    await pool.world.settle()
+    assert await guest.join() == "NodeNameTaken"
+    assert pool.world.attestations() == []
+    assert await pool.join() == ""
+    assert [text(one, "spec", "providerID") for one in pool.world.attestations()] == [PROVIDER_ID]
+
+
+async def test_no_other_provider_gives_a_name_that_the_policy_gives_to_another_machine(pool: Pool) -> None:
+    pool.world.verifier = BySecret()
+    guest = ProviderID("metal://rack-1/3")
+    reported: JsonObject = {"type": "Hostname", "address": NODE}
+    pool.world.management_api.put(f"{CAPI}/machines/m-3", machine("m-3", guest, addresses=[reported]))
+    await pool.world.settle()
+    der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, guest)
+    raw = envelope.encode(der, Evidence(BySecret.provider, 1, {}))
+    signer = signer_for(BySecret.provider, Purpose.CLIENT)
+    encoded = base64.b64encode(raw).decode()
+    pool.world.workload_api.put(f"{CSRS}/r-1", request("r-1", request=encoded, signerName=signer))
+    await pool.world.reconcile("r-1")
+    assert pool.world.condition("Denied", "r-1") == "NodeNameTaken"
 
 
 async def test_another_tpm_does_not_join_by_a_registered_name(pool: Pool) -> None:

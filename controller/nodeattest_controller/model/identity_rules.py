@@ -15,7 +15,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
@@ -50,6 +50,8 @@ class NameContext:
     """Members of the cluster whose own name sources give the requested node name."""
     holders: Sequence[Attestation]
     """Ledgers of the cluster that bound the requested node name to a machine."""
+    registered: frozenset[ProviderID] = frozenset()
+    """Machines to which the policy gives the requested node name."""
     is_alive: Callable[[Attestation], bool] = lambda _attestation: True
     """Whether a ledger's machine still exists; a ledger without one is about to be collected."""
 
@@ -118,21 +120,27 @@ def allowed_node_names(member: MachineView, proven: NodeName | None = None) -> t
 def check_node_name(request: NodeRequest, member: MachineView, around: NameContext, proven: NodeName | None) -> None:
     """Rule 2: the requested name is this Machine's, and no other Machine's too.
 
-    A nodeRef, and the name in a record, beat claims by addresses, which a guest can invent: they take no renewal from a
-    node that has joined, and no join from a machine that an operator named. So does the name that the ledger bound,
-    where the node itself asks and the Machine has no nodeRef: ``clusterctl move`` drops nodeRef and addresses.
+    Claims by addresses, which a guest can invent, take no renewal from a node that has joined, and no join from a
+    machine that an operator named. They are beaten by a nodeRef, the name in a record, the name that the policy gives,
+    and the name that the ledger bound, where the node itself asks. The last is also allowed where the Machine has no
+    nodeRef: ``clusterctl move`` drops nodeRef and addresses.
     """
     allowed = allowed_node_names(member, proven)
-    bound = request.is_renewal and _lost_node_ref(member) and any(_holds(holder, member) for holder in around.holders)
-    if request.csr.node_name not in allowed and not bound:
+    bound = request.is_renewal and any(_holds(holder, member) for holder in around.holders)
+    if request.csr.node_name not in allowed and not (bound and _lost_node_ref(member)):
         raise Denied(
             Reason.NODE_NAME_MISMATCH,
             expected=" or ".join(dict.fromkeys(allowed)) or _NO_NAME,
             got=request.csr.node_name,
             remedy="let the node use its own Machine's name" if allowed else POOL_REMEDY,
         )
+    if around.registered - {member.provider_id}:
+        raise _taken(
+            "the policy gives this node name to another machine",
+            "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)",
+        )
     others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
-    if member.node_ref_name or member.given_name or bound:
+    if member.node_ref_name or member.given_name or around.registered or bound:
         others = [other for other in others if other.node_ref_name or other.given_name]
     if others:
         raise Denied(

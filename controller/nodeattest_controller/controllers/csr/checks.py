@@ -8,6 +8,7 @@ The parser (``model.csr_request``) comes before all of these: without a ``NodeRe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -38,7 +39,7 @@ from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.names import NodeName, Purpose
 from nodeattest_providers.platform import provable_names
 
 __all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION"]
@@ -102,7 +103,12 @@ async def _node_name(facts: CSRFacts) -> None:
     # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
     provable = provable_names(await facts.verifier(), (await facts.policy()).sections)
     proven = facts.node_name if provable is None else provable.get(facts.request.csr.provider_id)
-    check_node_name(facts.request, await facts.machine(), await facts.name_context(), proven)
+    await _check_node_name(facts, proven)
+
+
+async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
+    around = replace(await facts.name_context(), registered=await facts.registered_machines())
+    check_node_name(facts.request, await facts.machine(), around, proven)
 
 
 async def _not_answered(facts: CSRFacts) -> None:
@@ -152,8 +158,7 @@ async def _verified(facts: CSRFacts) -> None:
 
 
 async def _proven_node_name(facts: CSRFacts) -> None:
-    proven = (await facts.attested()).proven_node_name
-    check_node_name(facts.request, await facts.machine(), await facts.name_context(), proven)
+    await _check_node_name(facts, (await facts.attested()).proven_node_name)
 
 
 async def _own_hardware(facts: CSRFacts) -> None:

@@ -13,9 +13,11 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.pins import split_pin
+from nodeattest_providers.pins import COMPOSITE, split_pin
+from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
 
 __all__ = ["CSRFacts"]
@@ -96,6 +98,23 @@ class CSRFacts(RequestFacts):
             request=self.request, verifier=await self.verifier(), ref=await self.ref(), first=await self.first()
         )
         return await self.source.verify(self, verification)
+
+    @fact
+    async def registered_machines(self) -> frozenset[ProviderID]:
+        """Return the machines to which a section of the policy gives the requested name, whichever provider attests.
+
+        ``composite`` has no names of its own: those of its parts are in the parts' sections.
+        """
+        sections = (await self.policy()).sections
+        found: set[ProviderID] = set()
+        for provider in sections.keys() - {COMPOSITE}:
+            try:
+                verifier = self.source.verifier(provider)
+            except Denied:  # not installed here
+                continue
+            names = provable_names(verifier, sections) or {}
+            found.update(machine for machine, name in names.items() if name == self.node_name)
+        return frozenset(found)
 
     @fact
     async def node(self) -> JsonObject | None:
