@@ -20,7 +20,9 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
     BURST,
     EVENT,
     EVENT_PERIOD,
+    LOOKUP_BURST,
     MAX_REFUSED,
+    NAMESPACES,
     REWRITE_SECONDS,
     RefusalReporter,
 )
@@ -87,6 +89,10 @@ def owned(kind: str = "MachineSet", name: str = "md-0-x", uid: str = "", **chang
         "uid": uid or f"u-{name}",
     }
     return subject({**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [{**owner, **changes}]}})
+
+
+def in_namespace(namespace: str, about: Subject) -> Subject:
+    return subject({**about.whole, "metadata": {**mapping(about.whole, "metadata"), "namespace": namespace}})
 
 
 async def test_a_machine_set_and_its_deployment_are_told_and_the_policy_names_them() -> None:
@@ -178,12 +184,37 @@ async def test_what_is_accepted_costs_nothing_where_nothing_was_refused() -> Non
 
 async def test_a_status_names_the_last_owners_and_a_flood_is_left_out() -> None:
     world = World()
-    for number in range(BURST + 20):
+    for number in range(LOOKUP_BURST + 20):
         world.put("machinepools", "MachinePool", f"p-{number}")
         await world.observe(owned("MachinePool", f"p-{number}"))
     assert len(world.entries()) == MAX_REFUSED
     assert text(world.entries()[-1], "name") == f"p-{BURST - 1}"
-    assert world.api.count("GET", "machinepools") == BURST
+    assert world.api.count("GET", "machinepools") == LOOKUP_BURST
+
+
+async def test_owners_that_are_not_there_use_up_no_report() -> None:
+    world = World()
+    for number in range(LOOKUP_BURST - 1):
+        await world.observe(owned(name=f"gone-{number}"))
+    await world.observe(owned())
+    assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+    assert len(world.entries()) == 1
+
+
+async def test_a_namespace_that_floods_silences_no_other() -> None:
+    """Seen: one sender's reviews, of owners that did not exist, silenced all tenants."""
+    world = World()
+    for number in range(LOOKUP_BURST * 20):
+        await world.observe(in_namespace("flood", owned(name=f"gone-{number}")))
+    await world.observe(owned())
+    assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+
+
+async def test_look_ups_of_all_namespaces_together_are_bounded() -> None:
+    world = World()
+    for number in range(LOOKUP_BURST * (NAMESPACES + 1)):
+        await world.observe(in_namespace(f"n-{number}", owned(name="gone")))
+    assert world.api.count("GET", "machinesets") == LOOKUP_BURST * NAMESPACES
 
 
 async def test_another_writer_of_the_status_is_not_written_over() -> None:

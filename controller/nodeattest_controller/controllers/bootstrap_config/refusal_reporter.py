@@ -2,8 +2,9 @@
 
 A MachineSet that cannot make a bootstrap configuration stays without Machines, and its users see nothing of the
 webhook's answer. Promises: a review never waits for a report, and a dry run makes none; an owner is read from the API
-server before it is written about, because whoever reaches the port can send a review that names one; reports are
-limited in number, and what is left out is made up for by the owner's next attempt.
+server before it is written about, because whoever reaches the port can send a review that names one; look-ups and
+reports are limited in number, each on its own and for each namespace, so that no namespace silences another; what is
+left out is made up for by the owner's next attempt.
 Leaves to others: the decision (``decide``), the end of a refusal that nobody repeats (``policy_status``).
 """
 
@@ -43,7 +44,13 @@ MAX_REFUSED: Final = 16
 MAX_MESSAGE: Final = 1024
 """Characters; the CRD's maxLength."""
 BURST, RATE = 20, 1 / 6
-"""Reports at once, and a second after that; each is a read and up to four writes."""
+"""Reports of a namespace at once, and a second after that; each is up to four writes."""
+LOOKUP_BURST, LOOKUP_RATE = 40, 1.0
+"""The same of look-ups: each is one read, of whatever owner a review names."""
+NAMESPACES: Final = 8
+"""How many times a namespace's share all namespaces have together."""
+_REMEMBERED: Final = 1000
+"""Namespaces whose shares are counted; one that is forgotten has a whole share again."""
 EVENT_PERIOD: Final = 600.0
 """Seconds between two Events about the same refusal of one owner."""
 REWRITE_SECONDS: Final = 300.0
@@ -62,6 +69,18 @@ _DEPLOYMENT_LABEL: Final = "cluster.x-k8s.io/deployment-name"
 _ACCEPTED: Final = frozenset({AdmissionOutcome.RENDERED, AdmissionOutcome.UNCHANGED, AdmissionOutcome.AUDITED})
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+class _Budget:
+    """A share for each namespace, and a larger one for all together."""
+
+    def __init__(self, burst: int, per_second: float, clock: Callable[[], float]) -> None:
+        self._each = RateLimiter(burst=burst, per_second=per_second, clock=clock, remembered=_REMEMBERED)
+        self._all = RateLimiter(burst=burst * NAMESPACES, per_second=per_second * NAMESPACES, clock=clock)
+
+    def take(self, namespace: str) -> bool:
+        """Take one of both; a namespace without any left takes nothing of the others'."""
+        return self._each.take(namespace) and self._all.take("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +116,8 @@ class RefusalReporter:
         self._client = client
         self._events = events
         self._now = now
-        self._rate = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
+        self._lookups = _Budget(LOOKUP_BURST, LOOKUP_RATE, clock)
+        self._reports = _Budget(BURST, RATE, clock)
         self._limiter = EventLimiter(clock)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,11 +128,13 @@ class RefusalReporter:
             return
         match verdict:
             case Refuse(denied):
-                self._start(self._refused(subject, owner, denied, cluster, policy))
+                if self._has_task() and self._lookups.take(subject.namespace):
+                    self._start(self._refused(subject, owner, denied, cluster, policy))
             case Change() | Allow():
                 known = items(policy or {}, "status", REFUSED_CONFIGURATIONS)
                 named = any(_is_of(one, cluster, owner) for one in known)
-                if policy is not None and named and verdict.outcome in _ACCEPTED:
+                wanted = policy is not None and named and verdict.outcome in _ACCEPTED
+                if policy is not None and wanted and self._has_task() and self._reports.take(subject.namespace):
                     self._start(self._accepted(owner, cluster, policy))
 
     async def drain(self, timeout_seconds: float = 2.0) -> None:
@@ -123,10 +145,10 @@ class RefusalReporter:
             task.cancel()
         await self._events.drain(timeout_seconds)
 
+    def _has_task(self) -> bool:
+        return len(self._tasks) < _MOST_TASKS
+
     def _start(self, report: Coroutine[None, None, None]) -> None:
-        if len(self._tasks) >= _MOST_TASKS or not self._rate.take(""):
-            report.close()
-            return
         task = asyncio.create_task(self._guarded(report))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -143,7 +165,7 @@ class RefusalReporter:
         self, subject: Subject, owner: _Owner, denied: Denied, cluster: str, policy: JsonObject | None
     ) -> None:
         found = await self._live(owner, subject.namespace)
-        if found is None:
+        if found is None or not self._reports.take(subject.namespace):
             return
         deployments = [one for one in items(found, "metadata", "ownerReferences") if _is_deployment(one)][:1]
         message = f"{subject.kind} for {owner.kind} {owner.name} is refused: {denied}"
