@@ -32,7 +32,7 @@ _MAX_DEPTH: Final = 32
 """Levels of YAML; extensions may hold anything."""
 _UNREADABLE: Final = "write it again with kubectl config view --raw, or put the value in quotes"
 MAX_SELF_CONTAINED: Final = 64 << 10
-"""Bytes of a kubeconfig in a Secret; Cluster API's have some 6 KiB. To read the worst takes PyYAML 0.1 s."""
+"""Bytes of a kubeconfig in a Secret; Cluster API's have some 6 KiB. With the next, the bound of PyYAML's work."""
 MAX_SELF_CONTAINED_VALUES: Final = 1024
 """Values and keys of it; a cluster, a user and a context take some twenty."""
 _FILE_LIMIT: Final = 1 << 20

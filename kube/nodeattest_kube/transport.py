@@ -189,6 +189,9 @@ def _pool(endpoint: ApiEndpoint) -> _Pool:
             got=type(error).__name__,
             remedy="check certificate-authority-data: base64 of one or more CERTIFICATE blocks",
         ) from None
+    # Without DHE, where the server chooses a group of any size, and we compute with it; ECDHE and TLS 1.3 name theirs.
+    names = (cipher["name"] for cipher in pool.ssl_context.get_ciphers())
+    pool.ssl_context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))
     if endpoint.client_certificate_pem is not None and endpoint.client_key_pem is not None:
         _load_client_certificate(pool.ssl_context, endpoint.client_certificate_pem, endpoint.client_key_pem)
     return pool

@@ -26,11 +26,18 @@ def management_api() -> FakeApi:
     return api
 
 
-def cluster_path(name: str = "blue") -> str:
-    return f"{CAPI}/v1beta2/namespaces/fleet/clusters/{name}"
+def cluster_path(name: str = "blue", namespace: str = "fleet") -> str:
+    return f"{CAPI}/v1beta2/namespaces/{namespace}/clusters/{name}"
 
 
-def add_cluster(api: FakeApi, name: str = "blue", *, kubeconfig: bytes | None = b"good", **spec: JsonValue) -> None:
+def add_cluster(
+    api: FakeApi,
+    name: str = "blue",
+    *,
+    namespace: str = "fleet",
+    kubeconfig: bytes | None = b"good",
+    **spec: JsonValue,
+) -> None:
     """Create a Cluster, and its kubeconfig's Secret unless there is none."""
     body: JsonObject = {
         "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -38,11 +45,11 @@ def add_cluster(api: FakeApi, name: str = "blue", *, kubeconfig: bytes | None = 
         "metadata": {"name": name, "labels": {"env": "prod"}},
         "spec": spec,
     }
-    api.put(cluster_path(name), body)
+    api.put(cluster_path(name, namespace), body)
     if kubeconfig is not None:
         data: JsonObject = {"value": base64.b64encode(kubeconfig).decode()}
         secret: JsonObject = {"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": name}}, "data": data}
-        api.put(f"/api/v1/namespaces/fleet/secrets/{name}-kubeconfig", secret)
+        api.put(f"/api/v1/namespaces/{namespace}/secrets/{name}-kubeconfig", secret)
 
 
 def add_policy(api: FakeApi, name: str = "p", *, labels: Mapping[str, str] | None = None, **spec: JsonValue) -> str:

@@ -13,7 +13,7 @@ from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_pa
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
-from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.cluster_manager import WORKERS, ClusterManager
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
@@ -84,13 +84,17 @@ class World:
         self.first, self.second = Controller("first"), Controller("second")
         self.made: list[FakeApi] = []
         self.parsed: list[bytes] = []
+        self.slow = threading.Event()
+        """Ends the parsing of kubeconfigs that say so."""
         self.threads: set[int] = set()
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
         self.parsed.append(kubeconfig)
         self.threads.add(threading.get_ident())
-        if kubeconfig.startswith(b"bad"):
+        if kubeconfig == b"slow":
+            self.slow.wait(30)
+        if kubeconfig != b"good" and not kubeconfig.startswith(b"another"):
             raise KubeconfigError(expected="a kubeconfig", got="none", remedy="write one")
         self.made.append(FakeApi())
         return self.made[-1]
@@ -220,3 +224,22 @@ async def test_a_connections_client_sends_nothing_once_the_cluster_is_anothers()
         assert world.made[0].may_send()
         world.owner.everything = False
         assert not world.made[0].may_send()
+
+
+async def test_clusters_of_a_namespace_that_take_long_leave_workers_to_other_namespaces() -> None:
+    world = World()
+    world.api.remove(cluster_path())
+    policy = world.api.objects[f"{POLICIES}/p"]
+    world.api.put(f"{POLICIES}/p".replace("/fleet/", "/crowd/"), {**policy, "metadata": {}})
+    for number in range(WORKERS):
+        add_cluster(world.api, f"c-{number}", kubeconfig=b"slow", namespace="crowd")
+    try:
+        async with world.running():
+            for number in range(WORKERS):
+                world.changes.cluster_changed(ClusterKey(f"crowd/c-{number}"), None)
+            await until(lambda: world.parsed[:2] == [b"slow"] * 2)
+            add_cluster(world.api)
+            await until(lambda: world.first.running == 1)
+            assert world.parsed == [b"slow", b"slow", b"good"]
+    finally:
+        world.slow.set()

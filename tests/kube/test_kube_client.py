@@ -28,6 +28,21 @@ async def hang(_request: web.Request) -> None:
     await asyncio.sleep(HANG)
 
 
+async def test_no_cipher_is_offered_whose_group_a_server_may_choose_of_any_size(
+    server: Server, client: ApiClient
+) -> None:
+    offered: list[str] = []
+
+    async def note(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        offered.extend(name for name, *_ in request.transport.get_extra_info("ssl_object").shared_ciphers())
+        return web.json_response(thing("a", 1))
+
+    server.script = [note]
+    await client.get("/api/v1/things/a")
+    assert {name.partition("-")[0].partition("_")[0] for name in offered} == {"ECDHE", "TLS"}
+
+
 async def test_verbs_send_what_the_api_expects(server: Server, client: ApiClient) -> None:
     server.script = [answers(thing("a", 1))]
     await client.get("/api/v1/things/a", {"fieldSelector": "spec.x=a b"})

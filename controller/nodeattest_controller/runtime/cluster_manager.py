@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -37,7 +38,7 @@ _LOG: Final = logging.getLogger(__name__)
 METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the connections' metrics."""
 WORKERS: Final = 4
-"""Clusters that are connected or disconnected at the same time."""
+"""Clusters that are connected or disconnected at the same time; half as many of one namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,11 @@ class ClusterManager:
         self._connections: dict[ClusterKey, _Connection] = {}
         self._locks: defaultdict[ClusterKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held while a cluster is connected or disconnected."""
+        self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
+        """Apart from the loop's own, which resolve names and verify certificates."""
         self._refused: dict[ClusterKey, str] = {}
         """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
-        self._queue: WorkQueue[ClusterKey] = WorkQueue()
+        self._queue: WorkQueue[ClusterKey] = WorkQueue(groups=_namespace_of, limits=(WORKERS // 2,))
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Pass a change to the cluster's controllers; None: check the connection, too."""
@@ -96,6 +99,7 @@ class ClusterManager:
                 tasks.create_task(call_every(METRICS_PERIOD, self._update_metrics))
         finally:
             self._queue.shut_down()
+            self._threads.shutdown(wait=False, cancel_futures=True)
             for key in list(self._connections):
                 await self._disconnect(key)
 
@@ -122,8 +126,8 @@ class ClusterManager:
         if kubeconfig is None or not self._ownership.owns(key):
             return
         try:
-            # A tenant's document: reading the worst that is allowed may take 0.1 s.
-            client = await asyncio.to_thread(self._connect, kubeconfig)
+            # A tenant's document: its bytes and values are bounded, and the worst takes more than a turn of the loop.
+            client = await asyncio.get_running_loop().run_in_executor(self._threads, self._connect, kubeconfig)
         except KubeconfigError as error:
             self._refused[key] = fingerprint
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
@@ -155,3 +159,8 @@ class ClusterManager:
     def _update_metrics(self) -> None:
         for key, connection in self._connections.items():
             self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
+
+
+def _namespace_of(key: ClusterKey) -> tuple[str]:
+    """Return the group of a key: a namespace whose clusters take long leaves workers to the others."""
+    return (key.partition("/")[0],)
