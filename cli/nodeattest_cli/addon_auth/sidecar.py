@@ -80,7 +80,13 @@ _T = TypeVar("_T")
 )
 @click.option("--max-body-bytes", type=_COUNT, help="Of a request  [the add-on decides]")
 @click.option("--max-connections", type=_COUNT, default=_USUAL.connections, show_default=True, help="At once.")
-@click.option("--requests-per-user", type=_COUNT, default=64, show_default=True, help="At once, WebSockets among them.")
+@click.option(
+    "--requests-per-user",
+    type=_COUNT,
+    default=64,
+    show_default=True,
+    help="At once, WebSockets among them; never over half of --max-connections.",
+)
 @click.option("--health-bind-address", help="host:port of /healthz, /readyz and /metrics, over plain HTTP.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="json", show_default=True, help="How.")
