@@ -21,12 +21,24 @@ from nodeattest_controller.model.attestation import (
 from nodeattest_controller.model.attestation_reset import Operator, reset
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.issuance_rules import check_pinned_fingerprints
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_providers.errors import Check, Denied
 from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.pins import COMPOSITE, pins_for
 from nodeattest_providers.verifier_interface import AttestedNode
 
-KINDS: Mapping[str, Sequence[str]] = {"tpm": ("ek", "ak"), "gcp": ("ek", "ak", "number"), "challenge": ("secret",)}
+KINDS: Mapping[str, Sequence[str]] = {
+    "tpm": ("ek", "ak"),
+    "gcp": ("ek", "ak", "number"),
+    "challenge": ("secret",),
+    "acme": ("serial.cpu",),
+}
+EARLIER_PINS: Mapping[str, str] = {
+    **{kind: kind for kind in ("ek", "ak", "secret", "serial.cpu")},
+    "tpm.ek": "ek",
+    "challenge.secret": "secret",
+}
+"""Pins of records of any version, and their kinds."""
 ISSUED = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
 
 
@@ -61,7 +73,7 @@ class Reset:
 Step = tuple[Machine, list[str]] | Reset
 PARTS = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True)
 STEPS = st.one_of(st.tuples(st.sampled_from([Machine("a"), Machine("b")]), PARTS), st.just(Reset()))
-EARLIER = st.dictionaries(st.sampled_from(["ek", "ak", "secret", "tpm.ek", "challenge.secret"]), st.just("a"))
+EARLIER = st.dictionaries(st.sampled_from(sorted(EARLIER_PINS)), st.just("a"))
 
 
 def stored(ledger: Attestation) -> Attestation:
@@ -77,9 +89,9 @@ def seen_by(ledger: Attestation, provider: str) -> Mapping[str, str]:
 
 @given(EARLIER, st.lists(STEPS, max_size=12))
 def test_a_pin_is_never_replaced_but_by_a_reset(earlier: Mapping[str, str], steps: Sequence[Step]) -> None:
-    written = {pin: f"{pin.rpartition('.')[2]} of {machine}" for pin, machine in earlier.items()}
+    written = {pin: f"{EARLIER_PINS[pin]} of {machine}" for pin, machine in earlier.items()}
     ledger = replace(new_attestation(make_member()), provider=ProviderName("tpm"), fingerprints=written)
-    pinned = {pin.rpartition(".")[2]: value for pin, value in written.items()}
+    pinned = {EARLIER_PINS[pin]: value for pin, value in written.items()}
     for step in steps:
         if isinstance(step, Reset):
             body = render_attestation(ledger, make_member(), "signer")
@@ -98,7 +110,15 @@ def test_a_pin_is_never_replaced_but_by_a_reset(earlier: Mapping[str, str], step
             assert before.items() <= ledger.fingerprints.items()
             assert all("." in pin for pin in ledger.fingerprints.keys() - before.keys())
         for provider in KINDS:
-            assert seen_by(ledger, provider) == pinned
+            seen = {**ledger.fingerprints, **seen_by(ledger, provider)}
+            assert {kind: seen[kind] for kinds in KINDS.values() for kind in kinds if kind in seen} == pinned
+
+
+def test_the_holder_of_an_earlier_pin_whose_kind_has_a_dot_is_found() -> None:
+    ledger = replace(new_attestation(make_member()), fingerprints={"serial.cpu": "a"})
+    inventory = Inventory()
+    inventory.put_attestation("fleet/a", render_attestation(ledger, make_member(), "signer"))
+    assert len(inventory.fingerprint_holders(cluster_key("fleet", "c"), "serial.cpu", "a")) == 1
 
 
 def test_another_tpm_is_refused_as_a_part_after_another_provider_attested() -> None:

@@ -174,4 +174,5 @@ def _attestation_keys(attestation: Attestation) -> Iterable[Hashable]:
     for key in (*attestation.issued, *attestation.retired):
         yield (cluster, "spki", key.spki)
     for pin, value in attestation.fingerprints.items():
-        yield (cluster, "fingerprint", split_pin(pin)[1], value)
+        for kind in {pin, split_pin(pin)[1]}:  # a record of an earlier version has the kind alone, maybe with a dot
+            yield (cluster, "fingerprint", kind, value)
