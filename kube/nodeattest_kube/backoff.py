@@ -1,7 +1,5 @@
 """Exponential back-off with jitter, as numbers only: who waits, and on which clock, is the caller's.
 
-The numbers: ``RECONNECT`` for watches; ``workqueue.RETRY`` for keys whose work failed.
-
 Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter.
 """
 
@@ -11,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["RECONNECT", "BackoffPolicy"]
+__all__ = ["RECONNECT", "REQUEUE", "BackoffPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,4 +32,6 @@ class BackoffPolicy:
 
 
 RECONNECT: Final = BackoffPolicy(initial=0.8, cap=30.0)
-"""client-go's reflector."""
+"""Watches: client-go's reflector."""
+REQUEUE: Final = BackoffPolicy(initial=0.25, cap=300.0, jitter=0.25)
+"""Keys of a work queue: quick while a cause may be passing, then at most about every five minutes."""

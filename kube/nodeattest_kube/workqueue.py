@@ -17,15 +17,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
-from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.backoff import REQUEUE, BackoffPolicy
 from nodeattest_kube.fair_queue import FairQueue, Path
 
-__all__ = ["RETRY", "Timer", "TimerHandle", "WorkQueue", "loop_timer"]
+__all__ = ["Timer", "TimerHandle", "WorkQueue", "loop_timer"]
 
 K = TypeVar("K", bound=Hashable)
 
-RETRY: Final = BackoffPolicy(initial=0.25, cap=300.0, jitter=0.25)
-"""Per key: quick while a cause may be passing, then at most about every five minutes."""
 _COUNTED_KEYS: Final = 100_000
 """Keys whose failures are counted; beyond it the oldest count is forgotten, so that lost keys take no memory."""
 
@@ -54,7 +52,7 @@ class WorkQueue(Generic[K]):
     def __init__(
         self,
         *,
-        backoff: BackoffPolicy = RETRY,
+        backoff: BackoffPolicy = REQUEUE,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
         timer: Timer = loop_timer,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from builders import CREATED, make_member, make_request
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nodeattest_controller.model.attestation import (
@@ -88,6 +88,7 @@ def seen_by(ledger: Attestation, provider: str) -> Mapping[str, str]:
 
 
 @given(EARLIER, st.lists(STEPS, max_size=12))
+@example({"serial.cpu": "a"}, [(Machine("b"), ["acme"])])
 def test_a_pin_is_never_replaced_but_by_a_reset(earlier: Mapping[str, str], steps: Sequence[Step]) -> None:
     written = {pin: f"{EARLIER_PINS[pin]} of {machine}" for pin, machine in earlier.items()}
     ledger = replace(new_attestation(make_member()), provider=ProviderName("tpm"), fingerprints=written)

@@ -1,4 +1,4 @@
-"""One workload cluster: its requests, and the five writes that the controller makes there.
+"""One workload cluster: its requests, and all that the controller writes of them.
 
 Every write carries the resourceVersion that was evaluated (an approval without one overwrites blindly: the API server's
 AllowUnconditionalUpdate), so a request that was deleted and made anew in between is a Conflict, never an approval.
