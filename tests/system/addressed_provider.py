@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 import pytest
@@ -85,9 +86,7 @@ class Platform:
 @contextmanager
 def installed_platform(world: World) -> Generator[Platform]:
     """Install the provider for programs that are started meanwhile."""
-    folder, installed = world.directory / "platform", world.directory / "installed"
-    folder.mkdir()
-    installed.mkdir()
+    folder, installed = (Path(mkdtemp(prefix=f"{name}-", dir=world.directory)) for name in ("platform", "installed"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         install_provider(installed, monkeypatch, "addressed", f"FOLDER = {str(folder)!r}\n{SOURCE}")
         yield Platform(world, folder)
