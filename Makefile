@@ -21,7 +21,7 @@ help:
 	@echo "make stats        figures of the tree, and names with several meanings"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
-	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), half an hour in all"
+	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
 	@echo "make wheels       build the wheels into dist/"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"

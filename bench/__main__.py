@@ -1,4 +1,4 @@
-"""``python -m bench [NAME ...] [--json]``, for all measurements or some, or ``bench soak [--nodes N] …``."""
+"""``python -m bench [NAME ...] [--json]``, for all measurements or some, or ``bench soak …`` and ``bench chaos …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, discovery, flood, issuer, joins, sidecar, throughput, wheel
+from bench import clouds, costs, discovery, flood, issuer, joins, sidecar, throughput, wheel
+from bench.chaos import command as chaos
 from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure, table
 from bench.soak import command as soak
@@ -23,23 +24,29 @@ IN_CLUSTERS: dict[str, Callable[[BenchEnvironment], list[Figure]]] = {
 }
 ALONE: dict[str, Callable[[], list[Figure]]] = {
     "clouds": clouds.measure,
+    "costs": costs.measure,
     "discovery": discovery.measure,
     "issuer": issuer.measure,
     "sidecar": sidecar.measure,
     "wheel": wheel.measure,
 }
+RUNS: dict[str, Callable[[list[str], Tools], int]] = {"soak": soak.main, "chaos": chaos.main}
+"""What runs for minutes and has a verdict."""
 NAMES = (*IN_CLUSTERS, "flood", *ALONE)
 FLOOD = 2_000
 """Requests: enough for a dozen joins beside them."""
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["soak"]:
-        return _soak(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in RUNS:
+        tools = _tools()
+        return 2 if tools is None else RUNS[sys.argv[1]](sys.argv[2:], tools)
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure; real API servers where KUBEBUILDER_ASSETS is set."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or soak")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or soak, or chaos"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--flood-requests", type=int, default=FLOOD, metavar="N", help="of flood (%(default)s)")
     options = parser.parse_args()
@@ -47,23 +54,21 @@ def main() -> int:
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
         parser.error(f"no measurement {', '.join(unknown)}; known are {', '.join(NAMES)}")
-    tools = _tools()
-    if tools is None:
+    tools = _tools() if set(names) - ALONE.keys() else None
+    if tools is None and set(names) - ALONE.keys():
         return 2
     figures: list[Figure] = []
     for name in names:
-        if name in ALONE:
+        if name in ALONE or tools is None:
             figures += ALONE[name]()
             continue
         with start_environment(tools) as env:
             figures += flood.measure(env, options.flood_requests) if name == "flood" else IN_CLUSTERS[name](env)
     print(json.dumps({"figures": [one.to_json() for one in figures]}, indent=2) if options.json else table(figures))
-    return 0
-
-
-def _soak(arguments: list[str]) -> int:
-    tools = _tools()
-    return 2 if tools is None else soak.main(arguments, tools)
+    over = [one.name for one in figures if one.is_over]
+    if over:
+        print(f"over the bound: {', '.join(over)}", file=sys.stderr)
+    return 1 if over else 0
 
 
 def _tools() -> Tools | None:

@@ -46,12 +46,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def start_environment(tools: Tools) -> Generator[BenchEnvironment]:
+def start_environment(tools: Tools, *, controller: bool = True) -> Generator[BenchEnvironment]:
+    """Start clusters, and one controller unless the measurement brings its own."""
     with tempfile.TemporaryDirectory(prefix="nodeattest-bench-") as name, ExitStack() as stack:
         directory = Path(name)
         children = Children(os.environ)
         stack.callback(children.close)
         planes = start_control_planes(directory, assets=tools.assets, stack=stack)
         world = create_world(planes, provider="tpm", join_info=join_info_with_ca(planes.workload))
-        controller = start_controller(world, directory / "controller", tools, stack)
-        yield BenchEnvironment(world, tools, children, directory, stack, controller.pid())
+        pid = start_controller(world, directory / "controller", tools, stack).pid() if controller else 0
+        yield BenchEnvironment(world, tools, children, directory, stack, pid)

@@ -16,6 +16,12 @@ class Figure:
     target: str
     """What the project aims at; empty where the figure only explains another."""
     note: str = ""
+    most: float | None = None
+    """A bound: above it the measurement fails. None: a figure that only informs."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.most is not None and self.value > self.most
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)

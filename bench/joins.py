@@ -118,7 +118,7 @@ def _warm(env: BenchEnvironment, root: Path) -> list[Figure]:
     plugin_time, idle_time = median(one for one, _ in seconds), median(one for _, one in seconds)
     ratio = plugin_time / idle_time
     note = f"{plugin_time * 1000:.1f} ms against {idle_time * 1000:.1f} ms, medians of {WARM_CALLS} in turns"
-    return [Figure("warm credential / python3 -I -c pass", ratio, "x", "<= 1.8", note)]
+    return [Figure("warm credential / python3 -I -c pass", ratio, "x", "<= 1.2", note)]
 
 
 def _time(command: list[str], environment: dict[str, str]) -> float:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import hypothesis
 import pytest
+from kubernetes_assets import stated_versions
 from parallel import FileScheduling, order
 from world import World, built_world
 from xdist.remote import Producer
@@ -54,12 +55,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.user_properties.append((ATTACK, str(mark.args[0])))
 
 
+PROGRAMS = "programs"
+"""User property of a report: the programs of others that its test ran beside, with their versions."""
 NOT_POSSIBLE = "not possible here:"
 """How the reason of a skip begins that no setting of the machine can cure; CI lets these and no others pass."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which attacks did not run, and in CI which tests were skipped that could have run."""
+    """Say on which programs the tests ran, which attacks did not, and in CI what was skipped and could have run."""
+    if (assets := _assets()) is not None:
+        terminalreporter.write_line(f"KUBEBUILDER_ASSETS: {stated_versions(assets)}")
+    for programs in sorted(_properties(terminalreporter, PROGRAMS)):
+        terminalreporter.write_line(f"ran beside {programs}")
     for row in sorted(_attacks_not_run(terminalreporter)):
         terminalreporter.write_line(f"attack {row} was selected and did not run to its end", red=True)
     if not os.environ.get("NODEATTEST_REQUIRE_ALL"):
@@ -95,6 +102,13 @@ def _attacks_not_run(reporter: pytest.TerminalReporter) -> set[str]:
                 selected |= rows
                 ran |= rows if outcome == "passed" else set[str]()
     return selected - ran
+
+
+def _properties(reporter: pytest.TerminalReporter, name: str) -> set[str]:
+    """Return the values of a user property, of all reports."""
+    reports = [report for found in reporter.stats.values() for report in found]
+    properties = [one for report in reports if isinstance(report, pytest.TestReport) for one in report.user_properties]
+    return {str(value) for key, value in properties if key == name}
 
 
 def _reason(report: object) -> str:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Finds public names with two meanings, and words in identifiers that are no terms of the field.
+"""Finds public names with two meanings, words in identifiers that are no terms of the field, and modules that are gone.
 
 A homonym is a class or function in ``__all__`` of two modules. No homonyms are: names in modules of the same file name,
 which do the same job (every provider's ``verifier``); functions of one word, which are called through their module
-(``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. Any finding fails.
+(``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. What a
+module's docstring leaves "to others (``x``)" is a module, or a name of one. Any finding fails.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ BANNED: Final = frozenset(
     ]
 )
 """Words that stood for something else: docs/glossary.md has the terms."""
+PACKAGES: Final = frozenset({"kubernetes", "joserfc", "ssl"})
+"""What others wrote, and docstrings leave something to."""
 SAME_MEANING: Final = {"parse_object": "strict_json's and strict_yaml's, called through their modules"}
 """Names that several modules may have, each with its reason."""
 
@@ -90,12 +93,28 @@ def words_of(identifier: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)}
 
 
+def left_to(tree: ast.Module) -> Iterator[str]:
+    """Yield whom the module's docstring names, in parentheses, for what it leaves to others."""
+    _, _, left = (ast.get_docstring(tree) or "").partition("Leaves ")
+    left, _, _ = left.partition("Source")
+    for named in re.findall(r"\((``[\w.]+``(?:,? (?:and )?``[\w.]+``)*)\)", left):
+        yield from re.findall(r"[\w.]+", named.replace(" and ", " "))
+
+
 def main() -> int:
     """Print what was found; return 1 where there is anything."""
     modules: defaultdict[str, list[Path]] = defaultdict(list)
     words: list[str] = []
-    for path in sources():
-        tree = ast.parse((TREE / path).read_text(encoding="utf-8"))
+    trees = {path: ast.parse((TREE / path).read_text(encoding="utf-8")) for path in sources()}
+    there = {path.stem for path in trees} | {part for path in trees for part in path.parts} | PACKAGES
+    there |= {name for tree in trees.values() for _, name in identifiers(tree)}
+    gone = [
+        f"{path}: {name} is no module"
+        for path, tree in trees.items()
+        for name in left_to(tree)
+        if not set(name.split(".")) <= there
+    ]
+    for path, tree in trees.items():
         for name in exported(tree) if path.parts[0] != "sandbox" else ():
             modules[name].append(path)
         words += [f"{path}:1 {path.stem}"] if words_of(path.stem) & BANNED else []
@@ -107,10 +126,13 @@ def main() -> int:
     }
     for name, found in sorted(homonyms.items()):
         print(f"{name}: {', '.join(map(str, found))}")
-    for where in sorted(words):
+    for where in [*sorted(words), *gone]:
         print(where)
-    print(f"{len(homonyms)} public names with several meanings, {len(words)} banned words in identifiers")
-    return int(bool(homonyms or words))
+    print(
+        f"{len(homonyms)} public names with several meanings, {len(words)} banned words in identifiers, "
+        f"{len(gone)} references to modules that are gone"
+    )
+    return int(bool(homonyms or words or gone))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,12 @@ TREE: Final = Path(__file__).parents[1]
 NOT_SOURCE: Final = ("tests", "fuzz", "bench", "tools", "examples")
 SHORT: Final = 60
 """Lines; a file below it is counted as short."""
-LIMITS: Final = {"longest function": 60, "import circles": 0, "noqa and per-file ignores": 100}
+LIMITS: Final = {"longest function": 60, "import circles": 0, "noqa and per-file ignores": 100, "sleeps in tests": 37}
 """What --check allows."""
+LONG_SLEEP: Final = 0.1
+"""Seconds; a test's sleep that lasts so long, or for a time that no number states, is counted."""
+MAY_SLEEP: Final = {"tests/polling.py": "the one place that polls", "tests/kube/virtual.py": "its seconds take no time"}
+"""Test modules whose sleeps are not counted, each with its reason."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +139,27 @@ def suppressed(paths: Iterable[Path]) -> int:
     return count + sum(map(len, ignored.values()))
 
 
+def sleeps(module: Module) -> int:
+    """Count the calls of ``time.sleep`` and ``asyncio.sleep`` that are not short."""
+    count = 0
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Attribute(ast.Name("time" | "asyncio"), "sleep"), args=[seconds, *_]):
+                match seconds:
+                    case ast.Constant(int() | float() as number) if number < LONG_SLEEP:
+                        pass
+                    case _:
+                        count += 1
+            case _:
+                pass
+    return count
+
+
 def main(arguments: list[str]) -> int:
     """Print the figures; with --check return 1 where one is over its limit."""
     paths = tracked()
     source = parsed(path for path in paths if path.parts[0] not in NOT_SOURCE)
-    tests = sum((TREE / path).read_text(encoding="utf-8").count("\n") for path in paths if path.parts[0] == "tests")
+    tests = parsed(path for path in paths if path.parts[0] == "tests")
     lengths = sorted(module.lines for module in source)
     longest = max(each for module in source for each in functions(module))
     known = {module.name: module for module in source}
@@ -149,10 +169,11 @@ def main(arguments: list[str]) -> int:
         "longest function": longest[0],
         "import circles": len(found),
         "noqa and per-file ignores": suppressed(paths),
+        "sleeps in tests": sum(sleeps(module) for module in tests if str(module.path) not in MAY_SLEEP),
     }
     notes = {"longest function": longest[1], "import circles": "; ".join(" ".join(sorted(each)) for each in found)}
     print(f"source lines                {sum(lengths)} in {len(lengths)} files")
-    print(f"test lines                  {tests}")
+    print(f"test lines                  {sum(module.lines for module in tests)}")
     print(f"files under {SHORT} lines        {100 * short // len(lengths)} %")
     print(f"95th percentile of files    {lengths[95 * len(lengths) // 100]} lines")
     print(f"broad excepts               {sum(map(broad_excepts, source))}")

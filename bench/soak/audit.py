@@ -44,16 +44,29 @@ def audit(csrs: Iterable[JsonObject], ledgers: Iterable[JsonObject]) -> Audit:
     4. What the ledger signed was published.
     """
     published = [found for csr in csrs if (found := _published(csr)) is not None]
-    written = [found for obj in ledgers for found in _written(obj)]
-    serials, keys, nodes = (defaultdict[str, set[str]](set) for _ in range(3))
-    for one in (*published, *written):
-        serials[one.spki].add(one.serial)
-        keys[one.serial].add(one.spki)
-        nodes[one.spki] |= {one.node} - {""}
-    violations = [*_several(serials, "serial numbers"), *_several(keys, "keys"), *_several(nodes, "nodes")]  # 1, 2, 3
+    written = [found for obj in ledgers for found in written_certificates(obj)]
+    every = (*published, *written)
+    violations = [*keys_with_several_serials(every), *keys_of_several_nodes(every)]  # 1, 2, 3
     missing = {one.spki for one in written} - {one.spki for one in published}
     violations += [f"{spki} was signed and never published" for spki in sorted(missing)]  # 4
-    return Audit(len(serials), len(published), tuple(violations))
+    return Audit(len({one.spki for one in every}), len(published), tuple(violations))
+
+
+def keys_with_several_serials(certificates: Iterable[Signed]) -> list[str]:
+    """Name keys that were certified twice, and serial numbers that were given twice."""
+    serials, keys = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for one in certificates:
+        serials[one.spki].add(one.serial)
+        keys[one.serial].add(one.spki)
+    return [*_several(serials, "serial numbers"), *_several(keys, "keys")]
+
+
+def keys_of_several_nodes(certificates: Iterable[Signed]) -> list[str]:
+    """Name keys that were certified for two names."""
+    nodes = defaultdict[str, set[str]](set)
+    for one in certificates:
+        nodes[one.spki] |= {one.node} - {""}
+    return _several(nodes, "nodes")
 
 
 def _several(found: Mapping[str, set[str]], what: str) -> list[str]:
@@ -64,18 +77,20 @@ def _published(csr: JsonObject) -> Signed | None:
     encoded = text(csr, "status", "certificate")
     if not encoded:
         return None
-    return _signed(text(csr, "metadata", "name"), base64.b64decode(encoded))
+    return signed_certificate(text(csr, "metadata", "name"), base64.b64decode(encoded))
 
 
-def _written(obj: JsonObject) -> list[Signed]:
+def written_certificates(obj: JsonObject) -> list[Signed]:
+    """Return the certificates of a MachineAttestation, and the keys that it remembers."""
     read = attestation.parse_attestation(obj)
-    found = [_signed(read.name, entry.certificate.encode()) for entry in read.issued]
+    found = [signed_certificate(read.name, entry.certificate.encode()) for entry in read.issued]
     for entry, one in zip(read.issued, found, strict=True):
         assert (entry.spki, int(entry.serial, 16)) == (one.spki, int(one.serial, 16)), "the ledger's own words differ"
     return found + [Signed(read.name, "", key.spki, key.serial) for key in read.retired]
 
 
-def _signed(where: str, pem: bytes) -> Signed:
+def signed_certificate(where: str, pem: bytes) -> Signed:
+    """Read a certificate in PEM."""
     certificate = x509.load_pem_x509_certificate(pem)
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     node = str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)

@@ -51,6 +51,8 @@ class Diary:
     lost: list[str] = field(default_factory=list[str])
     """Moments without a valid credential, in words."""
     last_words: str = ""
+    accepted_at: float = 0.0
+    """Unix time at which the server accepted the credential last."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class Kubelet:
             self._held = None
         elif code in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}:
             self.diary.beats += 1
+            self.diary.accepted_at = time.time()
         else:
             self._lose(f"the server answers {code}")
 

@@ -223,6 +223,11 @@ def notes(document: JsonObject) -> Iterator[str]:
             yield f"no provider {name!r} is installed here, and where none is, it lets nobody in{hint}"
     if "insecure" in attestors:
         yield "insecure proves nothing: the holder of a bootstrap token can join as a machine that has not joined yet"
+    if len(attestors) > 1:
+        yield (
+            f"{', '.join(attestors)} are alternatives: each alone lets a machine in and renews its certificate, so the "
+            "weakest decides; where all must hold, take composite with allOf"
+        )
     tpm = mapping(spec, "tpm")
     if "tpm" in admitted and not {"endorsementKeys", "endorsementCAs"} & set(tpm):
         yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from nodeattest_cli.cluster_topology import made_by_topologies
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
 from nodeattest_controller.model.bootstrap_providers import provider_of_kind
 from nodeattest_controller.model.identity_rules import POOL_REMEDY
@@ -36,6 +37,7 @@ _MACHINES: Final = ("Machine", "MachineSet", "MachineDeployment", "MachinePool")
 def refused(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
     """Yield which objects of a file make machines that cannot join, one line each; ``policies`` are valid."""
     by_name = {(text(one, "kind"), text(one, "metadata", "name")): one for one in documents}
+    documents = [*documents, *made_by_topologies(documents)]
     for document in documents:
         if _is(document, "MachinePool"):
             yield from _pool(document, by_name, policies)
@@ -60,7 +62,8 @@ def _pool(
     configured = bootstrap_config_ref(pool)
     config = by_name.get((configured.kind, configured.name), {}) if configured else {}
     for policy in _enforced(pool, cluster, policies):
-        chosen = [text(one, "metadata", "annotations", ATTESTOR_ANNOTATION) for one in (config, cluster)]
+        own = mapping(config, "spec", "template") or config  # a topology's pool is made of a template
+        chosen = [text(one, "metadata", "annotations", ATTESTOR_ANNOTATION) for one in (own, cluster)]
         named = next((ProviderName(name) for name in chosen if name), None)
         attestors = policy.attestors & {named} if named else policy.attestors
         if attestors and not any(_proves_names(provider, policy) for provider in attestors):

@@ -32,6 +32,8 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
@@ -202,6 +204,9 @@ def _plan(flags: dict[str, object], policy: Policy | None) -> RenderOptions:
 
 _SOURCES: Final = ("provider_id", "provider_id_file", "provider_id_command")
 
+_MAX_DEPTH: Final = 16
+"""Levels of a setting; providers' have two."""
+
 
 def _settings(words: tuple[str, ...]) -> dict[str, JsonValue]:
     made: dict[str, JsonValue] = {}
@@ -210,7 +215,7 @@ def _settings(words: tuple[str, ...]) -> dict[str, JsonValue]:
         if not name or not equals:
             raise UserError("--set needs KEY=VALUE")
         try:
-            made[name] = cast("JsonValue", json.loads(value))
-        except ValueError:
+            made[name] = strict_json.parse(value, max_size=None, max_depth=_MAX_DEPTH)
+        except ParseError:
             made[name] = value
     return made

@@ -117,6 +117,10 @@ _OPTIONS: Final = (
     click.option(
         "--webhook-cert-dir", help="Folder of its tls.crt and tls.key; without it, the controller keeps its own."
     ),
+    click.option(
+        "--webhook-client-ca-file",
+        help="CAs in PEM of API servers' client certificates; without it, anybody who reaches the webhook may ask.",
+    ),
     click.option("--workers", type=int, help="Requests that are worked on at the same time."),
     click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),
     click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged."),

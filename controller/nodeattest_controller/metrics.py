@@ -132,7 +132,9 @@ class Metrics:
         self._totals = Gauge("nodeattest_clusters", "Workload clusters by state.", ("state",), registry=registry)
         for state in ("connected", "failing"):
             self._totals.labels(state).set(0)
-        self._policies = Gauge("nodeattest_policies", "Policies by what they are.", ("reason",), registry=registry)
+        self._policies = Gauge(
+            "nodeattest_policies", "Policies by the reason of their condition Ready.", ("reason",), registry=registry
+        )
         for reason in POLICY_REASONS:
             self._policies.labels(reason).set(0)
         self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
@@ -169,7 +171,7 @@ class Metrics:
     def _auto_approval(self, registry: CollectorRegistry) -> None:
         self._approval_closed = Gauge(
             "nodeattest_side_doors_closed",
-            "Whether the in-tree signer approves nothing by itself in the workload cluster (1), or does or may (0).",
+            "1: automatic approval by the in-tree signer is closed in the workload cluster. 0: open, or not known.",
             ("cluster",),
             registry=registry,
         )
@@ -200,7 +202,7 @@ class Metrics:
     def _admissions(self, registry: CollectorRegistry) -> None:
         self._admitted = Counter(
             "nodeattest_admission_requests",
-            "Objects that the webhook of bootstrap-config was asked about, by kind and what became of them.",
+            "Reviews answered by the webhook of bootstrap-config, by the object's kind and the outcome.",
             ("kind", "outcome"),
             registry=registry,
         )

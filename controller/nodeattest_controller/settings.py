@@ -89,7 +89,7 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{
 _OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*))*", re.ASCII)
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
-_ACRONYMS: Final = frozenset({"id", "oid"})
+_ACRONYMS: Final = frozenset({"ca", "id", "oid"})
 
 
 class SettingsError(Exception):
@@ -137,6 +137,10 @@ class Settings:
     """The Service by which API servers call the webhook; a certificate of our own names it."""
     webhook_hosts: tuple[str, ...] = ()
     """Further names or addresses for that certificate, where a ``clientConfig.url`` names them."""
+    webhook_client_ca_file: Path | None = None
+    """CAs of the client certificates that API servers show the webhook; None: they show none, and anybody may ask."""
+    webhook_client_names: tuple[str, ...] = ()
+    """Common names of these certificates; empty: any that the CA signed."""
     webhook_configuration_name: str = "nodeattest-bootstrap-config"
     """The MutatingWebhookConfiguration whose ``caBundle`` is ours to write."""
     issuer_base: str | None = None
@@ -277,6 +281,8 @@ def _check_webhook(settings: Settings) -> None:
     for host in settings.webhook_hosts:
         if not _is_host(host):
             _refuse("webhook_hosts", "DNS names and IP addresses", repr(host))
+    if settings.webhook_client_names and settings.webhook_client_ca_file is None:
+        _refuse("webhook_client_names", "webhookClientCAFile, too: by it the names are verified", "names only")
 
 
 def _check_issuer(settings: Settings) -> None:

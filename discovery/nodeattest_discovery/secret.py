@@ -10,17 +10,17 @@ plugin/pkg/auth/authenticator/token/bootstrap.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, cast
 
 from nodeattest_discovery.token import BOOTSTRAP_GROUP, BootstrapToken, is_token, is_token_id
-from nodeattest_parsing.times import try_parse_rfc3339
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
+from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
@@ -120,13 +120,13 @@ def encode(secret: TokenSecret) -> dict[str, str]:
         "token-id": secret.token.id,
         "token-secret": secret.token.secret,
         "description": secret.description,
-        "expiration": _written(secret.expires) if secret.expires else "",
+        "expiration": format_rfc3339(secret.expires) if secret.expires else "",
         "auth-extra-groups": ",".join(groups),
         **{_USAGE_PREFIX + usage: "true" for usage in sorted(secret.usages)},
     }
     # 3
     try:
-        return {key: base64.b64encode(_bytes(value)).decode() for key, value in values.items() if value}
+        return {key: encode_base64(_bytes(value)) for key, value in values.items() if value}
     except UnicodeEncodeError:
         raise _unusable("a description that is text", "half a character") from None
 
@@ -200,11 +200,6 @@ def text_values(secret: Mapping[str, object], keys: Iterable[str]) -> tuple[str,
     return tuple(_value(secret, key) for key in keys)
 
 
-def _written(moment: datetime) -> str:
-    """Write a time as Go does, in whole seconds; the year has four digits, which ``strftime`` does not see to."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
-
-
 def _bytes(text: str) -> bytes:
     """Undo what Python does to arguments and values that are no UTF-8."""
     return text.encode("utf-8", "surrogateescape")
@@ -220,8 +215,8 @@ def _value(secret: Mapping[str, object], key: str) -> str:
     if not isinstance(text, str):
         return ""
     try:
-        return base64.b64decode(text, validate=True).decode("utf-8", "surrogateescape")
-    except (binascii.Error, ValueError):
+        return decode_base64(text).decode("utf-8", "surrogateescape")
+    except ParseError:
         return ""
 
 

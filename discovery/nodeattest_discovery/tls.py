@@ -1,7 +1,7 @@
 """TLS towards API servers: whose certificates pass, and for which name; one place for discovery and the agent.
 
-Promises: TLS 1.2 or newer; each CA that is given is an anchor, self-signed or not, and names count in the SAN only,
-both as in Go, so that what kubelet trusts is trusted here; nothing from the environment; no key touches a disk.
+Promises: TLS 1.2 or newer, no DHE; each CA that is given is an anchor, self-signed or not, and names count in the SAN
+only, both as in Go, so that what kubelet trusts is trusted here; nothing from the environment; no key touches a disk.
 Standard library only: every call of the agent pays for it.
 Source: Go crypto/x509 Certificate.Verify; RFC 9525 §2; OpenSSL X509_V_FLAG_PARTIAL_CHAIN.
 """
@@ -28,8 +28,7 @@ class ClientCertificate:
 
 def unverified_context() -> ssl.SSLContext:
     """Accept any server: only for an answer that proves itself, to a request without secrets."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = _context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
@@ -40,8 +39,7 @@ def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None
 
     Raises ``ssl.SSLError`` (an ``OSError``) or ``ValueError`` for PEM that cannot be used.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = _context()
     context.hostname_checks_common_name = False
     if ca_pem is None:
         _load_machines(context)
@@ -54,6 +52,15 @@ def client_context(ca_pem: bytes | None, client: ClientCertificate | None = None
             memory.write(client.certificate_pem + b"\n" + client.key_pem)
             memory.flush()
             context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}", password=_no_password)
+    return context
+
+
+def _context() -> ssl.SSLContext:
+    """TLS 1.2 or newer, without DHE, where the server chooses a group of any size, and we compute with it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    names = (cipher["name"] for cipher in context.get_ciphers())
+    context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))
     return context
 
 
@@ -75,8 +82,8 @@ def is_kubelet_certificate(peer: ssl.SSLSocket) -> bool:
 def _load_machines(context: ssl.SSLContext) -> None:
     paths = ssl.get_default_verify_paths()
     # pathlib costs the agent's calls 9 ms.
-    file = paths.openssl_cafile if os.path.isfile(paths.openssl_cafile) else None  # noqa: PTH113 - see above
-    folder = paths.openssl_capath if os.path.isdir(paths.openssl_capath) else None  # noqa: PTH112 - see above
+    file = paths.openssl_cafile if os.path.isfile(paths.openssl_cafile) else None  # noqa: PTH113 - without pathlib
+    folder = paths.openssl_capath if os.path.isdir(paths.openssl_capath) else None  # noqa: PTH112 - without pathlib
     if file is not None or folder is not None:  # with neither nobody is trusted, which is what there is to say
         context.load_verify_locations(cafile=file, capath=folder)
 

@@ -24,6 +24,7 @@ from typing import Final, Self
 from urllib.parse import urlencode
 
 from aiohttp import ClientTimeout
+from aiohttp.abc import AbstractResolver
 
 from nodeattest_kube.errors import (
     AlreadyExists,
@@ -52,8 +53,18 @@ from nodeattest_kube.kubeconfig import (
     read_kubeconfig,
 )
 from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import OBJECT, REFUSAL, ROW_HEADERS, ROW_QUERY, PageLimits, PageSize, drop_oversized
+from nodeattest_kube.paging import (
+    REFUSAL,
+    ROW_HEADERS,
+    ROW_QUERY,
+    TENANT,
+    TRUSTED,
+    PageLimits,
+    PageSize,
+    drop_oversized,
+)
 from nodeattest_kube.proxies import environment_proxy
+from nodeattest_kube.read_pace import Pace, parsing_cost
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import ApiResponse, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
@@ -115,6 +126,8 @@ class ApiClient:
         self.may_send: Callable[[], bool] = _always
         """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
         may act for a while only: a process that was stopped and woke late."""
+        self._pace: Pace | None = None
+        self._bounds = TRUSTED
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
@@ -156,6 +169,14 @@ class ApiClient:
     def in_cluster(cls, environment: Mapping[str, str], *, request_timeout: float = 10.0) -> Self:
         """Make a client out of the pod's service account; ``environment`` is ``os.environ``, handed in by main."""
         return cls(in_cluster_endpoint(environment), request_timeout=request_timeout)
+
+    def use_resolver(self, resolver: AbstractResolver) -> None:
+        """Have host names looked up by this instead of the event loop's threads, from the first request on."""
+        self._transport.use_resolver(resolver)
+
+    def limit_reading(self, pace: Pace) -> None:
+        """Read at a rate and in smaller pieces from now on, since the server is a tenant's."""
+        self._pace, self._bounds = pace, TENANT
 
     def server_time(self) -> datetime | None:
         """Say what time the server's clock shows, to some seconds; None where it has not told.
@@ -218,6 +239,7 @@ class ApiClient:
         ``skipped`` is called for each object that is too large alone, and is left out; without it that is ``TooLarge``.
         """
         size = limit if isinstance(limit, PageSize) else PageSize(limit)
+        size.bound(self._bounds)
         asked = dict(query or {})
         following = ""
         while True:
@@ -236,10 +258,10 @@ class ApiClient:
     ) -> JsonObject:
         """Read one page, of as many objects as fit."""
         while True:
-            now_asked = {**asked, "limit": str(size.now)} if size.now else asked
+            limits, now_asked = size.limits, {**asked, "limit": str(size.now)} if size.now else asked
             try:
                 page, length = await self._read(
-                    "GET", _target(path, now_asked), timeouts=self._list_timeouts, limits=size.limits
+                    "GET", _target(path, now_asked), timeouts=self._list_timeouts, limits=limits
                 )
             except TooLarge:
                 if size.shrink():
@@ -248,8 +270,9 @@ class ApiClient:
                 return await self._row(path, asked)
             if dig_text(page, "metadata", "continue"):  # A last page may be small for want of objects.
                 size.fitted(length)
-            for _taken in range(drop_oversized(page, length)):
-                skipped()
+            if limits.values > self._bounds.object.values:
+                for _taken in range(drop_oversized(page, length)):
+                    skipped()
             return page
 
     async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
@@ -280,14 +303,15 @@ class ApiClient:
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(seconds), **(query or {}), "watch": "1"}
         limit = seconds + self._watch_margin
         timeouts = ClientTimeout(total=None, sock_connect=self._request_timeout, sock_read=limit)
-        assembler = LineBuffer(OBJECT.bytes, skipped)
+        assembler = LineBuffer(self._bounds.object.bytes, skipped)
         async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:
             if opened is not None:
                 opened()
             deadline = asyncio.get_running_loop().time() + limit
             while chunk := await _next_chunk(answer, path, deadline):
                 for line in split_events(assembler, chunk, path):
-                    event = parse_event(line, path, skipped)
+                    await self._charge(line)
+                    event = parse_event(line, path, self._bounds.object.values, skipped)
                     if event is not None:
                         yield event
         if assembler.incomplete:
@@ -325,12 +349,19 @@ class ApiClient:
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         timeouts: ClientTimeout | None = None,
-        limits: PageLimits = OBJECT,
+        limits: PageLimits | None = None,
     ) -> tuple[JsonObject, int]:
         """Send one request; return its answer, parsed, and how many bytes it was."""
+        limits = limits or self._bounds.object
         async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
             body = await answer.body(limits.bytes)
+            await self._charge(body)
             return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits), len(body)
+
+    async def _charge(self, body: bytes) -> None:
+        """Wait until a document may be parsed."""
+        if self._pace is not None:
+            await self._pace(parsing_cost(body))
 
     @asynccontextmanager
     async def _answer(
@@ -355,6 +386,7 @@ class ApiClient:
             async with self._transport.request(
                 method, target, headers=sent, data=data, limits=timeouts or self._timeouts
             ) as answer:
+                answer.pace = self._pace
                 status = answer.status
                 self._note(answer.date)
                 await self._check(answer, f"{method} {target.partition('?')[0]}")

@@ -3,7 +3,8 @@
 Promises: another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock,
 so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
 succeeded, before anybody else may start; ``lead`` has ended before the lease is released. A lease may also be a group's
-(its members renew it in turn, and none releases it), or one member's own (``shards``), which others end and never take.
+(its members renew it in turn, and none releases it), or one member's own (``shard_elector``), which others end and
+never take.
 Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap.
 Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
 """

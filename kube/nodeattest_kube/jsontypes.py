@@ -14,9 +14,9 @@ __all__ = [
     "JsonObject",
     "JsonValue",
     "TooManyValues",
+    "check_value_count",
     "dig",
     "dig_text",
-    "has_more_values",
     "key_of",
     "parse_json",
     "version_of",
@@ -30,17 +30,20 @@ class TooManyValues(ValueError):
 def parse_json(body: bytes, max_values: int | None = None, *, duplicates: bool = False) -> JsonObject:
     """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it.
 
-    ``max_values`` bounds time and memory: it is held against the brackets and commas, so commas in texts count too.
+    ``max_values`` bounds time and memory: it is held against the brackets and commas outside texts.
     ``duplicates`` lets the last of duplicate keys win, as Go does: for an API server's own answers only.
     """
-    if max_values is not None and has_more_values(body, max_values):
-        raise TooManyValues(f"a JSON document of more than {max_values} values")
+    if max_values is not None:
+        check_value_count(body, max_values)
     return strict_json.parse_object(body, max_size=None, floats=True, duplicates=duplicates)
 
 
-def has_more_values(body: bytes, most: int) -> bool:
-    """Whether a document may hold more values than that; each costs a byte at least, and a bracket or a comma."""
-    return len(body) > most and 1 + sum(body.count(each) for each in (b",", b"{", b"[")) > most
+def check_value_count(body: bytes, most: int) -> int:
+    """Bound the number of a document's values without reading it; raises ``TooManyValues`` above ``most``."""
+    values = strict_json.bound_values(body, most)
+    if values is None:
+        raise TooManyValues(f"a JSON document of more than {most} values")
+    return values
 
 
 def dig(value: JsonValue, *path: str) -> JsonValue:

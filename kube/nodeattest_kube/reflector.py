@@ -2,7 +2,8 @@
 
 Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
 connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
-a watch that its server does not end in time is followed by a list, for it may have hidden changes;
+a watch that its server does not end in time is followed by a list, for it may have hidden changes; so is a connection
+that broke, where the server is behind us since then: it was set back to a backup;
 ``on_change`` is called after the cache changed, once a version of an object; what is too large is passed over, in a
 list, in a watch and in memory, and never keeps the others from being followed; trouble is logged, once a minute.
 Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
@@ -20,6 +21,7 @@ from contextlib import aclosing
 from typing import Final
 
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
+from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import (
     ApiClient,
     ApiError,
@@ -45,9 +47,13 @@ _RELIST_AFTER: Final = 5
 from a backup refuses versions of its future forever (504, "Too large resource version")."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
+_AWAY: Final = frozenset({502, 503})
+"""Statuses of a server that ends or starts, and of what stands before it."""
 
 _LONGEST_NAME: Final = 1024
 """Characters of a name or namespace; Kubernetes has 253, but takes a request of any length for a name."""
+_LONGEST_VERSION: Final = 20
+"""Digits of an unsigned number of 64 bits."""
 _LOG_PERIOD: Final = 60.0
 """Seconds between two log lines of one kind about one collection."""
 
@@ -69,6 +75,7 @@ class Reflector:
         transform: Callable[[JsonObject], JsonObject] | None = None,
         max_objects: int = 100_000,
         max_bytes: int = 1 << 30,
+        shares: bool = False,
         backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
@@ -78,7 +85,8 @@ class Reflector:
 
         ``on_change``, ``transform`` and index functions get whatever the server sent, so they must be total. A server
         that claims more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory, as they
-        are after ``transform``; one that weighs more than a 64th of what is left is passed over.
+        are after ``transform``; one that weighs more than a 64th of what is left is passed over. ``shares``: namespaces
+        are of different tenants, so none may fill the cache; what is over its share of either limit is passed over.
         """
         self.passed_over = 0
         """How often an object was not taken for its size or its name, for metrics."""
@@ -94,7 +102,8 @@ class Reflector:
         self._transform = transform
         self._max_objects = max_objects
         self._max_bytes = max_bytes
-        self._budget = MemoryBudget(max_bytes)
+        self._shares = shares
+        self._budget = self._new_budget()
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
         self._synced = asyncio.Event()
@@ -103,6 +112,10 @@ class Reflector:
         self._page_size = PageSize()
         self._outdated = False
         """Whether a change was too large to be read: whose it was shows the next list."""
+        self._interrupted = False
+        """Whether a connection broke since the server was asked where it is."""
+        self._set_back = False
+        """Whether versions that we know may mean other objects now."""
         self._failures = 0
         self._log_again: dict[str, float] = {}
 
@@ -150,6 +163,7 @@ class Reflector:
             if error is not None:
                 wish = error.retry_after or 0.0
                 self._complain(error)
+                self._interrupted |= isinstance(error, Unreachable) or error.status in _AWAY
                 if isinstance(error, Gone | WatchHung) or (
                     self._failures % _RELIST_AFTER == 0 and error.status not in _NOT_ITS_FAULT
                 ):
@@ -160,6 +174,8 @@ class Reflector:
         """List if need be and watch once; tell how it ended and how long the watch lasted."""
         started: float | None = None
         try:
+            if self._version is not None and self._interrupted:
+                await self._compare_version(self._version)
             if self._version is None:
                 await self._list()
             started = self._clock()
@@ -170,10 +186,35 @@ class Reflector:
             return error, 0.0 if started is None else self._clock() - started
         return None, self._clock() - started
 
+    async def _compare_version(self, reached: str) -> None:
+        """List again if the server's version is before the one that we reached, or if the server does not tell it.
+
+        An API server whose etcd was restored from a backup takes a watch from a version of its future, and shows
+        nothing until it gets there (seen with 1.20 and 1.36). Versions are compared as Kubernetes 1.35 allows
+        (KEP-5504); what is no number says nothing.
+        """
+        try:
+            # Whether the one object fits says nothing: the list's own version is asked for.
+            pages = self._client.pages(self._path, self._query, 1, skipped=lambda: None)
+            async with aclosing(pages):
+                page = await anext(pages)
+        except ApiError as error:
+            if error.status in _NOT_ITS_FAULT | _AWAY:
+                raise
+            self._complain(error)
+            self._version, self._set_back = None, True
+            return
+        version = dig_text(page, "metadata", "resourceVersion")
+        if _is_before(version, reached):
+            where = f"{self._client.server}{self._path}"
+            _log.warning("%s was set back from version %s to %s and is listed again", where, reached, version)
+            self._version, self._set_back = None, True
+        self._interrupted = False
+
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        budget = MemoryBudget(self._max_bytes)
+        budget = self._new_budget()
         version, count = "", 0
         pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
         try:
@@ -192,9 +233,9 @@ class Reflector:
             raise self._malformed("a list without a resourceVersion")
         self._page_size.listed()
         self._budget = budget
-        self._take_over(listed)
+        await self._take_over(listed)
         self._version = version
-        self._outdated = False
+        self._outdated = self._interrupted = self._set_back = False
         self.hung = None
         self._synced.set()
 
@@ -209,24 +250,25 @@ class Reflector:
             if kind:
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
-            known = self._store.get(key) if self._store.has(key, version) else None
+            known = self._store.get(key) if self._knows(key, version) else None
             kept = self._kept(found) if known is None else known
             size = object_size(key, version, kept) if known is None else self._budget.of(key)
             if self._is_usable(found) and self._has_room(budget, key, size):
                 listed[key] = version, kept
-            self._bound(len(listed))
+            if not self._shares:
+                self._bound(len(listed))
 
-    def _take_over(self, listed: _Listed) -> None:
-        """Make the cache equal to a list, then tell what changed."""
+    async def _take_over(self, listed: _Listed) -> None:
+        """Make the cache equal to a list, then tell what changed, in slices."""
         gone = [key for key in self._store.keys() if key not in listed]  # noqa: SIM118 - the store is no mapping
-        changed = [(key, *entry) for key, entry in listed.items() if not self._store.has(key, entry[0])]
+        changed = [(key, *entry) for key, entry in listed.items() if not self._knows(key, entry[0])]
         for key in gone:
             self._store.remove(key)
         for key, version, item in changed:
             self._store.put(key, version, item)
         for key in gone:
             self._on_change(key, None)
-        for key, _version, item in changed:
+        async for key, _version, item in in_batches(changed):
             self._on_change(key, item)
 
     async def _watch(self, version: str) -> None:
@@ -245,7 +287,8 @@ class Reflector:
             if event.type is WatchType.DELETED:
                 self._drop(key)
             elif self._is_usable(item) and not self._store.has(key, version):
-                self._bound(len(self._store))
+                if not self._shares:
+                    self._bound(len(self._store))
                 self._put(key, version, self._kept(item))
         reached = dig_text(event.object, "metadata", "resourceVersion")
         if not reached:
@@ -266,6 +309,10 @@ class Reflector:
         if self._store.remove(key):
             self._on_change(key, None)
 
+    def _knows(self, key: str, version: Version) -> bool:
+        """Whether the cache has this very object."""
+        return not self._set_back and self._store.has(key, version)
+
     def _kept(self, item: JsonObject) -> JsonObject:
         """Return of an object what is kept."""
         return item if self._transform is None else self._transform(item)
@@ -275,6 +322,9 @@ class Reflector:
         if not isinstance(item, dict) or not dig_text(item, "metadata", "name"):
             raise self._malformed("an object without a name")
         return key_of(item), version_of(item), item
+
+    def _new_budget(self) -> MemoryBudget:
+        return MemoryBudget(self._max_bytes, objects=self._max_objects if self._shares else None)
 
     def _bound(self, count: int) -> None:
         """Refuse to be filled without end by a hostile server."""
@@ -293,7 +343,7 @@ class Reflector:
         """Whether there is memory for an object; it has it then."""
         if budget.take(key, size):
             return True
-        self._pass_over(f"it would take {size} bytes where {budget.left} are left")
+        self._pass_over(f"{key} would take {size} bytes where {budget.left} are left, or its namespace has its share")
         return False
 
     def _too_large(self) -> None:
@@ -335,3 +385,10 @@ class Reflector:
 
     def _malformed(self, what: str) -> Malformed:
         return Malformed(200, "MalformedAnswer", f"GET {self._path}: {what}")
+
+
+def _is_before(version: str, other: str) -> bool:
+    """Compare two versions, if both are numbers."""
+    if not all(each.isascii() and each.isdecimal() and len(each) <= _LONGEST_VERSION for each in (version, other)):
+        return False
+    return int(version) < int(other)

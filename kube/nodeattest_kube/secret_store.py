@@ -9,8 +9,6 @@ Source: Kubernetes API concepts, "Resource versions"; core/v1 Secret (``type`` i
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +17,8 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
 
 __all__ = ["SecretContent", "SecretStore", "secret_bytes"]
 
@@ -70,7 +70,7 @@ class SecretStore:
         raise Conflict(409, "Conflict", f"Secret {self.name}: other writers were faster {_ATTEMPTS} times")
 
     async def _write(self, old: JsonObject | None, content: SecretContent) -> JsonObject:
-        data: JsonObject = {name: base64.b64encode(value).decode() for name, value in content.data.items()}
+        data: JsonObject = {name: encode_base64(value) for name, value in content.data.items()}
         annotations = _annotations(old) | dict[str, JsonValue](content.annotations)
         metadata: JsonObject = {**self._metadata, **({"annotations": annotations} if annotations else {})}
         document: JsonObject = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data}
@@ -87,8 +87,8 @@ class SecretStore:
 def secret_bytes(secret: JsonObject | None, name: str) -> bytes | None:
     """Decode one value of a Secret's ``data``; None where it is absent, empty or no base64."""
     try:
-        return base64.b64decode(dig_text(secret or {}, "data", name), validate=True) or None
-    except (binascii.Error, ValueError):
+        return decode_base64(dig_text(secret or {}, "data", name)) or None
+    except ParseError:
         return None
 
 

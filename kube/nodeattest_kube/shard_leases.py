@@ -2,7 +2,7 @@
 
 Promises: names are made of hashes, so that any identity and any shard has one; annotations say who and what a lease is
 for. A lease that is not well-formed is no lease of ours.
-Leaves to others: what they mean (``placement``) and who writes them when (``shards``).
+Leaves to others: what they mean (``shard_placement``) and who writes them when (``shard_elector``).
 Source: coordination.k8s.io/v1 (staging/src/k8s.io/api/coordination/v1/types.go); a label's value has 63 characters at
 most (apimachinery pkg/util/validation, LabelValueMaxLength).
 """

@@ -22,12 +22,14 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
 from nodeattest_kube.errors import KubeconfigError, TimedOut, TooLarge, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_kube.read_pace import Pace
 
 __all__ = ["ApiResponse", "Transport"]
 
@@ -57,6 +59,8 @@ class ApiResponse:
         self.content_type = response.content_type
         self.retry_after = response.headers.get("Retry-After", "")
         self.date = response.headers.get("Date", "")
+        self.pace: Pace | None = None
+        """Awaited after each piece of the body."""
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body; ``Unreachable`` when it is cut, ``TooLarge`` as soon as it is over ``limit`` bytes."""
@@ -72,11 +76,14 @@ class ApiResponse:
     async def chunk(self) -> bytes:
         """Wait for the next bytes of the body; empty at its end."""
         try:
-            return await self._response.content.readany()
+            chunk = await self._response.content.readany()
         except TimeoutError as error:
             raise TimedOut(f"{self._where}: {_explain(error)}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
+        if self.pace is not None and chunk:
+            await self.pace(len(chunk))
+        return chunk
 
 
 class _Pool(RESTClientObject):
@@ -85,11 +92,16 @@ class _Pool(RESTClientObject):
     def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
         self._sockets: WeakSet[socket.socket] = WeakSet()
+        self.resolver: AbstractResolver | None = None
 
     def _create_pool_manager(self) -> aiohttp.ClientSession:
         """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
         connector = aiohttp.TCPConnector(
-            limit=_CONNECTIONS, ssl=self.ssl_context, keepalive_timeout=_KEEP_ALIVE, socket_factory=self._socket
+            limit=_CONNECTIONS,
+            ssl=self.ssl_context,
+            keepalive_timeout=_KEEP_ALIVE,
+            socket_factory=self._socket,
+            resolver=self.resolver,
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -168,6 +180,10 @@ class Transport:
             raise Unreachable(f"{where}: {_explain(error)}") from None
         async with response:
             yield ApiResponse(response, where)
+
+    def use_resolver(self, resolver: AbstractResolver) -> None:
+        """Have host names looked up by this, from the first request on."""
+        self._pool.resolver = resolver
 
     async def close(self) -> None:
         """Close every connection and let their TLS goodbyes leave."""

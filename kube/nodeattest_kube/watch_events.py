@@ -15,7 +15,6 @@ from typing import Final
 from nodeattest_kube.errors import Malformed, TooLarge, error_from_status
 from nodeattest_kube.jsontypes import JsonObject, TooManyValues, dig, dig_text, parse_json
 from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import OBJECT
 
 __all__ = ["WatchEvent", "WatchType", "parse_event", "split_events"]
 
@@ -48,10 +47,10 @@ def split_events(assembler: LineBuffer, chunk: bytes, path: str) -> list[bytes]:
         raise TooLarge(200, f"GET {path}: {error} in a watch") from None
 
 
-def parse_event(line: bytes, path: str, skipped: Callable[[], None] | None) -> WatchEvent | None:
+def parse_event(line: bytes, path: str, max_values: int, skipped: Callable[[], None] | None) -> WatchEvent | None:
     """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
     try:
-        event = parse_json(line, OBJECT.values, duplicates=True)
+        event = parse_json(line, max_values, duplicates=True)
         kind, subject = dig_text(event, "type"), dig(event, "object")
         if kind != "ERROR" and isinstance(subject, dict):
             return WatchEvent(WatchType(kind), subject)

@@ -154,6 +154,11 @@ class WorkQueue(Generic[K]):
         """How many keys wait for their time."""
         return len(self._later)
 
+    def pending(self, seconds: float) -> int:
+        """Return how many keys are worked on, wait for a worker, or become due within so many seconds."""
+        due = self._clock() + seconds
+        return self.depth + self.in_flight + sum(at <= due for at, _timer in self._later.values())
+
     @property
     def oldest(self) -> float:
         """Seconds that the first key has been waiting for a worker; 0 when none waits."""

@@ -11,24 +11,13 @@ duplicate keys, too.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Literal, overload
 
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import IntegerJsonObject, JsonObject, JsonValue
+from nodeattest_parsing.yaml_scalars import Scalars
 
 __all__ = ["Scalars", "parse_object", "parse_objects"]
-
-
-class Scalars(Enum):
-    """What a scalar without quotes may be, besides text, ``true``, ``false`` and null."""
-
-    TEXT = "text"
-    """Nothing else: a kubeconfig for discovery has no number."""
-    INTEGERS = "integers"
-    """Plain decimal integers of 64 bits."""
-    KUBERNETES = "kubernetes"
-    """Integers and plain decimal fractions; dates and times stay text, as sigs.k8s.io/yaml has them."""
 
 
 @overload

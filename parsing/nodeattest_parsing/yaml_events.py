@@ -1,4 +1,4 @@
-"""Values out of PyYAML's events, by the rules of ``strict_yaml``. The only reader of YAML that touches PyYAML."""
+"""Values out of PyYAML's events, by the rules of ``strict_yaml``. PyYAML reads others' YAML nowhere else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, Protocol, cast
 import yaml
 
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.yaml_scalars import Scalars
 
 __all__ = ["parse_documents"]
 

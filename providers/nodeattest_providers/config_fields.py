@@ -1,7 +1,7 @@
 """Closed settings: every key known, every value of its type, or ``Denied`` that names the nearest known key.
 
 For every provider: sections of a policy, of the controller's configuration, of a node's.
-Leaves to others: what the settings mean (each provider's ``policy`` in the controller, ``attestor`` on the node).
+Leaves to others: what the settings mean (each provider's ``verifier`` in the controller, ``attestor`` on the node).
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ class Reason(StrEnum):
     MACHINE_NOT_FOUND = "MachineNotFound"
     MACHINE_NOT_READY = "MachineNotReady"
     RECORD_INVALID = "RecordInvalid"
+    MACHINE_TOO_LARGE = "MachineTooLarge"
     MACHINE_DELETING = "MachineDeleting"
     MACHINE_AMBIGUOUS = "MachineAmbiguous"
     MACHINE_ALREADY_BOUND = "MachineAlreadyBound"

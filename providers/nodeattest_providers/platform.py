@@ -40,7 +40,7 @@ __all__ = [
 
 
 class CallOutcome(StrEnum):
-    """How a request to a platform's API ended; a label of the metric ``nodeattest_platform_calls_total``."""
+    """How a request to a platform's API ended; a label of the metric ``nodeattest_platform_call_seconds``."""
 
     OK = "ok"
     REFUSED = "refused"

@@ -60,6 +60,14 @@ class Process:
         """Return the pid of the server itself, not of ``die_with_parent``."""
         return int(self._pid_file.read_text(encoding="ascii")) if self._pid_file else self.popen.pid
 
+    def has_ended(self) -> bool:
+        """Return whether the server itself has ended; then ``die_with_parent`` has ended, too."""
+        try:
+            os.kill(self.pid(), 0)
+        except ProcessLookupError:
+            self.popen.wait(_STOP_LIMIT)
+        return self.popen.poll() is not None
+
     def stop(self) -> None:
         """End the process and wait for it."""
         self.popen.terminate()

@@ -55,6 +55,11 @@ class AuditEntry:
     code: int
     group: str = ""
     namespace: str = ""
+    source: str = ""
+    """Address of the client."""
+    received: str = ""
+    completed: str = ""
+    """RFC 3339, with microseconds."""
 
 
 class ControlPlane(ABC):
@@ -66,6 +71,8 @@ class ControlPlane(ABC):
         self.server = ""
         self.pki = ClusterPki.make(directory / "pki", name)
         self.audit_log = directory / "audit.log"
+        self.etcd_directory = directory / "etcd"
+        """Exists where etcd keeps the objects."""
         self.kubectl: Path | None = None
         self._processes: list[Process] = []
 
@@ -139,6 +146,10 @@ class ControlPlane(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def revive(self) -> None:
+        """Start again what has ended, with the same objects."""
+        self.restart()
 
     @abstractmethod
     def freeze(self) -> None:
@@ -220,7 +231,6 @@ class _Real(ControlPlane):
         kubectl = assets / "kubectl"
         self.kubectl = kubectl if kubectl.exists() else None
         self._assets = assets
-        self._etcd_directory = directory / "etcd"
         self._ports = free_ports(3)
 
     def freeze(self) -> None:
@@ -232,12 +242,29 @@ class _Real(ControlPlane):
     def expire_history(self) -> None:
         self.restart()
 
+    def revive(self) -> None:
+        """Start again what has ended: same ports, same PKI, and what etcd's folder holds."""
+        ended = {process.name for process in self._processes if process.has_ended()}
+        self._processes = [process for process in self._processes if process.name not in ended]
+        if "etcd" in ended:
+            self._start_etcd()
+            self._processes.sort(key=lambda process: process.name != "etcd")  # it is stopped last
+        if "kube-apiserver" in ended:
+            self._start_apiserver()
+
     def _launch(self) -> None:
-        port, etcd_port, peer_port = self._ports
-        self.server = f"https://{LOOPBACK}:{port}"
-        self._etcd_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        etcd = self._run("etcd", etcd_flags(self._etcd_directory, etcd_port, peer_port))
-        wait(etcd, lambda: listens(etcd_port))
+        self.server = f"https://{LOOPBACK}:{self._ports[0]}"
+        self._start_etcd()
+        self._start_apiserver()
+
+    def _start_etcd(self) -> None:
+        _, port, peer_port = self._ports
+        self.etcd_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        etcd = self._run("etcd", etcd_flags(self.etcd_directory, port, peer_port))
+        wait(etcd, lambda: listens(port))
+
+    def _start_apiserver(self) -> None:
+        port, etcd_port, _ = self._ports
         policy = self.directory / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY, encoding="ascii")
         flags = [
@@ -336,4 +363,7 @@ def _audit_entry(line: bytes) -> AuditEntry:
         code=code if isinstance(code, int) else 0,
         group=text_at(entry, "objectRef", "apiGroup"),
         namespace=text_at(entry, "objectRef", "namespace"),
+        source=next(iter(texts_at(entry, "sourceIPs")), ""),
+        received=text_at(entry, "requestReceivedTimestamp"),
+        completed=text_at(entry, "stageTimestamp"),
     )

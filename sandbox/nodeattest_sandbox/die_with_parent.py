@@ -6,6 +6,7 @@ signal to stop, and SIGKILL if it does not stop in time; the exit code is the co
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch_input(stopping: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # no buffered reader: its lock would break the interpreter's end
+        pass
     stopping.set()
 
 

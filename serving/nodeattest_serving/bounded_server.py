@@ -19,12 +19,16 @@ from typing import Final, cast
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
+from nodeattest_serving.free_memory import FreeMemory
+from nodeattest_serving.server_tls import use_small_buffers
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
 __all__ = ["BoundedServer", "UnauthenticatedLimits", "client_of"]
 
 _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
+_UNSENT: Final = 32 * 1024
+"""Encrypted bytes that wait for a slow client before those that are not encrypted yet wait, too."""
 _BACKLOG: Final = 128
 _IPV6_CLIENT: Final = 64
 """Bits of an IPv6 address that a client cannot choose (RFC 6177)."""
@@ -92,6 +96,7 @@ class BoundedServer:
         """Connections over the rate limit."""
         self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, str, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._memory = FreeMemory()
         self._listening: asyncio.Server | None = None
 
     @property
@@ -102,6 +107,8 @@ class BoundedServer:
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
         loop = asyncio.get_running_loop()
+        if self._tls is not None:
+            use_small_buffers()
         try:
             self._listening = await loop.create_server(
                 lambda: _PendingConnection(self._on_connect),
@@ -128,6 +135,7 @@ class BoundedServer:
         if held is not None:
             slots, client, transport = held
             slots.leave(client, transport)
+            self._memory.connections(len(self._inside) + len(self._handshakes))
 
     def keep(self, protocol: asyncio.BaseProtocol, owner: str) -> None:
         """Replace a connection by no other while a request of this authenticated caller is in progress on it."""
@@ -164,12 +172,18 @@ class BoundedServer:
         transport.pause_reading()
         task = asyncio.get_running_loop().create_task(self._handshake(transport, client, self._tls))
         self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
+        task.add_done_callback(self._handshake_ended)
+        self._memory.connections(len(self._inside) + len(self._handshakes))
+
+    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        self._memory.connections(len(self._inside) + len(self._handshakes))
 
     async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Do the TLS handshake; any failure ends the connection."""
         protocol = self._make()
         try:
+            transport.set_write_buffer_limits(high=_UNSENT)
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 protocol,
@@ -182,7 +196,7 @@ class BoundedServer:
             transport.abort()
             self._arriving.leave(client, transport)
             if isinstance(error, OSError):  # ssl.SSLError, a reset and a time limit are OSErrors
-                error.__traceback__ = None  # its frames hold TLS's buffers (256 KiB) in a cycle, until gc has time
+                error.__traceback__ = None  # its frames hold TLS's buffers in a cycle, until gc has time
                 return
             raise
         if secured is None:
@@ -204,6 +218,7 @@ class BoundedServer:
                 transport.abort()
                 return
         self._inside[protocol] = slots, client, transport
+        self._memory.connections(len(self._inside) + len(self._handshakes))
         protocol.connection_made(spoken)
 
 

@@ -12,19 +12,21 @@ import asyncio
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import ConnectionLimits
 
-__all__ = ["Connection", "CountedServer", "HttpServer", "quiet_log", "response"]
+__all__ = ["Connection", "CountedServer", "HttpServer", "quiet_log", "send"]
 
 _MAX_LINE: Final = 2048
 """Bytes of a request line; ours has 80."""
 _MAX_FIELD: Final = 8190
 _MAX_FIELDS: Final = 64
+_UNSENT: Final = 64 * 1024
+"""Write buffer for a slow client; asyncio's TLS buffers eight times as much."""
 _USUAL: Final = {
     "Content-Type": "application/json",
     "Cache-Control": "no-cache, private",
@@ -53,6 +55,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer; bytes may have come with the end of the handshake."""
+        cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=_UNSENT)
         loop = asyncio.get_running_loop()
         self._ends = loop.time() + self.limits.connection_seconds
         self._due = loop.time() + self._idle_limit
@@ -114,7 +117,7 @@ class Connection(web.RequestHandler):
         """Refuse malformed HTTP with a fixed answer; aiohttp's would quote the request and name versions."""
         del request, exc, message
         bad = status < HTTPStatus.INTERNAL_SERVER_ERROR
-        return response(refusal(HTTPStatus.BAD_REQUEST if bad else HTTPStatus.INTERNAL_SERVER_ERROR), last=True)
+        return _response(refusal(HTTPStatus.BAD_REQUEST if bad else HTTPStatus.INTERNAL_SERVER_ERROR), last=True)
 
 
 class CountedServer(web.Server):
@@ -157,8 +160,26 @@ def quiet_log() -> logging.Logger:
     return logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - a logger without a parent, so that no handler gets its lines
 
 
-def response(reply: Reply, *, last: bool) -> web.Response:
-    """Convert a reply to aiohttp's response; ``last``: the connection ends after it."""
+async def send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.StreamResponse:
+    """Write a reply, and wait until the client has read all but some 200 KiB; ``last``: the connection ends after it.
+
+    By pieces: asyncio's TLS takes a single one whole, however large, and says nothing of what waits.
+    """
+    if len(reply.body) <= _UNSENT:
+        return _response(reply, last=last)
+    streamed = web.StreamResponse(status=reply.status, headers={**_USUAL, **reply.headers})
+    streamed.content_length = len(reply.body)
+    if last:
+        streamed.force_close()
+    await streamed.prepare(request)
+    for start in range(0, len(reply.body), _UNSENT):
+        await streamed.write(reply.body[start : start + _UNSENT])
+    await streamed.write_eof()
+    return streamed
+
+
+def _response(reply: Reply, *, last: bool) -> web.Response:
+    """Convert a reply to aiohttp's response."""
     made = web.Response(status=reply.status, body=reply.body, headers={**_USUAL, **reply.headers})
     if last:
         made.force_close()

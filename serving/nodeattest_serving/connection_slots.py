@@ -3,7 +3,7 @@
 At the total limit, a new connection replaces the oldest one of the client that holds most. A connection that is kept,
 because its last request was that of an authenticated caller, is replaced only if all others are kept, too: then an idle
 one of the caller who has most. A kept connection with a request in progress is never replaced. One caller has at most
-half of all slots (``share_of_owner``) for connections that are kept and idle.
+a quarter of all slots (``share_of_owner``) for connections that are kept and idle.
 Leaves to others: what identifies a client and a caller, the limit of a caller's requests in progress, and the report of
 a connection's end.
 """
@@ -13,13 +13,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 __all__ = ["ConnectionSlots", "share_of_owner"]
+
+_OWNERS: Final = 4
+"""Callers that together can keep all slots: two might be one person's accounts."""
 
 
 def share_of_owner(most: int) -> int:
     """Return how many of ``most`` slots one authenticated caller can keep from others."""
-    return max(1, most // 2)
+    return max(1, most // _OWNERS)
 
 
 @dataclass(slots=True)

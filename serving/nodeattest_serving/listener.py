@@ -20,7 +20,7 @@ from aiohttp import web
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits, client_of
-from nodeattest_serving.connection import Connection, CountedServer, HttpServer, response
+from nodeattest_serving.connection import Connection, CountedServer, HttpServer, send
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
@@ -99,9 +99,10 @@ class Listener(HttpListener[HttpServer]):
         *,
         most_body: int = 0,
         arrivals: RateLimiter | None = None,
+        unauthenticated: UnauthenticatedLimits | None = None,
     ) -> None:
-        """``most_body``: bytes of the longest request body. ``tls``, ``arrivals``: see ``BoundedServer``."""
-        super().__init__(address, tls, limits, arrivals=arrivals)
+        """``most_body``: bytes of the longest request body. Others: see ``BoundedServer``."""
+        super().__init__(address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated)
         self._handler = handler
         self._limits = limits
         self._most_bytes = _MOST_HEAD + most_body
@@ -127,4 +128,7 @@ class Listener(HttpListener[HttpServer]):
         except Exception:  # noqa: BLE001 - one request's bug must not end the server
             _log.exception("answering a request failed")
             reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
-        return response(reply, last=not connection.request_finished())
+        try:
+            return await send(request, reply, last=not connection.request_finished())
+        finally:
+            reply.written()

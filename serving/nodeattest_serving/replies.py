@@ -7,7 +7,7 @@ Source: apimachinery metav1.Status.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -37,6 +37,8 @@ class Reply:
     status: HTTPStatus
     body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    written: Callable[[], None] = lambda: None
+    """Called once when it was written, or when its connection ended before."""
 
 
 def refusal(status: HTTPStatus, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:

@@ -9,17 +9,18 @@ Source: Python ``ssl``; OpenSSL SSL_set_SSL_CTX, which is what replaces a certif
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["ServingCertificate"]
+__all__ = ["ServingCertificate", "common_name", "verify_clients"]
 
 _CHECK_PERIOD: Final = 1.0
 """Seconds between two checks of the files."""
@@ -94,9 +95,7 @@ class ServingCertificate:
     def _make(self) -> ssl.SSLContext:
         context = self._with_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         if self._client_ca is not None:
-            context.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 resumes without tickets, too, from OpenSSL's cache
-            context.load_verify_locations(self._client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            verify_clients(context, self._client_ca)
         return context
 
     def _with_certificate(self, context: _C) -> _C:
@@ -105,3 +104,21 @@ class ServingCertificate:
         context.options |= ssl.OP_NO_TICKET
         context.load_cert_chain(self._certificate, self._key, password=no_password)
         return context
+
+
+def verify_clients(context: ssl.SSLContext, client_ca: Path) -> None:
+    """Require client certificates of a CA; raises ``OSError``."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 resumes without tickets, too, from OpenSSL's cache
+    context.load_verify_locations(client_ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def common_name(transport: asyncio.BaseTransport | None) -> str | None:
+    """Return the common name of a client's verified certificate; None without one, or if it has several."""
+    connection = None if transport is None else cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
+    certificate = None if connection is None else connection.getpeercert()
+    if not certificate:
+        return None
+    subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
+    names = [value for attributes in subject for name, value in attributes if name == "commonName"]
+    return names[0] if len(names) == 1 else None

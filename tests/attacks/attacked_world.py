@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 from catalogue import Row, Verdict
 from filing_requests import Filed
-from world import CSRS, World, eventually
+from polling import eventually
+from world import CSRS, World
 
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at

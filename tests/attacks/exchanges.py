@@ -11,8 +11,9 @@ from typing import Final
 
 from attacked_world import file_object
 from filing_requests import Filed
+from polling import eventually
 from serving_requests import USAGES, Asked, Node, pin_of
-from world import World, eventually
+from world import World
 
 from nodeattest_providers import csr, envelope, registry
 from nodeattest_providers.binding import Binding

@@ -12,6 +12,7 @@ import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from polling import until
 from proxy_kit import LOOPBACK, Answer, Seen, exchange, request, upstream
 from token_kit import ISSUER, claims, elliptic, header, token
 
@@ -172,9 +173,7 @@ async def test_an_answer_that_is_no_plain_yes_is_a_no(row: Row, status: JsonObje
 
 async def came(seen: Seen, requests: int) -> None:
     """Wait until so many requests reached the add-on."""
-    async with asyncio.timeout(20):
-        while seen.requests < requests:
-            await asyncio.sleep(0.01)
+    await until(lambda: seen.requests >= requests, state=lambda: seen.requests)
 
 
 @pytest.mark.parametrize(("row", "places"), attacks({"D10-131": 1}))

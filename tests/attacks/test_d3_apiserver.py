@@ -18,7 +18,6 @@ from apiserver_kit import (
     condition,
     csr_object,
     encoded,
-    eventually,
     group,
     refusal,
     role,
@@ -27,6 +26,7 @@ from apiserver_kit import (
 )
 from cases import attacks
 from catalogue import Expected, Row, Verdict
+from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
@@ -90,7 +90,7 @@ def scene(control_plane: ControlPlane) -> Generator[Scene]:
     admin.create(f"{RBAC}/clusterrolebindings", binding(name, "system:node-bootstrapper", everyone))
     token = control_plane.await_token(token_of(admin))
     thief = control_plane.client(control_plane.token_kubeconfig(token))
-    eventually(lambda: thief.create(CSRS, csr_object(unique())))
+    succeeds(lambda: thief.create(CSRS, csr_object(unique())))
     node = control_plane.client(control_plane.client_kubeconfig("system:node:thief", ["system:nodes"]))
     admin.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "victim"}})
     yield Scene(control_plane, admin, thief, node)
@@ -220,7 +220,7 @@ def without_the_verb(scene: Scene, verb: str) -> object:
         assert f"{verb} requests with signerName" in str(refused)  # until then the role is not known yet
         return refused
 
-    raise eventually(write)
+    raise succeeds(write)
 
 
 ATTEMPTS: Final[Mapping[str, Attempt]] = {

@@ -17,10 +17,11 @@ from catalogue import ROWS, Row, Verdict
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Filed, Wanted, file_request
+from polling import eventually
 from spoilt_envelopes import ENVELOPES
 from spoilt_objects import OBJECTS
 from spoilt_requests import REQUESTS
-from world import CSRS, World, eventually
+from world import CSRS, World
 
 from nodeattest_controller.model.objects import mapping
 from nodeattest_providers import csr, pem

@@ -19,8 +19,9 @@ from exchanges import evidence_of, node_client, opened, settled, token_client, t
 from filing_requests import Filed, Wanted, file_request
 from kubelet_requests import register_node
 from operator_commands import collection_of, made_anew
+from polling import eventually
 from serving_requests import Asked, Node, certificate_of, enrol
-from world import NAMESPACE, World, eventually
+from world import NAMESPACE, World
 
 from nodeattest_providers import registry
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON

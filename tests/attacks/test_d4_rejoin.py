@@ -15,8 +15,9 @@ from catalogue import Row
 from exchanges import Exchange, opened, token_client
 from filing_requests import Filed, Wanted, file_request
 from operator_commands import rejoin_token, reset
+from polling import eventually
 from serving_requests import Asked, Node, certificate_of, enrol
-from world import CLUSTER, NAMESPACE, World, eventually
+from world import CLUSTER, NAMESPACE, World
 
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_providers import registry

@@ -19,7 +19,11 @@ from cryptography.x509.oid import NameOID
 from handmade import integer, tlv
 
 from nodeattest_controller.model.certificate_authority import load_authority
+from nodeattest_controller.model.identity_rules import check_machine_ready
+from nodeattest_controller.model.machine_view import views_of_machine
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import parse_kubeconfig
 
 Case = Callable[[], Expected]
@@ -49,7 +53,27 @@ def long_key() -> Expected:
     return evaluated(lambda: load_authority({"data": {**data}}, "c"))
 
 
-CASES: Final[Mapping[str, Case]] = {"D4-130": bombs, "D4-131": long_key}
+def endless_pool() -> Expected:
+    inventory, listed = Inventory(), [f"x://{number}" for number in range(100_000)]
+    spec: JsonObject = {"clusterName": "blue", "providerIDList": [*listed]}
+    inventory.put_pool("fleet/p", {"metadata": {"namespace": "fleet", "name": "p"}, "spec": spec})
+    [member] = inventory.members(cluster_key("fleet", "blue"), "x://7")
+    return evaluated(lambda: check_machine_ready(member))
+
+
+def endless_addresses() -> Expected:
+    addresses: list[JsonValue] = [{"type": "Hostname", "address": f"host-{number}"} for number in range(30_000)]
+    spec: JsonObject = {"clusterName": "blue", "providerID": "x://7"}
+    [member] = views_of_machine({"metadata": {"name": "m"}, "spec": spec, "status": {"addresses": addresses}})
+    return evaluated(lambda: check_machine_ready(member))
+
+
+CASES: Final[Mapping[str, Case]] = {
+    "D4-130": bombs,
+    "D4-131": long_key,
+    "D4-132": endless_pool,
+    "D4-133": endless_addresses,
+}
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))

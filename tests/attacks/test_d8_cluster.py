@@ -19,8 +19,9 @@ from cryptography import x509
 from exchanges import node_client, opened, token_client
 from filing_requests import Filed
 from kubelet_requests import Kubelet, kubelet_asks, register_node
+from polling import eventually
 from serving_requests import Asked, Node, certificate_of, enrol
-from world import CLUSTER, NAMESPACE, World, eventually
+from world import CLUSTER, NAMESPACE, World
 
 from nodeattest_providers.names import Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from agent_cluster import Authority, FakeApi
-from agent_machine import wait_for
 from cases import attacks
 from catalogue import Row, Verdict
 from discovered_cluster import Discoverer, give_kubelet_configuration, other_cluster, publish
+from polling import eventually
 from test_credential import challenge_then_sign, make_due
 from test_join import in_process
 
@@ -56,7 +56,7 @@ def strangers_at_a_renewal(scene: Scene) -> Done:
     due = scene.node.folder.joinpath("cache/credential").read_bytes()
     assert due != before
     done = scene.node.installed.run(info=info)
-    wait_for(lambda: scene.node.folder.joinpath("cache/credential").read_bytes() != due, 30)
+    eventually(lambda: scene.node.folder.joinpath("cache/credential").read_bytes() != due, seconds=30)
     assert scene.api.requests == []
     assert scene.other.posts() == 2
     return done

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,10 +107,3 @@ class Machine:
             random=random_unit,
             log=notes.append,
         )
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)

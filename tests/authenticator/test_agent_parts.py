@@ -200,9 +200,14 @@ def test_what_is_no_plain_file_is_not_read(storage: Storage, kind: str) -> None:
         storage.read("file")
 
 
-def test_a_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
-    Storage(str(tmp_path / "a" / "b")).close()
-    assert tmp_path.joinpath("a", "b").stat().st_mode & 0o777 == 0o700
+def test_a_directory_and_its_missing_parents_are_made_for_their_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Storage(str(tmp_path / "a" / "b" / "c")).close()
+    finally:
+        os.umask(before)
+    for made in ("a", "a/b", "a/b/c"):
+        assert tmp_path.joinpath(made).stat().st_mode & 0o777 == 0o700, made
 
 
 # PEM and addresses

@@ -10,8 +10,9 @@ from datetime import datetime
 
 import pytest
 from agent_cluster import FakeApi
-from agent_machine import NODE, Machine, wait_for
+from agent_machine import NODE, Machine
 from cryptography import x509
+from polling import eventually
 
 from nodeattest_providers.challenge.protocol import Challenge
 
@@ -104,7 +105,7 @@ def test_a_killed_call_is_taken_up_with_the_same_key_and_object(machine: Machine
     filed: list[str] = []
     machine.api.on_create = lambda _, name: filed.append(name)
     process = machine.start()
-    wait_for(lambda: bool(filed))
+    eventually(lambda: bool(filed))
     process.kill()
     process.communicate()
     machine.api.sign(filed[0])
@@ -125,7 +126,7 @@ def test_a_call_killed_between_the_two_steps_is_taken_up(machine: Machine) -> No
 
     machine.api.on_create = only_challenge
     process = machine.start()
-    wait_for(lambda: bool(seconds))
+    eventually(lambda: bool(seconds))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     machine.api.sign(seconds[0])
@@ -161,7 +162,7 @@ def test_a_due_renewal_that_could_not_be_kept_is_not_asked_for(machine: Machine)
     sent = machine.api.posts()
     assert certificate(machine.run().stdout) == certificate(old)
     log = machine.cache / "renewal.log"
-    wait_for(lambda: log.exists() and "waits" in log.read_text())
+    eventually(lambda: log.exists() and "waits" in log.read_text())
     assert machine.api.posts() == sent
 
 
@@ -191,7 +192,7 @@ def test_a_hanging_server_delays_no_answer_while_the_certificate_is_valid(machin
     assert time.monotonic() - begin < 5  # the answer's own time is a bench's to measure
     assert done.returncode == 0
     assert expires_in(done.stdout) < 20
-    wait_for(lambda: machine.cache.joinpath("failure").exists())
+    eventually(lambda: machine.cache.joinpath("failure").exists())
     again = machine.run()
     assert again.returncode == 0
     assert 20 < expires_in(again.stdout) < 100
@@ -204,7 +205,7 @@ def test_a_due_renewal_happens_beside_the_answer_and_shows_in_the_next_one(machi
     make_due(machine)
     due = machine.run()
     assert certificate(due.stdout) == certificate(old)
-    wait_for(lambda: certificate(machine.run().stdout) != certificate(old))
+    eventually(lambda: certificate(machine.run().stdout) != certificate(old))
     users = {item["spec"]["username"] for item in machine.api.objects.values()}
     assert users == {"system:bootstrap:abcdef", f"system:node:{NODE}"}
 
@@ -216,7 +217,7 @@ def test_a_denied_renewal_keeps_the_old_certificate_and_asks_again_later(machine
     make_due(machine)
     machine.api.on_create = lambda api, name: api.deny(name, "MachineDeleting")
     machine.run()
-    wait_for(lambda: machine.cache.joinpath("failure").exists())
+    eventually(lambda: machine.cache.joinpath("failure").exists())
     sent = machine.api.posts()
     for _ in range(3):
         done = machine.run()
@@ -233,7 +234,7 @@ def test_a_renewal_whose_certificate_is_not_accepted_falls_back_to_the_token(mac
     make_due(machine)
     machine.api.not_accepted.add(f"system:node:{NODE}")
     machine.run()
-    wait_for(lambda: certificate(machine.run().stdout) != certificate(old))
+    eventually(lambda: certificate(machine.run().stdout) != certificate(old))
 
 
 @pytest.mark.parametrize(

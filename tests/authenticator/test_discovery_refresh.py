@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from agent_cluster import Authority, FakeApi
-from agent_machine import wait_for
 from cryptography import x509
 from discovered_cluster import Discoverer, killed, pin, publish
+from polling import eventually
 from test_join import Joiner, in_process, status
 
 from nodeattest_authenticator.exec_plugin import fast_path
@@ -87,7 +87,7 @@ def test_a_ca_is_replaced_in_three_steps_and_the_certificate_with_it(node: Disco
     assert node.settings.ca_pem == trusted(node) == new.pem
     # The certificate of the old CA answers once more, to a kubelet that was never restarted, and is renewed at once.
     assert node.installed.run(info=began).returncode == 0
-    wait_for(lambda: certificate(node).issuer == new.name)
+    eventually(lambda: certificate(node).issuer == new.name)
     assert node.installed.run(info=node.info).returncode == 0
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from agent_cluster import Authority, FakeApi
-from agent_machine import wait_for
 from discovered_cluster import Discoverer, publish
+from polling import eventually
 from test_credential import challenge_then_sign, make_due
 from test_discovery_refresh import certificate, trusted, warmly
 
@@ -20,7 +20,7 @@ def renew(node: Discoverer) -> None:
     had = certificate(node)
     make_due(node.installed)
     assert node.installed.run(info=node.info).returncode == 0
-    wait_for(lambda: certificate(node) != had, 20)
+    eventually(lambda: certificate(node) != had, seconds=20)
 
 
 def log(node: Discoverer) -> str:
@@ -77,7 +77,7 @@ def test_a_node_whose_server_is_away_renews_at_another_one_that_it_knows(
     had = certificate(node)
     make_due(node.installed)
     assert node.installed.run(info=info).returncode == 0
-    wait_for(lambda: certificate(node) != had, 20)
+    eventually(lambda: certificate(node) != had, seconds=20)
     assert elsewhere.posts() == 2
     assert "https://127.0.0.1:1 is not asked" in log(node)
     assert f"{node.api.url} is not asked" in log(node)

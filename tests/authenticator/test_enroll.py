@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
+from polling import eventually
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.certificate import select_ca_pin
@@ -426,7 +427,7 @@ def test_an_object_that_was_made_anew_by_somebody_is_not_answered(bench: Bench, 
     def swaps(api: FakeApi, name: str) -> None:
         item = api.objects[name]
         if api.posts() == 1:
-            time.sleep(0.1)
+            eventually(lambda: any(each.startswith("GET") for each in api.requests), "the node's watch")
             api.delete(name)
             api.on_create = lambda _, __: None
             api.create({"metadata": {"name": name}, "spec": item["spec"]}, "system:bootstrap:zzzzzz")
@@ -446,7 +447,7 @@ def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) ->
     def twice(api: FakeApi, name: str) -> None:
         if phase(api, name) == 1:
             api.annotate(name, challenge="foreign")
-            time.sleep(0.2)
+            eventually(lambda: bench.attestor.challenges, "the node's look at it")
         challenge_then_sign(api, name)
 
     bench.fake.on_create = twice

@@ -7,15 +7,18 @@ import base64
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
 from agent_cluster import FakeApi
-from agent_machine import Machine, wait_for
+from agent_machine import Machine
+from polling import eventually
 
 from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied
@@ -117,7 +120,7 @@ def test_the_serving_certificate_is_got_by_the_same_tpm_while_the_clients_is_got
     machine.api.on_create = Controller(machine.api, tpm.endorsement_fingerprint())
     assert machine.run().returncode == 0
     serving = machine.start("serving")
-    wait_for(machine.cache.joinpath("serving.draft").exists)
+    eventually(machine.cache.joinpath("serving.draft").exists)
     machine.cache.joinpath("credential").unlink()
     client = machine.run()
     assert client.returncode == 0, client.stderr
@@ -134,6 +137,33 @@ def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tp
         "provider": "tpm",
         "endorsementFingerprint": tpm.endorsement_fingerprint(),
     }
+
+
+@contextmanager
+def silent_tpm() -> Generator[str]:
+    """Take connections for commands and, on the next port, for control, and answer neither."""
+    while True:
+        with ExitStack() as stack:
+            commands = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            host, port = commands.getsockname()
+            try:
+                stack.enter_context(socket.create_server((host, port + 1)))
+            except (OSError, OverflowError):
+                continue  # somebody has it
+            yield f"swtpm:host={host},port={port}"
+            return
+
+
+def test_evidence_of_a_tpm_that_never_answers_ends(machine: Machine) -> None:
+    with silent_tpm() as tcti:
+        with_tpm(machine, tcti, timeoutSeconds=1)
+        started = machine.start("evidence")
+        try:
+            _, said = started.communicate(timeout=40)
+        finally:
+            started.kill()
+    assert started.returncode == 1
+    assert "Timeout" in said
 
 
 def test_an_unregistered_tpm_is_told_so_once(machine: Machine, tpm: SoftwareTpm) -> None:

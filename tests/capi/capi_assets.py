@@ -17,11 +17,12 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, cast
 
 import yaml
 from kinds import Object
-from world import eventually
+from polling import eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
@@ -40,6 +41,8 @@ _VALUES: Final[Mapping[str, str]] = {"CLUSTER_TOPOLOGY": "true", "EXP_MACHINE_PO
 _LEFT_OUT: Final = frozenset({"Deployment", "Service", "Certificate", "Issuer"})
 _CLUSTERCTL: Final = "clusterctl.cluster.x-k8s.io"
 _VERSION: Final = re.compile(r"Version: (v[\w.+-]+)")
+_TOKEN: Final[JsonMap] = {"expirationSeconds": 6 * 3600}
+"""A kubeconfig's token is not renewed, and a journey on a slow machine takes more than the usual hour."""
 _REPLACED: Final = ("--leader-elect", "--diagnostics-address", "--insecure-diagnostics", "--namespace")
 
 
@@ -92,14 +95,7 @@ class RealManagers:
 
     def versions(self) -> dict[str, str]:
         """Ask clusterctl; the managers tell theirs when they run."""
-        asked = subprocess.run(
-            [self.folder / "clusterctl", "version", "-o", "short"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        return {"clusterctl": asked.stdout.strip(), **self._versions}
+        return {"clusterctl": self._clusterctl("version", "-o", "short").strip(), **self._versions}
 
     def install(self, plane: ControlPlane) -> None:
         for program in COMPONENTS:
@@ -131,9 +127,18 @@ class RealManagers:
 
     def move(self, source: ControlPlane, target: ControlPlane, namespace: str) -> None:
         words = ["move", "--kubeconfig", source.admin_kubeconfig, "--to-kubeconfig", target.admin_kubeconfig]
-        command = [self.folder / "clusterctl", *words, "--namespace", namespace]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        self._clusterctl(*map(str, words), "--namespace", namespace)
+
+    def _clusterctl(self, *words: str) -> str:
+        """Run clusterctl, which asks nobody for newer versions and reads no configuration of a user."""
+        with TemporaryDirectory() as home:
+            own = {"CLUSTERCTL_DISABLE_VERSIONCHECK": "true", "HOME": home, "XDG_CONFIG_HOME": home}
+            done = subprocess.run(
+                [self.folder / "clusterctl", *words],
+                env={**os.environ, **own}, capture_output=True, text=True, timeout=300, check=False,
+            )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def _documents(self, plane: ControlPlane, program: str) -> list[Object]:
         server = f"https://{LOOPBACK}:{self._ports[plane.name, program]}"
@@ -141,7 +146,7 @@ class RealManagers:
 
     def _start(self, plane: ControlPlane, program: str, namespace: str) -> Process:
         of, account, arguments = deployment_of(self._documents(plane, program))
-        asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": _TOKEN}
         path = f"/api/v1/namespaces/{of}/serviceaccounts/{account}/token"
         token = text_at(plane.client().create(path, asked), "status", "token")
         directory = plane.directory / program

@@ -14,7 +14,8 @@ import yaml
 from infrastructure import DEFINITIONS, Infrastructure
 from kinds import CONFIG, MACHINE, Kind, Object, made, name_of
 from managers import Managers
-from world import Controller, eventually, node_of
+from polling import eventually
+from world import Controller, node_of
 
 from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
@@ -33,6 +34,8 @@ GREEN: Final = "green"
 LEDGERS: Final = Kind("attestation.cluster.x-k8s.io", "machineattestations", "MachineAttestation", "v1alpha1")
 POLICIES: Final = Kind("attestation.cluster.x-k8s.io", "nodeattestationpolicies", "NodeAttestationPolicy", "v1alpha1")
 CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
+_OF_MANAGEMENT: Final = ("garbagecollector", "clusterrole-aggregation")
+"""Controllers of a management cluster: Cluster API's managers get their rights by aggregated ClusterRoles."""
 IN_TREE: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 T = TypeVar("T")
 
@@ -147,7 +150,7 @@ class CapiWorld:
         plane = self.stack.enter_context(start_real(self.directory / name, self.assets, name=name))
         if not keeps_custom_resources(plane):
             pytest.skip("not possible here: this kube-apiserver dies of custom resources")
-        self.stack.enter_context(controller_manager(plane, self.assets, ("garbagecollector",)))
+        self.stack.enter_context(controller_manager(plane, self.assets, _OF_MANAGEMENT))
         self.managers.install(plane)
         install_definitions(plane.client(), list(yaml.safe_load_all(DEFINITIONS.read_text())))
         self.kubectl(plane, "apply", "-f", str(MANIFESTS / "default" / "namespace.yaml"))
@@ -208,7 +211,7 @@ class CapiWorld:
                     told.append(f"--- {machine.name} {name}\n{(boot / name).read_text()[-1500:]}")
         return "\n".join(told)
 
-    def eventually(self, read: Callable[[], T | None], what: str, seconds: float = 180) -> T:
+    def eventually(self, read: Callable[[], T | None], what: str, seconds: float = 360) -> T:
         """Wait, and say what the machines did where it was in vain."""
         try:
             return eventually(read, seconds=seconds, what=what)
@@ -233,6 +236,7 @@ def capi_world(directory: Path, assets: Path, managers: Managers) -> Generator[C
 
 def account_kubeconfig(plane: ControlPlane) -> Path:
     """Make a kubeconfig of our service account: the rights of the manifests and no others."""
-    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    lifetime: JsonMap = {"expirationSeconds": 6 * 3600}  # longer than a journey on a slow machine
+    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": lifetime}
     path = f"/api/v1/namespaces/nodeattest-system/serviceaccounts/{ACCOUNT}/token"
     return plane.token_kubeconfig(text_at(plane.client().create(path, asked), "status", "token"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +39,13 @@ def managers(request: pytest.FixtureRequest, assets: Path) -> Managers:
 @pytest.fixture(scope="module")
 def world(managers: Managers, assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CapiWorld]:
     with capi_world(tmp_path_factory.mktemp("capi"), assets, managers) as built:
-        told = ", ".join(f"{name} {version}" for name, version in managers.versions().items())
-        sys.stdout.write(f"{told}\n")  # ``pytest -rP`` shows it
         yield built
+
+
+@pytest.fixture(autouse=True)
+def _programs_are_told(request: pytest.FixtureRequest) -> None:
+    """Let the report of each test of the journey name the programs."""
+    if "world" in request.fixturenames:
+        managers = request.getfixturevalue("world").managers
+        told = ", ".join(f"{name} {version}" for name, version in managers.versions().items())
+        request.node.user_properties.append(("programs", told))

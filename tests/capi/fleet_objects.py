@@ -6,23 +6,27 @@ from typing import Any
 
 from kinds import (
     CLUSTER,
+    CLUSTER_CLASS,
     CLUSTER_LABEL,
     CONFIG,
     CONFIG_TEMPLATE,
     CONTROL_PLANE,
+    CONTROL_PLANE_TEMPLATE,
     DEPLOYMENT,
     HEALTH_CHECK,
     POOL,
     PROCESS_CLUSTER,
+    PROCESS_CLUSTER_TEMPLATE,
     PROCESS_POOL,
     PROCESS_TEMPLATE,
     Kind,
     Object,
     made,
 )
+from machine import PATCHES
 from test_rendered_bootstrap import HERE
 
-__all__ = ["cluster", "deployment", "health_check", "policy", "pool", "registration"]
+__all__ = ["cluster", "deployment", "health_check", "policy", "pool", "registration", "topology"]
 
 
 def policy(name: str, attestor: str, cluster_name: str, **spec: Any) -> Object:
@@ -44,6 +48,11 @@ def registration() -> Object:
     }
 
 
+def joining() -> Object:
+    """How every machine joins: with the patches of its image."""
+    return {"nodeRegistration": registration(), "patches": {"directory": PATCHES}}
+
+
 def reference(kind: Kind, name: str) -> Object:
     return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
 
@@ -54,7 +63,7 @@ def cluster(name: str, version: str) -> list[tuple[Kind, Object]]:
     machine = {"spec": {"infrastructureRef": reference(PROCESS_TEMPLATE, name)}}
     config = {
         "initConfiguration": {"nodeRegistration": registration()},
-        "joinConfiguration": {"nodeRegistration": registration()},
+        "joinConfiguration": joining(),
     }
     plane = {"replicas": 1, "version": version, "machineTemplate": machine, "kubeadmConfigSpec": config}
     return [
@@ -82,10 +91,53 @@ def deployment(name: str, cluster_name: str, version: str, replicas: int = 1) ->
         "rollout": {"strategy": rolling},
         "template": {"metadata": {"labels": labels}, "spec": machine},
     }
-    config = {"template": {"spec": {"joinConfiguration": {"nodeRegistration": registration()}}}}
+    config = {"template": {"spec": {"joinConfiguration": joining()}}}
     return [
         (CONFIG_TEMPLATE, made(CONFIG_TEMPLATE, name, cluster_name, config)),
         (DEPLOYMENT, made(DEPLOYMENT, name, cluster_name, spec)),
+    ]
+
+
+def topology(name: str, version: str) -> list[tuple[Kind, Object]]:
+    """Make a ClusterClass and a Cluster of it, with one control-plane machine and one worker."""
+
+    def template(kind: Kind, spec: Object) -> tuple[Kind, Object]:
+        value = made(kind, name, name, {"template": {"spec": spec}})
+        del value["metadata"]["labels"]  # a class and its templates serve many clusters
+        return kind, value
+
+    def refer(kind: Kind) -> Object:
+        return {"templateRef": {"apiVersion": kind.api_version, "kind": kind.kind, "name": name}}
+
+    config = {
+        "initConfiguration": {"nodeRegistration": registration()},
+        "joinConfiguration": joining(),
+    }
+    worker = {"class": "worker", "bootstrap": refer(CONFIG_TEMPLATE), "infrastructure": refer(PROCESS_TEMPLATE)}
+    of_class = made(
+        CLUSTER_CLASS,
+        name,
+        name,
+        {
+            "infrastructure": refer(PROCESS_CLUSTER_TEMPLATE),
+            "controlPlane": {**refer(CONTROL_PLANE_TEMPLATE), "machineInfrastructure": refer(PROCESS_TEMPLATE)},
+            "workers": {"machineDeployments": [worker]},
+        },
+    )
+    del of_class["metadata"]["labels"]
+    spec = {
+        "classRef": {"name": name},
+        "version": version,
+        "controlPlane": {"replicas": 1},
+        "workers": {"machineDeployments": [{"class": "worker", "name": "workers", "replicas": 1}]},
+    }
+    return [
+        template(PROCESS_CLUSTER_TEMPLATE, {}),
+        template(PROCESS_TEMPLATE, {}),
+        template(CONTROL_PLANE_TEMPLATE, {"kubeadmConfigSpec": config}),
+        template(CONFIG_TEMPLATE, {"joinConfiguration": joining()}),
+        (CLUSTER_CLASS, of_class),
+        (CLUSTER, made(CLUSTER, name, name, {"topology": spec})),
     ]
 
 
@@ -98,7 +150,7 @@ def pool(name: str, cluster_name: str, version: str) -> list[tuple[Kind, Object]
         "infrastructureRef": reference(PROCESS_POOL, name),
     }
     spec = {"clusterName": cluster_name, "replicas": 1, "template": {"spec": machine}}
-    config = made(CONFIG, name, cluster_name, {"joinConfiguration": {"nodeRegistration": registration()}})
+    config = made(CONFIG, name, cluster_name, {"joinConfiguration": joining()})
     del config["metadata"]["labels"]
     return [
         (CONFIG, config),

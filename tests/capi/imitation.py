@@ -1,8 +1,8 @@
 """Cluster API's managers, imitated: what node registration sees of them, in the order in which the real ones write it.
 
 Imitated: core (Cluster, Machine, MachineSet, MachineDeployment, MachinePool with Machines, MachineHealthCheck), kubeadm
-bootstrap and kubeadm control plane (one replica), ``clusterctl move``. Not imitated: drain, hooks, templates of
-ClusterClass, availability by a Node's Ready.
+bootstrap and kubeadm control plane (one replica), ``clusterctl move``, topologies (topology.py). Not imitated: drain,
+hooks, availability by a Node's Ready.
 Source: cluster-api v1.13 internal/controllers, bootstrap/kubeadm, controlplane/kubeadm, cmd/clusterctl/client/cluster.
 """
 
@@ -23,10 +23,12 @@ import yaml
 from cryptography import x509
 from kinds import (
     CLUSTER,
+    CLUSTER_CLASS,
     CLUSTER_LABEL,
     CONFIG,
     CONFIG_TEMPLATE,
     CONTROL_PLANE,
+    CONTROL_PLANE_TEMPLATE,
     DEPLOYMENT,
     HEALTH_CHECK,
     KINDS,
@@ -44,13 +46,16 @@ from kinds import (
     made,
     name_of,
     owner,
+    owner_of,
     secret,
 )
 from kubernetes_assets import extra_arguments, kubeadm_api
 from manager import Access, Manager, Reconcile
+from topology import apply_topology
 
 from nodeattest_discovery.pins import pin_of
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.kubernetes_binaries import version
@@ -79,23 +84,21 @@ class Imitation:
         return {"imitation of Cluster API": "v1.13", "kubeadm": version(self._assets / "kubeadm")}
 
     def install(self, plane: ControlPlane) -> None:
-        """Install Cluster API's definitions, and one of the MachineHealthCheck, which are not at hand."""
-        served = {"name": "v1beta2", "served": True, "storage": True, "schema": {"openAPIV3Schema": _UNTYPED}}
-        names = {"kind": HEALTH_CHECK.kind, "plural": HEALTH_CHECK.plural}
-        health_check = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{HEALTH_CHECK.plural}.{HEALTH_CHECK.group}"},
-            "spec": {"group": HEALTH_CHECK.group, "scope": "Namespaced", "names": names, "versions": [served]},
-        }
+        """Install Cluster API's definitions, and untyped ones in place of those that are not at hand."""
         install_definitions(plane.client(), self._definitions)
-        install_definitions(plane.client(), [cast("Any", health_check)])
+        untyped = [_definition(kind) for kind in (HEALTH_CHECK, CLUSTER_CLASS, CONTROL_PLANE_TEMPLATE)]
+        install_definitions(plane.client(), [cast("Any", one) for one in untyped])
 
     @contextmanager
     def running(self, plane: ControlPlane, namespace: str) -> Generator[None]:
         """Run the managers for the length of the block."""
+        client = plane.client()
+
+        async def cluster(access: Access, value: Object) -> float | None:
+            return await _cluster(access, await _with_topology(access, client, value))
+
         reconcilers: dict[Kind, Reconcile] = {
-            CLUSTER: _cluster,
+            CLUSTER: cluster,
             CONTROL_PLANE: self._control_plane,
             CONFIG: self._config,
             MACHINE: _machine,
@@ -114,7 +117,9 @@ class Imitation:
     async def _control_plane(self, access: Access, value: Object) -> float | None:
         """Create the first machine, and call the control plane initialized when kubeadm uploaded its ConfigMap."""
         cluster = await access.get(CLUSTER, value["metadata"]["labels"][CLUSTER_LABEL])
-        if cluster is None or not _initialization(cluster).get("infrastructureProvisioned") or not controller_of(value):
+        if cluster is None or not _initialization(cluster).get("infrastructureProvisioned"):
+            return None
+        if not owner_of(value, CLUSTER):
             return None
         name, spec = name_of(cluster), value["spec"]
         labels = {_CONTROL_PLANE_LABEL: "", "cluster.x-k8s.io/control-plane-name": name_of(value)}
@@ -181,7 +186,8 @@ class Imitation:
             "caCertHashes": [str(pin_of(certificate))],
         }
         join = {**value["spec"].get("joinConfiguration", {}), "discovery": {"bootstrapToken": found}}
-        document = _kubeadm("JoinConfiguration", self._assets, join, ("discovery", "nodeRegistration"))
+        patches = () if kubeadm_api(self._assets).endswith("v1beta2") else ("patches",)
+        document = _kubeadm("JoinConfiguration", self._assets, join, ("discovery", "nodeRegistration", *patches))
         path = "/run/kubeadm/kubeadm-join-config.yaml"
         return {"joinConfiguration": join}, _cloud_config(
             value["spec"], path, [document], f"kubeadm join --config {path}", []
@@ -189,6 +195,21 @@ class Imitation:
 
 
 # Core
+
+
+def _definition(kind: Kind) -> Object:
+    served = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _UNTYPED}}
+    names = {"kind": kind.kind, "plural": kind.plural}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {"group": kind.group, "scope": "Namespaced", "names": names, "versions": [served]},
+    }
+
+
+async def _with_topology(access: Access, client: Client, value: Object) -> Object:
+    return await apply_topology(access, client, value) if "topology" in value["spec"] else value
 
 
 async def _cluster(access: Access, value: Object) -> float | None:
@@ -209,12 +230,17 @@ async def _cluster(access: Access, value: Object) -> float | None:
 
 
 async def _adopt(access: Access, kind: Kind, name: str, owning: Object) -> Object | None:
-    """Make ``owning`` the controller of an object, in place of others; the object gets the cluster's label."""
+    """Make ``owning`` the owner of an object, in place of others; the object gets the cluster's label.
+
+    A Cluster is the controller of what its topology made only (cluster_controller_phases.go, ensureOwnerRefAndLabel).
+    """
     found = await access.get(kind, name)
     if found is None:
         return None
-    cluster = name_of(owning) if owning["kind"] == CLUSTER.kind else owning["metadata"]["labels"][CLUSTER_LABEL]
-    return await access.patch(found, metadata={"ownerReferences": [owner(owning)], "labels": {CLUSTER_LABEL: cluster}})
+    is_cluster = owning["kind"] == CLUSTER.kind
+    cluster = name_of(owning) if is_cluster else owning["metadata"]["labels"][CLUSTER_LABEL]
+    reference = owner(owning, controller=not is_cluster or "topology" in owning["spec"])
+    return await access.patch(found, metadata={"ownerReferences": [reference], "labels": {CLUSTER_LABEL: cluster}})
 
 
 async def _machine(access: Access, value: Object) -> float | None:
@@ -365,11 +391,10 @@ async def _pool(access: Access, value: Object) -> float | None:
     value = await access.patch(value, spec={"providerIDList": infrastructure["spec"].get("providerIDList", [])})
     for one in await access.list(PROCESS_MACHINE, **{_POOL_LABEL: name_of(value)}):
         body = _machine_of(name_of(one), cluster, spec.get("version", ""), "")
-        body["bootstrap"] = {"dataSecretName": value["spec"]["template"]["spec"]["bootstrap"].get("dataSecretName", "")}
-        if body["bootstrap"]["dataSecretName"]:
-            labels = {_POOL_LABEL: name_of(value)}
-            references = [owner(value)]
-            await access.create(made(MACHINE, name_of(one), cluster, body, labels=labels, ownerReferences=references))
+        # The real one writes an empty name, which Kubernetes 1.20 built with a newer Go takes for null.
+        body["bootstrap"] = {"dataSecretName": spec["bootstrap"]["configRef"]["name"]}
+        labels = {_POOL_LABEL: name_of(value)}
+        await access.create(made(MACHINE, name_of(one), cluster, body, labels=labels, ownerReferences=[owner(value)]))
     return _WAIT
 
 

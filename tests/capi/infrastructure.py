@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from kinds import (
+    CLUSTER,
     CLUSTER_LABEL,
     MACHINE,
     POOL,
@@ -31,6 +32,7 @@ from kinds import (
     made,
     name_of,
     owner,
+    owner_of,
     secret,
 )
 from machine import ProcessMachineHost
@@ -85,8 +87,8 @@ class Infrastructure:
 
     async def _cluster(self, access: Access, value: Object) -> float | None:
         name = value["metadata"].get("labels", {}).get(CLUSTER_LABEL, "")
-        if not controller_of(value):
-            return None  # contract: wait for Cluster API to own it
+        if not owner_of(value, CLUSTER):
+            return None  # contract: wait for Cluster API to own it; it is its controller with a topology only
         if name not in self.planes:
             self.planes[name] = await asyncio.to_thread(self._start, name)
         plane = self.planes[name]
@@ -113,7 +115,8 @@ class Infrastructure:
             return None
         reference = controller_of(value)
         owning = await access.get(MACHINE, reference["name"]) if reference.get("kind") == MACHINE.kind else None
-        if owning is None or not owning["spec"].get("bootstrap", {}).get("dataSecretName"):
+        data_name = await _data_secret(access, owning) if owning else ""
+        if not data_name:
             return 0.3
         if name not in self.machines:
             made_now = await asyncio.to_thread(ProcessMachineHost.create, name, self.directory, self.assets)
@@ -125,7 +128,7 @@ class Infrastructure:
         addresses = [{"type": "Hostname", "address": name}]
         await access.status(value, addresses=addresses, initialization={"provisioned": True})
         if not machine.booted:
-            data: Any = await access.get(SECRET, owning["spec"]["bootstrap"]["dataSecretName"])
+            data: Any = await access.get(SECRET, data_name)
             machine.boot(base64.b64decode(data["data"]["value"]).decode())
         return None
 
@@ -142,5 +145,14 @@ class Infrastructure:
             await access.create(made(PROCESS_MACHINE, name, cluster, {}, labels=labels, ownerReferences=references))
         value = await access.patch(value, spec={"providerIDList": [f"process://{name}" for name in names]})
         status: Object = {"infrastructureMachineKind": PROCESS_MACHINE.kind, "replicas": replicas}
-        await access.status(value, **status, initialization={"provisioned": True})
+        # Of pools Cluster API 1.13 still asks for the field of v1beta1 (controllers/external, IsReady).
+        await access.status(value, **status, ready=True, initialization={"provisioned": True})
         return None
+
+
+async def _data_secret(access: Access, machine: Object) -> str:
+    """Name the bootstrap data of a Machine; a pool's Machines have none of their own (computeDesiredMachine)."""
+    pool = machine["metadata"].get("labels", {}).get(_POOL_LABEL)
+    owning = await access.get(POOL, pool) if pool else None
+    spec = owning["spec"]["template"]["spec"] if owning else machine["spec"]
+    return str(spec.get("bootstrap", {}).get("dataSecretName", ""))

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 __all__ = [
     "CLUSTER",
+    "CLUSTER_CLASS",
     "CLUSTER_LABEL",
     "CONFIG",
     "CONFIG_TEMPLATE",
     "CONTROL_PLANE",
+    "CONTROL_PLANE_TEMPLATE",
     "DEPLOYMENT",
     "HEALTH_CHECK",
     "KINDS",
@@ -23,6 +25,7 @@ __all__ = [
     "MACHINE_SET",
     "POOL",
     "PROCESS_CLUSTER",
+    "PROCESS_CLUSTER_TEMPLATE",
     "PROCESS_MACHINE",
     "PROCESS_POOL",
     "PROCESS_TEMPLATE",
@@ -35,6 +38,7 @@ __all__ = [
     "made",
     "name_of",
     "owner",
+    "owner_of",
     "secret",
 ]
 
@@ -73,7 +77,14 @@ HEALTH_CHECK: Final = Kind("cluster.x-k8s.io", "machinehealthchecks", "MachineHe
 CONFIG: Final = Kind("bootstrap.cluster.x-k8s.io", "kubeadmconfigs", "KubeadmConfig")
 CONFIG_TEMPLATE: Final = Kind("bootstrap.cluster.x-k8s.io", "kubeadmconfigtemplates", "KubeadmConfigTemplate")
 CONTROL_PLANE: Final = Kind("controlplane.cluster.x-k8s.io", "kubeadmcontrolplanes", "KubeadmControlPlane")
+CLUSTER_CLASS: Final = Kind("cluster.x-k8s.io", "clusterclasses", "ClusterClass")
+CONTROL_PLANE_TEMPLATE: Final = Kind(
+    "controlplane.cluster.x-k8s.io", "kubeadmcontrolplanetemplates", "KubeadmControlPlaneTemplate"
+)
 PROCESS_CLUSTER: Final = Kind("infrastructure.cluster.x-k8s.io", "processclusters", "ProcessCluster")
+PROCESS_CLUSTER_TEMPLATE: Final = Kind(
+    "infrastructure.cluster.x-k8s.io", "processclustertemplates", "ProcessClusterTemplate"
+)
 PROCESS_MACHINE: Final = Kind("infrastructure.cluster.x-k8s.io", "processmachines", "ProcessMachine")
 PROCESS_TEMPLATE: Final = Kind("infrastructure.cluster.x-k8s.io", "processmachinetemplates", "ProcessMachineTemplate")
 PROCESS_POOL: Final = Kind("infrastructure.cluster.x-k8s.io", "processmachinepools", "ProcessMachinePool")
@@ -81,8 +92,9 @@ SECRET: Final = Kind("", "secrets", "Secret", "v1")
 KINDS: Final = {
     each.kind: each
     for each in (
-        CLUSTER, MACHINE, MACHINE_SET, DEPLOYMENT, POOL, HEALTH_CHECK, CONFIG, CONFIG_TEMPLATE, CONTROL_PLANE,
-        PROCESS_CLUSTER, PROCESS_MACHINE, PROCESS_TEMPLATE, PROCESS_POOL, SECRET,
+        CLUSTER, CLUSTER_CLASS, MACHINE, MACHINE_SET, DEPLOYMENT, POOL, HEALTH_CHECK, CONFIG, CONFIG_TEMPLATE,
+        CONTROL_PLANE, CONTROL_PLANE_TEMPLATE, PROCESS_CLUSTER, PROCESS_CLUSTER_TEMPLATE, PROCESS_MACHINE,
+        PROCESS_TEMPLATE, PROCESS_POOL, SECRET,
     )
 }  # fmt: skip
 
@@ -121,6 +133,13 @@ def controller_of(value: Object) -> Object:
     owners: list[Object] = value["metadata"].get("ownerReferences", [])
     nobody: Object = {}
     return next((each for each in owners if each.get("controller")), nobody)
+
+
+def owner_of(value: Object, kind: Kind) -> Object:
+    """Return the reference to an owner of a kind, or an empty object."""
+    owners: list[Object] = value["metadata"].get("ownerReferences", [])
+    nobody: Object = {}
+    return next((each for each in owners if each["kind"] == kind.kind), nobody)
 
 
 def name_of(value: Object) -> str:

@@ -18,24 +18,36 @@ from typing import Any, Final, cast
 
 import yaml
 from first_boot import start
+from kubernetes_assets import kubelet_settings
 from world import BIN
 
 from nodeattest_sandbox.control_plane import free_ports
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["ProcessMachineHost"]
+__all__ = ["PATCHES", "ProcessMachineHost"]
+
+PATCHES: Final = "/etc/kubernetes/patches"
+"""Where the image has kubeadm's patches of kubelet's configuration: kubeadm asks the port for health that they name."""
 
 _DONE: Final = "/run/cluster-api/bootstrap-success.complete"
 _FIELD: Final = re.compile(r"\{\{\s*ds\.meta_data\.(\w+)\s*\}\}")
-_INIT_PHASES: Final = (
-    "kubeconfig all",
-    "kubelet-start",
-    "upload-config all",
-    "mark-control-plane",
-    "bootstrap-token",
-)
+_INIT: Final = """\
+conf=/etc/kubernetes/super-admin.conf
+set -e
+{kubeadm} init phase kubeconfig all --config $3
+[ -e $conf ] || conf=/etc/kubernetes/admin.conf
+sed -i "s#server: .*#$(grep -o 'server: .*' $conf)#" /etc/kubernetes/*.conf
+{kubeadm} init phase kubelet-start --config $3
+{kubeadm} init phase upload-config all --config $3 --kubeconfig $conf
+until {kubectl} --kubeconfig $conf label --overwrite node {name} node-role.kubernetes.io/control-plane=; do
+  sleep 0.5
+done
+{kubeadm} init phase bootstrap-token --config $3 --kubeconfig $conf
+"""
 """``kubeadm init`` in its order, without what the provider did (certs, control-plane, etcd) and add-ons, which have no
-runtime here (cmd/kubeadm/app/cmd/init.go)."""
+runtime here (cmd/kubeadm/app/cmd/init.go). Since 1.31 some kubeconfigs, and since 1.33 kubeadm itself without
+``--kubeconfig``, call the machine's own address, where the provider's API server does not listen; the phase
+mark-control-plane, which waits for the Node, too, takes none."""
 
 
 @dataclass(slots=True)
@@ -69,7 +81,11 @@ class ProcessMachineHost:
         text = _FIELD.sub(lambda found: known[found[1]], user_data)
         document = cast("dict[str, Any]", yaml.safe_load(text))
         files = [{**each, "content": _content(each)} for each in document.get("write_files", [])]
-        files.append({"path": "/etc/default/kubelet", "content": f"KUBELET_EXTRA_ARGS={self._kubelet_flags()}\n"})
+        port, health = free_ports(2)
+        files += [
+            {"path": "/etc/default/kubelet", "content": f"KUBELET_EXTRA_ARGS={self._kubelet_flags(port, health)}\n"},
+            {"path": f"{PATCHES}/kubeletconfiguration0+merge.json", "content": json.dumps({"healthzPort": health})},
+        ]
         commands = [each if isinstance(each, str) else shlex.join(each) for each in document.get("runcmd", [])]
         self.directory.mkdir(parents=True, exist_ok=True)
         self._process = start(
@@ -97,11 +113,20 @@ class ProcessMachineHost:
             env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
-    def repeat(self, command: str, *flags: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the user data again, with more flags."""
-        lines = (self.directory / "boot" / "runcmd.sh").read_text().splitlines()
-        line = next(each for each in lines if each.startswith(command))
-        return self.run(*shlex.split(line.partition("||")[0]), *flags)
+    def attest_anew(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Join again by the node's own certificate: the cluster is given, as no token that could find it is left."""
+        kubeconfig = yaml.safe_load(self.run("cat", "/etc/kubernetes/kubelet.conf").stdout)
+        cluster = kubeconfig["clusters"][0]["cluster"]
+        told = {
+            "server": cluster["server"],
+            "ca-file": "/etc/kubernetes/pki/ca.crt",
+            "node-name": self.name,
+            "provider-id": self.provider_id,
+            "provider": "tpm",
+            "token": "gone00.0000000000000000",
+        }
+        words = [word for name, value in told.items() for word in (f"--{name}", value)]
+        return self.run("kubelet-authenticator", "join", "--renew", *words, *flags)
 
     def stop(self) -> None:
         """Switch it off for ever."""
@@ -109,12 +134,12 @@ class ProcessMachineHost:
             self._process.communicate(timeout=30)  # closes its standard input, with which it ends
         self.tpm.stop()
 
-    def _kubelet_flags(self) -> str:
-        """Say what an image may say: which port, and nothing of the machine of the tests is touched."""
-        (port,) = free_ports(1)
+    def _kubelet_flags(self, port: int, health: int) -> str:
+        """Say what an image may say: which ports, and nothing of the machine of the tests is touched."""
+        hierarchy = "--fail-cgroupv1=false " if kubelet_settings(self.assets / "kubelet") else ""
         return (
-            f"--port={port} --healthz-port=0 --read-only-port=0 --address=127.0.0.1 --cgroups-per-qos=false "
-            "--enforce-node-allocatable= --make-iptables-util-chains=false --fail-swap-on=false"
+            f"{hierarchy}--port={port} --healthz-port={health} --read-only-port=0 --address=127.0.0.1 "
+            "--cgroups-per-qos=false --enforce-node-allocatable= --make-iptables-util-chains=false --fail-swap-on=false"
         )
 
     def _image(self) -> Path:
@@ -125,7 +150,7 @@ class ProcessMachineHost:
             agent, kubeadm = f"exec {BIN}/kubelet-authenticator", self.assets / "kubeadm"
             tcti = f'command=$1; shift; set -- "$command" --tcti {shlex.quote(self.tpm.tcti)} "$@"'
             tcti = f'case "$*" in *"--provider tpm"*) {tcti};; esac'
-            phases = "\n".join(f"{kubeadm} init phase {each} --config $3 || exit 1" for each in _INIT_PHASES)
+            phases = _INIT.format(kubeadm=kubeadm, kubectl=self.assets / "kubectl", name=self.name)
             of_kubelet = f'case "$1" in join | adopt) ;; *) {agent} "$@";; esac'
             join = f'{agent} "$@" --exec-api-version v1beta1'
             _write(tools / "kubelet-authenticator", f"{of_kubelet}\n{tcti}\n{join}\n")

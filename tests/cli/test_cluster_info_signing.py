@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from cluster_info_tool import ClusterInfoTool
+from polling import eventually
 
 from nodeattest_cli.main import main
 from nodeattest_discovery import clusterinfo, jws
@@ -252,9 +252,7 @@ def test_kube_controller_manager_finds_nothing_to_change_in_what_we_signed(
         with controller_manager(real_control_plane, assets, ["bootstrapsigner"]):
             # The signer signs a later token: it has looked at cluster-info with the first one's signature in it.
             later = tool.publish()
-            end = time.monotonic() + LIMIT
-            while f"jws-kubeconfig-{later.id}" not in tool.data() and time.monotonic() < end:
-                time.sleep(0.05)
+            eventually(lambda: f"jws-kubeconfig-{later.id}" in tool.data(), "the later token's signature")
         theirs = tool.data()
         assert theirs.pop(f"jws-kubeconfig-{later.id}") == jws.sign(tool.kubeconfig().encode(), later)
         assert theirs == ours["data"]

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 import pytest
+from polling import eventually
 
 from nodeattest_cli.demo.attacks.common import attacks_for
 from nodeattest_cli.demo.platforms import PROVIDERS
@@ -256,10 +256,10 @@ def test_the_same_happens_to_machines_that_find_a_real_cluster(tmp_path: Path, a
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--provider", "challenge")
-    end = time.monotonic() + 30
-    while not any("run" in line and "controller" in line for line in running_below(tmp_path)):
-        assert time.monotonic() < end, "the controller did not start"
-        time.sleep(0.05)
+    eventually(
+        lambda: any("run" in line and "controller" in line for line in running_below(tmp_path)),
+        "its start",
+    )
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == 128 + number

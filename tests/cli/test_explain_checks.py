@@ -9,8 +9,7 @@ from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts
 from nodeattest_cli.explain.inputs import pick
 from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request
-from nodeattest_controller.controllers.csr.checks import CHECKS
-from nodeattest_controller.controllers.csr.facts import CSRFacts
+from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.verification.checks import Pipeline, Round

@@ -123,6 +123,7 @@ def test_all_problems_are_told_not_only_the_first() -> None:
     [
         (made(authorizedAttestors=[]), "no node can join"),
         (made(authorizedAttestors=["insecure"]), "insecure proves nothing"),
+        (made(authorizedAttestors=["tpm", "challenge"]), "tpm, challenge are alternatives"),
         (made(tpm={}), "only TPMs that the infrastructure provider names"),
         (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims a Machine is believed"),
         (made(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}), "the section tpm is without effect"),
@@ -413,3 +414,75 @@ def test_a_template_that_nothing_in_the_file_refers_to_is_refused_by_itself_and_
     referred = [template, of_provider("RKE2", "MachineDeployment")]
     assert [line.partition(" ")[0] for line in policy_machines.refused(referred, [made()])] == ["MachineDeployment"]
     assert not list(policy_machines.refused([of_provider("Kubeadm", "Machine")], [made()]))
+
+
+def of_topology(prefix: str, *, versioned: bool, infrastructure: str = "Dev") -> list[JsonObject]:
+    """A Cluster and its ClusterClass, in either contract."""
+
+    def part(group: str, kind: str) -> JsonObject:
+        reference: JsonObject = {"apiVersion": f"{group}.cluster.x-k8s.io/v1beta1", "kind": kind, "name": "workers"}
+        return {"ref" if versioned else "templateRef": reference}
+
+    def worker(infra: str) -> JsonObject:
+        parts: JsonObject = {
+            "bootstrap": part("bootstrap", f"{prefix}ConfigTemplate"),
+            "infrastructure": part("infrastructure", infra),
+        }
+        return {"class": "worker", **({"template": parts} if versioned else parts)}
+
+    workers: JsonObject = {
+        "machineDeployments": [worker(f"{infrastructure}MachineTemplate")],
+        "machinePools": [worker(f"{infrastructure}MachinePoolTemplate")],
+    }
+    used: JsonObject = {
+        "machineDeployments": [{"class": "worker", "name": "md"}],
+        "machinePools": [{"class": "worker", "name": "mp"}],
+    }
+    chosen: JsonObject = {"class": "quick"} if versioned else {"classRef": {"name": "quick"}}
+    api = f"cluster.x-k8s.io/{'v1beta1' if versioned else 'v1beta2'}"
+    plane = part("controlplane", f"{prefix}ControlPlaneTemplate")
+    return [
+        {
+            "apiVersion": api,
+            "kind": "ClusterClass",
+            "metadata": {"name": "quick", "namespace": "fleet"},
+            "spec": {"controlPlane": plane, "workers": workers},
+        },
+        {
+            "apiVersion": api,
+            "kind": "Cluster",
+            "metadata": {"name": "blue", "namespace": "fleet", "labels": {"tier": "gold"}},
+            "spec": {"topology": {**chosen, "version": "v1.36.2", "workers": used}},
+        },
+    ]
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_what_a_cluster_class_makes_is_refused_as_if_it_stood_in_the_file(versioned: bool) -> None:
+    policy = made(clusterSelector=GOLD)
+    said = list(policy_machines.refused(of_topology("RKE2", versioned=versioned), [policy]))
+    assert [line.partition(":")[0] for line in said if "bootstrap provider" in line] == [
+        "Cluster fleet/blue",
+        "MachineDeployment fleet/blue-md-*",
+        "MachinePool fleet/blue-mp-*",
+    ]
+    said = list(policy_machines.refused(of_topology("Kubeadm", versioned=versioned), [policy]))
+    assert [line.partition(": expected instances")[0] for line in said] == ["MachinePool fleet/blue-mp-*"]
+    chosen: JsonObject = {"annotations": {"attestation.cluster.x-k8s.io/attestor": "gcp"}}
+    template: JsonObject = {"kind": "KubeadmConfigTemplate", "spec": {"template": {"metadata": chosen}}}
+    config: JsonObject = {
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+        "metadata": {"name": "workers"},
+        **template,
+    }
+    both = made(clusterSelector=GOLD, authorizedAttestors=["tpm", "gcp"])
+    assert not list(policy_machines.refused([config, *of_topology("Kubeadm", versioned=versioned)], [both]))
+
+
+def test_what_a_topology_does_not_use_or_a_live_cluster_shows_is_not_said_again() -> None:
+    of_class, blue = of_topology("RKE2", versioned=False)
+    assert not list(policy_machines.refused([of_class], [made(clusterSelector=GOLD)]))
+    live = of_provider("RKE2", "MachineDeployment")
+    live["metadata"] = {"name": "blue-md-x", "namespace": "fleet", "labels": {"topology.cluster.x-k8s.io/owned": ""}}
+    said = list(policy_machines.refused([of_class, blue, live], [made(clusterSelector=GOLD)]))
+    assert [line.partition(":")[0] for line in said] == ["MachineDeployment fleet/blue-md-x", "Cluster fleet/blue"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import pytest
-from webhook_world import NAMESPACE, SECRET, WebhookWorld
-from world import Controller, eventually
+from polling import eventually
+from webhook_world import NAMESPACE, SECRET, ClientCertificates, WebhookWorld
+from world import Controller
 
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
@@ -28,10 +32,13 @@ def world(
 ) -> Iterator[WebhookWorld]:
     version = cast("str", request.param)
     directory = tmp_path_factory.mktemp(f"webhook-{version}")
-    with start_real(directory / "plane", assets, name="management") as plane:
+    port = free_ports(1)[0]
+    clients = ClientCertificates(directory, port) if version == "v1beta2" else None
+    flags = clients.apiserver_flags() if clients is not None else ()
+    with start_real(directory / "plane", assets, name="management", flags=flags) as plane:
         if not keeps_custom_resources(plane):
             pytest.skip("not possible here: this kube-apiserver dies of custom resources")
-        made = WebhookWorld(plane, directory, version, free_ports(1)[0])
+        made = WebhookWorld(plane, directory, version, port, clients=clients)
         made.install(capi_definitions)
         made.policy("enforced", "prod")
         made.policy("audited", "audit", enforcement="Audit")
@@ -74,7 +81,7 @@ def test_new_machines_of_a_cluster_with_a_policy_are_rendered_and_no_others(worl
 @pytest.mark.usefixtures("replica")
 def test_audit_says_what_it_leaves_undone(world: WebhookWorld) -> None:
     warned = world.kubectl("-n", NAMESPACE, "create", "-f", "-", body=world.config("told", "audited"))
-    assert "Warning: policy audited is Audit" in warned
+    assert "Warning: its cluster's policy is Audit" in warned
 
 
 @pytest.mark.usefixtures("replica")
@@ -183,6 +190,21 @@ def test_what_cannot_be_rendered_is_refused_with_what_to_do(world: WebhookWorld)
     with pytest.raises(ApiRefusal, match=r"BootstrapConfigRefused: expected .*take it out") as refused:
         world.client.create(world.path("kubeadmconfigs"), mine)
     assert (refused.value.code, refused.value.reason) == (403, "BootstrapConfigRefused")
+
+
+def test_where_a_client_ca_is_configured_strangers_do_not_get_past_the_handshake(
+    world: WebhookWorld, replica: Controller
+) -> None:
+    """All other tests show that the API server does, by the files of the page."""
+    del replica
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", world.port), timeout=20) as raw, context.wrap_socket(raw) as stranger:
+        answer = b""
+        with suppress(OSError):  # in TLS 1.3 a client learns of it by its first read
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: w\r\n\r\n")
+            answer = stranger.recv(12)
+    assert answer == (b"HTTP/1.1 404" if world.clients is None else b"")
 
 
 def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from polling import until
 from webhook_world import SECRET, WebhookWorld
 
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
@@ -23,7 +24,7 @@ from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertif
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items
 from nodeattest_discovery.front.settings import FrontLimits
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -101,12 +102,14 @@ async def _create(client: ApiClient, world: WebhookWorld) -> JsonObject:
 
 async def _called(client: ApiClient, world: WebhookWorld) -> None:
     """Wait for the first call: API servers learn of a configuration by a watch."""
-    for attempt in range(100):
+    refusals: list[ApiError] = []
+
+    async def passes() -> bool:
         try:
             await _create(client, world)
-        except Exception:
-            if attempt == 99:
-                raise
-            await asyncio.sleep(0.2)
-        else:
-            return
+        except ApiError as error:
+            refusals.append(error)
+            return False
+        return True
+
+    await until(passes, "the first call", seconds=30, state=lambda: refusals[-1:])

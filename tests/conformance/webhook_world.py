@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import subprocess
-import time
+import textwrap
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from pathlib import Path
 from typing import Final, cast
 
 import yaml
-from world import Controller, eventually
+from polling import eventually
+from world import Controller
 
 from nodeattest_controller import manifests
 from nodeattest_controller.configfile import API_VERSION, KIND
@@ -20,8 +23,9 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, m
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["NAMESPACE", "SECRET", "WebhookWorld"]
+__all__ = ["NAMESPACE", "SECRET", "ClientCertificates", "WebhookWorld"]
 
 TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
 NAMESPACE: Final = "team-a"
@@ -30,6 +34,40 @@ SECRET: Final = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-w
 _NEEDED: Final = {"kubeadmconfigs", "kubeadmcontrolplanes", "clusters", "machines", "machinepools"}
 _TOKEN: Final = "/api/v1/namespaces/nodeattest-system/serviceaccounts/node-attestation-controller/token"
 _PROVIDER_ID: Final = "metal://{{ ds.meta_data.instance_id }}"
+
+
+class ClientCertificates:
+    """What an API server shows to webhooks, by the two files of docs/bootstrap-config.md."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self._port = port
+        pki = ClusterPki.make(directory / "clients", "webhook clients")
+        self.ca, self._directory = pki.ca_certificate, directory
+        made = pki.client_kubeconfig(directory / "client.kubeconfig", "https://127.0.0.1", "kube-apiserver", [])
+        [entry] = yaml.safe_load(made.read_text())["users"]
+        self._certificate, self._key = directory / "client.crt", directory / "client.key"
+        self._certificate.write_bytes(base64.b64decode(entry["user"]["client-certificate-data"]))
+        self._key.write_bytes(base64.b64decode(entry["user"]["client-key-data"]))
+
+    def apiserver_flags(self) -> list[str]:
+        """Write the files as the page has them, with paths and host of here."""
+        page = (TREE.parent / "docs" / "bootstrap-config.md").read_text()
+        shown: list[str] = re.findall(r"^   ```yaml\n(.*?)^   ```", page, re.DOTALL | re.MULTILINE)
+        blocks = [textwrap.dedent(block) for block in shown]
+        [plugins] = [block for block in blocks if "kind: AdmissionConfiguration" in block]
+        [users] = [block for block in blocks if "kind: Config" in block]
+        paths = {
+            "/etc/kubernetes/webhook-clients.yaml": self._directory / "webhook-clients.yaml",
+            "/etc/kubernetes/pki/webhook-client.crt": self._certificate,
+            "/etc/kubernetes/pki/webhook-client.key": self._key,
+            "nodeattest-webhook.nodeattest-system.svc": f"127.0.0.1:{self._port}",
+        }
+        for there, here in paths.items():
+            assert there in plugins + users
+            plugins, users = plugins.replace(there, str(here)), users.replace(there, str(here))
+        (self._directory / "webhook-clients.yaml").write_text(users)
+        (self._directory / "admission.yaml").write_text(plugins)
+        return [f"--admission-control-config-file={self._directory / 'admission.yaml'}"]
 
 
 @dataclass
@@ -41,6 +79,8 @@ class WebhookWorld:
     version: str
     port: int
     url: str = ""
+    clients: ClientCertificates | None = None
+    """None: callers are not verified."""
 
     def install(self, definitions: Path) -> None:
         """Install Cluster API's CRDs, our manifests by kubectl, and a policy for clusters with the label env=prod."""
@@ -75,6 +115,8 @@ class WebhookWorld:
         """A controller as its service account, with the rights of the manifests and no others."""
         settings = self.directory / f"{name}.yaml"
         hosts: dict[str, object] = {"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}
+        if self.clients is not None:
+            hosts |= {"webhookClientCAFile": str(self.clients.ca), "webhookClientNames": ["kube-apiserver"]}
         settings.write_text(yaml.safe_dump(hosts))
         asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         kubeconfig = self.plane.token_kubeconfig(text_at(self.client.create(_TOKEN, asked), "status", "token"))
@@ -208,6 +250,5 @@ class WebhookWorld:
         try:
             self.client.create(self.path("kubeadmconfigs"), self.config("probe"), dryRun="All")
         except ApiRefusal:
-            time.sleep(0.1)
             return False
         return True

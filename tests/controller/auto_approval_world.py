@@ -7,13 +7,16 @@ blocks is stored.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 from fake_api import FakeApi
-from management_kit import add_policy, cached, cluster_path, management_api, until
+from management_kit import add_policy, cached, cluster_path, management_api
+from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController, AutoApprovalRunner
@@ -23,10 +26,13 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_TOKEN_GROUP,
     NODE_CLIENT_ROLE,
 )
+from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
+from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition as find
-from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import Forbidden
@@ -126,6 +132,24 @@ class AutoApprovalWorld:
                 await asyncio.gather(task, return_exceptions=True)
                 await events.drain()
 
+    @asynccontextmanager
+    async def reconciler(self) -> AsyncGenerator[AutoApprovalReconciler]:
+        """Make the reconciler alone: its watches do not run, and a test calls it."""
+        async with cached(self.api, ChangeBus()) as management:
+            events = EventRecorder(self.api, component="test", instance="test-1", now=_now)
+            cluster_events = ClusterEvents(KEY, management, events, log=logging.getLogger("test"), clock=time.monotonic)
+            yield AutoApprovalReconciler(
+                KEY,
+                self.workload,
+                management,
+                StatusReporter(management, events=cluster_events, metrics=self.metrics, now=_now),
+                guard=ClusterGuard(management, self),
+                now=_now,
+                clock=time.monotonic,
+                sleep=_briefly,
+            )
+            await events.drain()
+
     def condition(self) -> JsonObject:
         """Return the Cluster's condition as it is stored."""
         found = items(self.api.objects[cluster_path()], "status", "conditions")
@@ -161,6 +185,11 @@ class AutoApprovalWorld:
     def owns_management(self) -> bool:
         return self.owned
 
+    def is_approved(self, *groups: str) -> bool:
+        """Tell whether the in-tree approver would approve a request of a user in these groups."""
+        asked: JsonObject = {"groups": [*groups], "resourceAttributes": {"subresource": "nodeclient"}}
+        return flag(self._review({"spec": asked}), "status", "allowed")
+
     def _review(self, body: JsonObject) -> JsonObject:
         spec = mapping(body, "spec")
         permission, groups = text(spec, "resourceAttributes", "subresource"), strings(spec, "groups")
@@ -170,7 +199,7 @@ class AutoApprovalWorld:
             for path, obj in self.workload.objects.items()
             if path.startswith(BINDINGS)
         )
-        suspended = permission == "nodeclient" and not items(self.workload.objects[ROLE], "rules")
+        suspended = permission == "nodeclient" and not items(self.workload.objects.get(ROLE, {}), "rules")
         return {**body, "status": {"allowed": (granted and not suspended) or permission in self.allowed}}
 
     def _dry_run(self, body: JsonObject) -> JsonObject:

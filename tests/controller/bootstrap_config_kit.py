@@ -42,6 +42,8 @@ class Versioned:
         files = items(subject.spec, "files")
         if any(text(file, "path") == "/conflict" for file in files):
             raise Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it")
+        if any(text(file, "path") == "/unfit" for file in files):
+            raise Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected="no /unfit", got="/unfit", remedy="take it out")
         kept = [file for file in files if text(file, "path") != AGENT]
         return {**subject.spec, "files": [*kept, agent(self.version)]}
 

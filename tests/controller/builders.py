@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.model.attestation import Attestation, record_certificate
 from nodeattest_controller.model.certificate_authority import SignedCertificate
+from nodeattest_controller.model.challenge_rules import check_challenge_answered_once
 from nodeattest_controller.model.issuance_rules import (
-    check_challenge_answered_once,
     check_live_certificates,
     check_pinned_fingerprints,
     check_replacement_interval,

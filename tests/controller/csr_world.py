@@ -28,7 +28,7 @@ from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletS
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -168,6 +168,7 @@ class World:
         self.workload_api = ScriptedApi()
         self.now: datetime = CREATED
         self.observed = Observed()
+        self.observers: list[CSRObserver] = [self.observed]
         self.metrics = Metrics()
         self.management = ManagementCache(self.management_api, namespace=None, on_change=lambda _key, _ids: None)
         self.workload = WorkloadClient(
@@ -203,7 +204,7 @@ class World:
             self.management,
             events=self.events,
             metrics=self.metrics,
-            observers=[self.observed],
+            observers=self.observers,
             check_issuance=self.evaluator.check_issuance,
             certificate_lifetime=1209600,
             now=self.clock,
@@ -218,7 +219,7 @@ class World:
             purposes=frozenset(Purpose),
             events=self.events,
             metrics=self.metrics,
-            observers=[self.observed],
+            observers=self.observers,
             wait_limit=WAIT_LIMIT,
             ages=PendingAges(self.clock, self.seconds),
             limiter=RequestLimiter(self.seconds),

@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from aiohttp.abc import AbstractResolver
+
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
 from nodeattest_kube.paging import PageSize
@@ -70,6 +72,9 @@ class FakeApi(ApiClient):
         return sum(called == method and part in path for called, path in self.calls)
 
     # ApiClient
+
+    def use_resolver(self, resolver: AbstractResolver) -> None:
+        self.resolver = resolver
 
     def server_time(self) -> datetime | None:
         return datetime.now(UTC)

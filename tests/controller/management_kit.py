@@ -13,7 +13,7 @@ from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["POLICIES", "add_cluster", "add_policy", "cached", "cluster_path", "management_api", "until"]
+__all__ = ["POLICIES", "add_cluster", "add_policy", "cached", "cluster_path", "management_api"]
 
 CAPI = "/apis/cluster.x-k8s.io"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies"
@@ -80,10 +80,3 @@ async def cached(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Let others run until something holds."""
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.005)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.fleet import create_namespace
 
-__all__ = ["KEY", "OWN", "Site", "Version", "at_work", "prepared", "until"]
+__all__ = ["KEY", "OWN", "Replica", "Site", "Version", "at_work", "prepared"]
 
 Version = Literal["v1beta1", "v1beta2"]
 KEY: Final = ClusterKey("fleet/blue")
@@ -114,8 +114,22 @@ class Site:
         return (text_at(found[0], "status"), text_at(found[0], "reason")) if found else ("", "")
 
 
+class Replica(LeaderOwnsAll):
+    """The leader, which counts how often it was asked: each reconciliation begins with that."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: True)
+        self.asked = 0
+
+    def owns(self, cluster: ClusterKey) -> bool:
+        self.asked += 1
+        return super().owns(cluster)
+
+
 @asynccontextmanager
-async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[NodeAttestedController]:
+async def at_work(
+    plane: ControlPlane, kubeconfig: Path | None = None, *, replica: Replica | None = None
+) -> AsyncGenerator[NodeAttestedController]:
     """Run the controller ``standing`` on the management cluster's caches, as an administrator or as another user."""
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
         works: list[NodeAttestedReconciler] = []
@@ -130,7 +144,7 @@ async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncG
         await asyncio.wait_for(ready.wait(), 30)
         ground = NodeAttestedDeps(
             management=management,
-            guard=ClusterGuard(management, LeaderOwnsAll(lambda: True)),
+            guard=ClusterGuard(management, replica or Replica()),
             metrics=Metrics(),
             now=lambda: datetime.now(UTC),
             clock=time.monotonic,
@@ -147,11 +161,3 @@ async def at_work(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncG
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until(holds: Callable[[], bool], what: str) -> None:
-    for _ in range(200):
-        if await asyncio.to_thread(holds):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"{what} did not happen")

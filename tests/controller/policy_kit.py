@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from polling import until
+
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
@@ -20,7 +24,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, m
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
-__all__ = ["NAMESPACE", "Office", "condition_of", "create_cluster", "create_policy", "infra_path", "settled", "working"]
+__all__ = ["NAMESPACE", "Office", "condition_of", "create_cluster", "create_policy", "infra_path", "working"]
 
 NAMESPACE = "default"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -29,14 +33,46 @@ CLUSTERS = "/apis/cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/clusters"
 INFRASTRUCTURE = "/apis/infrastructure.cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/devclusters"
 
 
+class Asked:
+    """Answers as another ownership does, and counts the questions: each reconciliation begins with one."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self.times = Counter[str]()
+
+    def owns(self, cluster: ClusterKey) -> bool:
+        self.times[cluster] += 1
+        return self._ownership.owns(cluster)
+
+    def owns_management(self) -> bool:
+        self.times[MANAGEMENT_SHARD] += 1
+        return self._ownership.owns_management()
+
+
 @dataclass(frozen=True, slots=True)
 class Office:
     """The two parts at work."""
 
+    asked: Asked
     management: ManagementCache
     keeper: PolicyStatusReconciler
     publisher: SignerNamesReconciler
     metrics: Metrics
+
+    async def policies_reconciled(self) -> None:
+        """Wait for a whole reconciliation of the policies: one begins when the one before has ended."""
+        for _ in range(2):
+            before = self.asked.times[MANAGEMENT_SHARD]
+            self.keeper.changed(NAMESPACE)
+            await until(lambda: self.asked.times[MANAGEMENT_SHARD] > before)
+
+    async def cluster_reconciled(self, name: str) -> None:
+        """Wait for a whole reconciliation of a cluster's signer names."""
+        key = ClusterKey(f"{NAMESPACE}/{name}")
+        for _ in range(2):
+            before = self.asked.times[key]
+            self.publisher.cluster_changed(key, None)
+            await until(lambda: self.asked.times[key] > before)
 
 
 @asynccontextmanager
@@ -45,7 +81,7 @@ async def working(
 ) -> AsyncGenerator[Office]:
     """Run both as a term does, on the administrator's client."""
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        metrics, owner, changes = Metrics(), ownership or LeaderOwnsAll(lambda: True), ChangeBus()
+        metrics, owner, changes = Metrics(), Asked(ownership or LeaderOwnsAll(lambda: True)), ChangeBus()
         events = EventRecorder(client, component="test", instance="here", now=lambda: NOW)
         management = ManagementCache(
             client, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed
@@ -62,23 +98,12 @@ async def working(
         await asyncio.wait_for(ready.wait(), 20)
         running += [asyncio.create_task(keeper.run()), asyncio.create_task(publisher.run())]
         try:
-            yield Office(management, keeper, publisher, metrics)
+            yield Office(owner, management, keeper, publisher, metrics)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await events.drain()
-
-
-async def settled(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    """Wait until something holds."""
-    end = asyncio.get_running_loop().time() + seconds
-    while True:
-        answer = holds()
-        if answer if isinstance(answer, bool) else await answer:
-            return
-        assert asyncio.get_running_loop().time() < end, "it did not come to hold"
-        await asyncio.sleep(0.05)
 
 
 def create_policy(client: Client, name: str, *, labels: Mapping[str, str] | None = None, **spec: JsonValue) -> str:

@@ -93,3 +93,21 @@ def test_what_is_too_long_for_the_schema_is_cut() -> None:
 def test_an_odd_object_is_reset_too() -> None:
     body = reset({"spec": {"issued": "x", "resets": 7}}, by=ALICE, reason="r", now=CREATED)
     assert len(items(body, "spec", "resets")) == 1
+
+
+def test_a_reset_opens_one_first_use_which_the_next_client_certificate_closes() -> None:
+    opened = parse_attestation(reset(ledger(), by=ALICE, reason="r", now=CREATED))
+    assert opened.was_reset
+    attested = AttestedNode(
+        provider=ProviderName("aws"),
+        provider_id=ProviderID("sandbox://node-0"),
+        fingerprints={"instance": "sha256:i"},
+        checks=(Check("c", "s", "e", "g", passed=True),),
+    )
+    issued = SignedCertificate(pem="pem", serial="cd", not_before=CREATED, not_after=CREATED + timedelta(days=14))
+    closed = record_certificate(opened, REQUEST, attested, issued, CREATED)
+    assert not closed.was_reset
+    body = render_attestation(closed, make_member(), "signer")
+    mapping(body, "spec")["resets"] = [{"by": "alice"}]  # a merge patch leaves them
+    assert not parse_attestation(body).was_reset
+    assert parse_attestation(reset(body, by=ALICE, reason="again", now=CREATED)).was_reset

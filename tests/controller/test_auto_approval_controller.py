@@ -7,10 +7,15 @@ from datetime import UTC, datetime
 import pytest
 from auto_approval_world import ADMISSION, BINDINGS, CLUSTER_INFO, CSRS, KEY, POLICY, ROLE, ROLES, AutoApprovalWorld
 from builders import make_member
-from management_kit import add_policy, cluster_path, until
+from management_kit import add_policy, cluster_path
+from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
-from nodeattest_controller.controllers.auto_approval.permissions import KUBEADM_BOOTSTRAP, KUBEADM_ROTATION
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    KUBEADM_BOOTSTRAP,
+    KUBEADM_ROTATION,
+    KUBEADM_TOKEN_GROUP,
+)
 from nodeattest_controller.controllers.auto_approval.status import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
 from nodeattest_controller.model.objects import items, text_map
 from nodeattest_controller.runtime.csr_observer import CSRIssued
@@ -160,6 +165,34 @@ async def test_what_talos_binds_is_named_and_a_cluster_without_it_is_not_reporte
         await world.reports("OtherBootstrapProvider", "Unknown")
 
 
+async def test_what_was_filed_before_the_block_is_not_approved_by_kubeadms_binding() -> None:
+    """Seen on 1.36: it passed until the API server evaluated the new policy, and was approved a second later."""
+    world = AutoApprovalWorld(initialized=False)
+    world.enforced = False
+    async with world.running():
+        await until(lambda: POLICY in world.workload.objects)
+        world.bind_as_kubeadm()
+        assert not world.is_approved(KUBEADM_TOKEN_GROUP)
+
+
+async def test_a_role_that_may_not_be_emptied_does_not_keep_the_policy_away() -> None:
+    world = AutoApprovalWorld()
+    fail(world, NO_RIGHT, ("PATCH", ROLES))
+    async with world.running():
+        assert REMEDY in await world.reports("CannotVerify", "Unknown")
+    assert POLICY in world.workload.objects
+
+
+async def test_a_role_that_somebody_deleted_grants_nothing_and_is_emptied_when_it_is_back() -> None:
+    world = AutoApprovalWorld()
+    role = world.workload.objects[ROLE]
+    world.workload.remove(ROLE)
+    async with world.running():
+        await world.reports("Closed", "True")
+        world.workload.put(ROLE, role)  # as an API server does at its start
+        await until(lambda: not items(world.workload.objects[ROLE], "rules"))
+
+
 async def test_a_block_that_the_server_does_not_evaluate_is_not_verified() -> None:
     world = AutoApprovalWorld()
     world.enforced = False
@@ -299,6 +332,19 @@ async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_
         await world.reports("Closed")
     [first, *_] = [record for record in caplog.records if "cannot write the Cluster's condition" in record.message]
     assert MANAGEMENT_REMEDY in str(first.__dict__)
+
+
+@pytest.mark.parametrize(("allowed", "reason"), [(False, "CannotVerify"), (True, "ForeignAuthorizer")])
+async def test_what_may_be_over_without_an_event_is_audited_again_soon_and_then_less_often(
+    allowed: bool, reason: str
+) -> None:
+    """A first list that is not complete, or an API server that authorizes from an old cache, lasted for a period."""
+    world = AutoApprovalWorld()
+    world.allowed.update({"nodeclient"} if allowed else ())
+    async with world.reconciler() as reconciler:
+        delays = [await reconciler.reconcile() for _ in range(6)]
+        assert world.condition()["reason"] == reason
+    assert delays == [10, 20, 40, 80, 160, None]
 
 
 # When nothing is done

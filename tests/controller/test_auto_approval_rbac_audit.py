@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from auto_approval_world import AutoApprovalWorld
 from fake_api import FakeApi
-from management_kit import until
+from polling import until
 
 from nodeattest_controller.controllers.auto_approval.decide import ApprovalReason, AuditFacts, decide
 from nodeattest_controller.controllers.auto_approval.permissions import (

@@ -68,7 +68,7 @@ def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], tuple[str, .
     if isinstance(verdict, Refuse):
         return verdict.outcome, [], (str(verdict.denied),)
     stored = made_of(case.after, verdict.patch) if isinstance(verdict, Change) else case.after
-    return verdict.outcome, items(spec_of(stored), "files"), verdict.warnings
+    return verdict.outcome, items(spec_of(stored), "files"), () if isinstance(verdict, Change) else verdict.warnings
 
 
 R, U, L = AdmissionOutcome.RENDERED, AdmissionOutcome.UNCHANGED, AdmissionOutcome.LEFT

@@ -17,6 +17,7 @@ from bootstrap_config_kit import answer_of, config, review
 from nodeattest_controller.controllers.bootstrap_config import json_patch
 from nodeattest_controller.controllers.bootstrap_config.admission_review import (
     MAX_BODY,
+    MAX_VALUES,
     Operation,
     allowed,
     parse,
@@ -56,8 +57,9 @@ def encoded(**request: JsonValue) -> bytes:
         (encoded(operation="UPDATE"), "request.oldObject: an object, for UPDATE"),
         (encoded(kind={}), "request.kind.kind"),
         (b" " * (MAX_BODY + 1), f"at most {MAX_BODY} bytes"),
-        (b"[" + b"0," * 300_000 + b"0]", "at most 200000 values"),
-        (b'{"a":' * 100_000, "at most 200000 values|a JSON object"),
+        (b"[" + b"0," * MAX_VALUES + b"0]", f"at most {MAX_VALUES} values"),
+        (b'{"a":' * 100_000, f"at most {MAX_VALUES} values"),
+        (b'"\\"' * 300_000, f"at most {MAX_VALUES} values|a JSON object"),
         (b"\xff\xfe", "a JSON object"),
         (encoded().replace(b'"operation"', b'"operation": "DELETE", "operation"', 1), "a JSON object: each key once"),
     ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,19 +17,25 @@ from typing import cast
 import pytest
 from bootstrap_config_kit import Versioned, agent, answer_of, config, control_plane, patched, review
 from front_kit import LOOPBACK, Answer, Authority, ask
+from polling import until
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES, cost
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.handler import PATH, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.handler import (
+    MOST_HELD_OF_CLIENT,
+    MOST_REVIEWS,
+    PATH,
+    AdmissionHandler,
+)
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
+from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
@@ -54,9 +62,10 @@ class Webhook:
     metrics: Metrics
     client: ApiClient
     reporter: RefusalReporter
+    handler: AdmissionHandler
 
-    async def send(self, request: bytes) -> Answer:
-        return await ask(self.port, request, self.authority)
+    async def send(self, request: bytes, client: tuple[Path, Path] | None = None) -> Answer:
+        return await ask(self.port, request, self.authority, client)
 
     async def ask(self, document: JsonObject) -> JsonObject:
         """POST a review as kube-apiserver does, and give the response."""
@@ -96,10 +105,32 @@ def authority() -> Authority:
 
 @pytest.fixture
 async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> AsyncGenerator[Webhook]:
-    certificate, key = authority.certify(tmp_path)
-    certificate.rename(tmp_path / "tls.crt")
-    key.rename(tmp_path / "tls.key")
-    tls = FileCertificate(tmp_path, now=now)
+    """One whose callers are verified elsewhere."""
+    async with serving(plane, authority, tmp_path, verifies_clients=True) as made:
+        yield made
+
+
+@asynccontextmanager
+async def serving(
+    plane: ControlPlane,
+    authority: Authority,
+    directory: Path,
+    *,
+    verifies_clients: bool = False,
+    client_ca: Path | None = None,
+    client_names: tuple[str, ...] = (),
+    max_wait: float = 0.5,
+    by_files: bool = True,
+) -> AsyncGenerator[Webhook]:
+    certificate, key = authority.certify(directory)
+    certificate.rename(directory / "tls.crt")
+    key.rename(directory / "tls.key")
+    if by_files:
+        context = FileCertificate(directory, client_ca, now=now).context
+    else:
+        held = DynamicCertificate(client_ca)
+        held.take((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
+        context = held.context
     metrics = Metrics()
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         events = EventRecorder(client, component="test", instance="test", now=now)
@@ -110,12 +141,14 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
             metrics,
             clock=lambda: 0.0,
             reporter=reporter,
-            max_wait=0.5,
+            verifies_clients=verifies_clients,
+            client_names=client_names,
+            max_wait=max_wait,
         )
-        limits = FrontLimits(connection_seconds=3.0)
-        listener = Listener(service.handle, BindAddress(LOOPBACK, 0), tls.context, limits, most_body=MAX_BODY)
+        limits = FrontLimits(connection_seconds=3.0 if max_wait < 1 else 20.0)
+        listener = Listener(service.handle, BindAddress(LOOPBACK, 0), context, limits, most_body=MAX_BODY)
         await listener.start()
-        yield Webhook(listener.port, authority, metrics, client, reporter)
+        yield Webhook(listener.port, authority, metrics, client, reporter, service)
         await listener.stop()
 
 
@@ -298,6 +331,134 @@ async def test_a_dry_run_is_logged_for_debugging_only(webhook: Webhook, caplog: 
     await webhook.ask(review(config()))
     levels = [record.levelname for record in caplog.records if record.message == "bootstrap configuration"]
     assert levels == ["DEBUG", "DEBUG", "INFO"]
+
+
+async def test_a_caller_that_is_not_verified_learns_no_policys_name(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    both = config(labels={"cluster.x-k8s.io/cluster-name": "twice"})
+    async with serving(plane, authority, tmp_path) as webhook:
+        refused = await webhook.ask(review(both))
+        left = await webhook.ask(review(both, both))
+        plane.freeze()
+        try:
+            unread = await webhook.ask(review(config()))
+        finally:
+            plane.resume()
+        in_own_object = await webhook.ask(review(config({"path": "/unfit"})))
+    assert (refused["allowed"], text(refused, "status", "reason")) == (False, "PolicyInvalid")
+    assert text(refused, "status", "message") == (
+        "PolicyInvalid: its cluster's policy does not allow it: see the policy's status, Events of the machine's "
+        "owner, and the controller's log"
+    )
+    assert (left["allowed"], "left without attestation" in json.dumps(left)) == (True, True)
+    assert text(unread, "status", "message") == "cannot read the object's Cluster and policy; try again"
+    assert "take it out" in text(in_own_object, "status", "message")
+    said = json.dumps([refused, left, unread])
+    assert not [word for word in ("one", "two", "clusterSelector", "127.0.0.1", "/apis/") if word in said.split()]
+
+
+@pytest.mark.parametrize("by_files", [True, False], ids=["by files", "by the Secret"])
+async def test_where_a_client_ca_is_configured_only_its_certificates_are_answered(
+    by_files: bool, plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    clients, others = Authority("clients"), Authority("others")
+    ca = tmp_path / "clients.pem"
+    ca.write_bytes(clients.pem)
+    api_server = clients.certify(tmp_path / "a", "kube-apiserver", client=True)
+    node = clients.certify(tmp_path / "b", "system:node:a", client=True)
+    stranger = others.certify(tmp_path / "c", "kube-apiserver", client=True)
+    asked = post(json.dumps(review(config())).encode())
+    async with serving(
+        plane,
+        authority,
+        tmp_path,
+        verifies_clients=True,
+        client_ca=ca,
+        client_names=("kube-apiserver",),
+        by_files=by_files,
+    ) as webhook:
+        assert answer_of((await webhook.send(asked, api_server)).body)["allowed"] is True
+        unnamed = await webhook.send(asked, node)
+        assert unnamed.status == 403
+        assert json.loads(unnamed.body)["message"] == "expected the client certificate of an API server"
+        for shown in (stranger, None):
+            assert not await is_answered(webhook, asked, shown)
+        ca.write_bytes(others.pem)
+        await until(lambda: is_answered(webhook, asked, stranger))
+        assert not await is_answered(webhook, asked, api_server)
+
+
+async def is_answered(webhook: Webhook, request: bytes, client: tuple[Path, Path] | None) -> bool:
+    try:
+        return (await webhook.send(request, client)).status == 200
+    except OSError:
+        return False
+
+
+async def test_what_a_review_costs_is_counted_until_its_answer_is_read(webhook: Webhook) -> None:
+    body = json.dumps(review(config({"path": "/large", "content": "x" * (3 << 20)}))).encode()
+    context = ssl.create_default_context(cadata=webhook.authority.pem.decode())
+    for number, reads in enumerate((True, False), 1):
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.settimeout(0)
+        await asyncio.get_running_loop().sock_connect(small, (LOOPBACK, webhook.port))
+        reader, writer = await asyncio.open_connection(sock=small, ssl=context, server_hostname=LOOPBACK, limit=4096)
+        writer.write(post(body))
+        line = f'{{kind="KubeadmConfig",outcome="rendered"}} {number}.0'
+        await until(lambda line=line: line in webhook.metrics.render().decode())
+        assert webhook.handler.held > len(body)
+        if reads:
+            assert len(await reader.read(-1)) > len(body)
+        writer.transport.abort()
+        await until(lambda: webhook.handler.held == 0)
+
+
+async def test_one_clients_large_reviews_leave_half_of_the_memory_to_others(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    body = json.dumps(review(config({"path": "/large", "content": "x" * (3 << 20)}))).encode()
+    async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
+        plane.freeze()
+        try:
+            asked = [asyncio.create_task(webhook.send(post(body))) for _ in range(12)]
+            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert {(await each).status for each in done} == {503}
+            assert webhook.handler.held <= MOST_HELD_OF_CLIENT
+        finally:
+            plane.resume()
+        statuses = sorted([(await each).status for each in asked])
+    assert statuses[0] == 200
+    assert webhook.handler.held == 0
+
+
+async def test_at_most_sixteen_reviews_are_worked_on_and_the_others_wait(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    asked = json.dumps(review(config())).encode()
+    async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
+        before = webhook.client.requests
+        plane.freeze()
+        try:
+            answers = [asyncio.create_task(webhook.ask(review(config()))) for _ in range(40)]
+            await until(lambda: webhook.handler.held == MOST_REVIEWS * cost(asked) + (40 - MOST_REVIEWS) * len(asked))
+            assert webhook.client.requests - before == MOST_REVIEWS
+        finally:
+            plane.resume()
+        assert all([(await each)["allowed"] for each in answers])
+
+
+async def test_a_review_of_too_many_values_is_refused_and_one_with_as_many_commas_in_a_text_is_not(
+    webhook: Webhook,
+) -> None:
+    commas = config({"path": "/list", "content": '\\",{[' * (MAX_VALUES // 2)})
+    assert (await webhook.ask(review(commas)))["allowed"] is True
+    values: list[JsonValue] = [{}] * (MAX_VALUES // 2)
+    many = json.dumps(review(config(status={"list": values}))).encode()
+    answer = await webhook.send(post(many))
+    assert answer.status == 400
+    assert f"expected at most {MAX_VALUES} values, got more" in json.loads(answer.body)["message"]
 
 
 async def test_metrics_count_kinds_and_outcomes_and_no_names(webhook: Webhook) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -14,19 +15,19 @@ from typing import Final, cast
 
 import pytest
 from node_attested_kit import certificate
+from polling import until
 
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
     GRACE,
     LIFETIME,
     OWNER_ANNOTATION,
+    RECENT,
     Owner,
 )
 from nodeattest_controller.controllers.bootstrap_token.reconciler import (
-    BATCH,
     CONFIRM_LOST,
     BootstrapTokenReconciler,
-    in_batches,
 )
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
@@ -157,9 +158,7 @@ class Scene:
 
     async def sees(self, holds: Callable[[], bool]) -> None:
         """Wait for the caches."""
-        async with asyncio.timeout(10):
-            while not holds():
-                await asyncio.sleep(0.02)
+        await until(holds)
 
     def owned(self) -> list[JsonMap]:
         """Return what the garbage collector has still to remove."""
@@ -237,25 +236,6 @@ async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_the
         assert [what for what, *_ in scene.told.writes[2:]] == ["let run out", "deleted"]
 
 
-async def test_a_look_at_many_machines_lets_others_work_in_between() -> None:
-    machine = Owner(
-        kind="Machine", api_version="", namespace="fleet", name="m", uid="u", config=None, settled=True, paused=False
-    )
-    owners = [machine] * 1000
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    working = asyncio.create_task(other())
-    assert [owner async for owner in in_batches(owners)] == owners
-    working.cancel()
-    assert turns >= len(owners) // BATCH
-
-
 async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         token = scene.token()
@@ -277,7 +257,7 @@ async def test_a_machine_whose_reference_is_malformed_keeps_no_other_from_its_to
         path = f"{CAPI}/namespaces/{scene.namespace}/machines/a-bad"
         reference: JsonMap = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1/", "kind": "KubeadmConfig", "name": "x"}
         scene.admin.patch(path, {"spec": {"bootstrap": {"configRef": reference}}})
-        kept = lambda: scene.management.object_at("machines", scene.namespace, "a-bad")  # noqa: E731
+        kept = functools.partial(scene.management.object_at, "machines", scene.namespace, "a-bad")
         await scene.sees(lambda: (bad := kept()) is not None and "v1beta1/'" in str(bad))
         await scene.sees(lambda: scene.names("machines") == {"a-bad", "good"})
         await scene.look()
@@ -375,6 +355,37 @@ async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_
         if left_over == "a token":
             assert near(left(scene, token), GRACE)
             assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
+
+
+async def test_a_machine_that_joined_before_the_first_run_keeps_its_token_no_longer_than_others(
+    plane: ControlPlane,
+) -> None:
+    """The bootstrap provider makes a token, and seconds later the machine has joined."""
+    async with staged(plane) as scene:
+        token, stray = scene.token(), scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        scene.remember("m")
+        keeper = scene.keeper()
+        await scene.look(keeper, times=2)
+        assert near(left(scene, token), GRACE)
+        assert near(left(scene, stray), CABPK_TTL)
+        await scene.look(keeper, datetime.now(UTC) + GRACE + timedelta(minutes=1))
+        assert not is_there(scene, token)
+        assert [what for what, *_ in scene.told.writes] == ["let run out", "deleted"]
+
+
+async def test_configurations_of_machines_that_joined_long_ago_are_not_read_for_a_token_of_nobodys(
+    plane: ControlPlane,
+) -> None:
+    async with staged(plane) as scene:
+        token = scene.token(left=2 * RECENT)
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        scene.remember("m")
+        await scene.look(now=datetime.now(UTC) + RECENT)
+        assert near(left(scene, token), 2 * RECENT)
+        assert scene.told.writes == []
 
 
 async def test_a_predecessors_ledger_settles_no_machine(plane: ControlPlane) -> None:

@@ -5,20 +5,60 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, management_api, until
+from management_kit import add_cluster, add_policy, management_api
+from polling import until
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.settings import Settings
-from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import dig
+from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
+from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_parsing.strict_base64 import encode_base64
 
 ALL = ("*", "standing", "hardening", "bootstrap-token", "bootstrap-signer", "token-cleaner")
 SECRET = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-challenge-keys"
+
+INFO = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+TOKEN = "/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef"
+
+
+def cluster_info() -> JsonObject:
+    """What bootstrap-signer signs."""
+    meta: JsonObject = {"name": "cluster-info", "namespace": "kube-public"}
+    return {"metadata": meta, "data": {"kubeconfig": "apiVersion: v1\nkind: Config\n"}}
+
+
+def token(name: str = "abcdef", *, expiration: str) -> JsonObject:
+    """The Secret of a token that signs."""
+    meta: JsonObject = {"name": f"bootstrap-token-{name}", "namespace": "kube-system"}
+    texts = {
+        "token-id": name,
+        "token-secret": "0123456789abcdef",
+        "expiration": expiration,
+        "usage-bootstrap-signing": "true",
+    }
+    data: JsonObject = {key: encode_base64(text.encode()) for key, text in texts.items()}
+    return {"metadata": meta, "type": "bootstrap.kubernetes.io/token", "data": data}
+
+
+class Silent:
+    """Observes token controllers, and keeps nothing."""
+
+    def signed(self, tokens: int, seconds: float) -> None:
+        pass
+
+    def cleaned(self, name: str) -> None:
+        pass
+
+    def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
+        pass
 
 
 class World:
@@ -30,6 +70,11 @@ class World:
         self.policy = add_policy(self.management)
         self.metrics = Metrics()
         self.acts = True
+        self.asked = 0
+
+    def may_act(self) -> bool:
+        self.asked += 1
+        return self.acts
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
         assert kubeconfig == b"good"
@@ -41,7 +86,7 @@ class World:
             self.management,
             self.metrics,
             connect=self.connect,
-            may_act=lambda: self.acts,
+            may_act=self.may_act,
             leases=leases,
             signers={},
         )
@@ -78,7 +123,7 @@ async def test_a_replica_that_shares_clusters_connects_what_it_owns() -> None:
     world = World()
     settings = Settings(identity="one", shard_clusters=True, lease_duration=3.0, renew_deadline=2.0, retry_period=0.1)
     async with world.running(settings, leases=world.management) as manager:
-        await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1, 20)
+        await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1, seconds=20)
         await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
         assert manager.unhealthy() is None
 
@@ -88,17 +133,20 @@ async def test_a_replica_that_may_not_act_any_more_sends_nothing() -> None:
     async with world.running(Settings(identity="one")):
         await until(lambda: SECRET in world.management.objects)
         world.acts = False
-        before = len(world.management.calls)
+        asked = world.asked
         add_policy(world.management, enforcement="Audit")
-        await asyncio.sleep(1.5)
+        await until(lambda: world.asked > asked)  # who asked before has sent by then
+        before, asked = len(world.management.calls), world.asked
+        add_policy(world.management)
+        await until(lambda: world.asked > asked)
         assert all(method != "PATCH" for method, _ in world.management.calls[before:])
 
 
-async def test_a_bug_in_one_controller_of_a_cluster_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_what_two_controllers_of_a_cluster_read_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
     async def bug(method: str, path: str) -> None:
-        if method == "LIST" and path.endswith("/secrets"):  # what the token controllers read, and nobody else
+        if method == "LIST" and path.endswith("/secrets"):  # the informer of the token controllers, and of nobody else
             raise TypeError("no such attribute")
 
     world.workload.on_call = bug
@@ -107,3 +155,48 @@ async def test_a_bug_in_one_controller_of_a_cluster_stops_no_other(caplog: pytes
         await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1)
         await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
         assert not world.workload.closed
+
+
+async def test_a_bug_in_one_controller_of_a_cluster_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.workload.put(INFO, cluster_info())
+    world.workload.put(TOKEN, token(expiration="2020-01-01T00:00:00Z"))
+
+    async def bug(method: str, path: str) -> None:
+        if method == "LIST" and path.endswith("/configmaps"):  # what bootstrap-signer reads, and nobody else
+            raise TypeError("no such attribute")
+
+    world.workload.on_call = bug
+    async with world.running(Settings(identity="one", controllers=ALL)):
+        await until(lambda: "a bug ended a controller" in caplog.text)
+        await until(lambda: TOKEN not in world.workload.objects)  # token-cleaner, on the same informer
+        await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1)
+        await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
+        assert not world.workload.closed
+
+
+async def test_a_bug_of_token_cleaner_on_a_change_keeps_bootstrap_signer_signing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bugs: list[TypeError] = []
+
+    def clock() -> datetime:
+        if bugs:  # token-cleaner asks first, when it hears of a token
+            raise bugs.pop()
+        return datetime.now(UTC)
+
+    api = FakeApi()
+    api.put(INFO, cluster_info())
+    api.put(TOKEN, token(expiration="2999-01-01T00:00:00Z"))
+    pair = TokenControllers(api, frozenset(TokenController), observer=Silent(), deps=ControllerDeps(now=clock))
+    running = asyncio.create_task(pair.run())
+    try:
+        await until(lambda: "jws-kubeconfig-abcdef" in str(api.objects[INFO]))
+        bugs.append(TypeError("no such attribute"))
+        api.put(TOKEN.replace("abcdef", "fedcba"), token("fedcba", expiration="2999-01-01T00:00:00Z"))
+        await until(lambda: "jws-kubeconfig-fedcba" in str(api.objects[INFO]))
+        assert "a bug in a controller's handler" in caplog.text
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

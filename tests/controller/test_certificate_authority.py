@@ -282,3 +282,13 @@ def test_a_certificate_is_valid_from_the_requests_time_also_where_our_clock_is_a
     issued = sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW, created=created)
     assert issued.not_before == created - timedelta(minutes=5)
     assert issued.not_after == NOW + timedelta(hours=1)
+
+
+def test_no_certificate_is_signed_that_is_over_when_its_request_was_made(authority: CertificateAuthority) -> None:
+    """The controller's clock is an hour behind the API server's."""
+    public, created = spki(ec.generate_private_key(ec.SECP256R1())), NOW + timedelta(hours=1)
+    with pytest.raises(Unavailable) as refused:
+        sign_certificate(authority, node_name=NODE, spki=public, lifetime=3600, now=NOW, created=created)
+    assert "set the clock" in str(refused.value)
+    issued = sign_certificate(authority, node_name=NODE, spki=public, lifetime=3601, now=NOW, created=created)
+    assert issued.not_after == created + timedelta(seconds=1)

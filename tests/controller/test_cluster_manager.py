@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from fake_api import FakeApi
-from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api, until
+from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
+from polling import until
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 from fake_api import FakeApi
-from management_kit import until
+from polling import until
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Result
@@ -33,10 +33,13 @@ class Scripted:
         self.block = asyncio.Event()
         self.block.set()
         self.cancelled: list[str] = []
+        self.hung: set[ClusterKey] = set()
+        """Clusters whose requests never end."""
 
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
-        assert workload.key == KEY
         self.seen.append(name)
+        if workload.key in self.hung:
+            await asyncio.Event().wait()
         try:
             await self.block.wait()
         except asyncio.CancelledError:
@@ -165,3 +168,34 @@ async def test_bootstrap_tokens_may_file_requests_once_a_cluster_is_connected() 
     api, script = FakeApi(), Scripted()
     async with running(api, script, Metrics()):
         await until(lambda: api.count("POST", "clusterrolebindings") == 1)
+
+
+async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -> None:
+    script, workers = Scripted(), 8
+    controller = CSRController(
+        script,
+        has_provider=lambda name: name == "tpm",
+        metrics=Metrics(),
+        now=lambda: datetime.now(UTC),
+        workers=workers,
+    )
+    hostile = [ClusterKey(f"hostile/c{number}") for number in range(50)]
+    script.hung.update(hostile)
+    apis = {key: FakeApi() for key in (*hostile, KEY)}
+    for api in apis.values():
+        for number in range(5):
+            add_request(api, f"first-{number}")
+    runners = {key: controller.for_cluster(key, api) for key, api in apis.items()}
+    tasks = [asyncio.create_task(runner.run()) for runner in runners.values()]
+    await until(lambda: all(runner.synced for runner in runners.values()))
+    tasks.append(asyncio.create_task(controller.run()))
+    try:
+        await until(lambda: controller.queue.in_flight == workers - workers // 4)
+        await until(lambda: len(script.seen) - controller.queue.in_flight == 5)
+        add_request(apis[KEY], "honest")
+        await until(lambda: "honest" in script.seen)
+        assert controller.queue.in_flight == workers - workers // 4
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,8 +11,8 @@ import pytest
 from csr_world import CSRS, NODE, SIGNERS, OneRound, TellsAddresses, TwoRounds, World, attested, request
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
+from nodeattest_controller.controllers.csr.checks import CSRFacts
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
-from nodeattest_controller.controllers.csr.facts import CSRFacts
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator

@@ -307,9 +307,9 @@ def test_a_pools_instance_that_became_a_machine_keeps_its_ledger() -> None:
     pool = make_member(kind="MachinePool", name="pool", uid="p-0")
     joined = replace(new_attestation(pool), resource_version="1")
     machine, renewal = make_member(), make_request(username="system:node:node-0")
-    check_binding(renewal, machine, joined, secure=True, owners=frozenset({"p-0", machine.uid}))
+    check_binding(renewal, machine, joined, secure=True, is_owned=True)
     with pytest.raises(Unavailable):
-        check_binding(renewal, machine, joined, secure=True, owners=frozenset({machine.uid}))
+        check_binding(renewal, machine, joined, secure=True, is_owned=False)
 
 
 def test_a_predecessors_ledger_is_waited_out() -> None:

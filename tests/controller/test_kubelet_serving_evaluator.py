@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 from builders import make_member
-from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, machine
+from csr_world import CAPI, CREATED, CSRS, PROVIDER_ID, WAIT_LIMIT, OneRound, World, machine
 from csr_world import NODE as WORKER
 
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_name, check_node, one_machine
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.management_cache import node_key
 from nodeattest_kube.client import Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -214,6 +214,68 @@ async def test_a_policy_that_changes_before_the_approval_decides(pki: ClusterPki
         )
         await evaluator.approve(world.workload, csr)
         assert not world.workload_api.writes("k-1")
+
+
+NODE_REF: JsonObject = {"name": WORKER, "uid": "n-1"}
+REFERRED: Sequence[JsonValue] = [{"type": "Hostname", "address": WORKER}, {"type": "InternalIP", "address": "10.0.0.1"}]
+
+
+async def test_a_node_that_has_joined_is_not_kept_from_a_serving_certificate_by_a_guest_that_lists_its_name(
+    pki: ClusterPki,
+) -> None:
+    async with registered(pki) as world:
+        world.management_api.put(f"{CAPI}/machines/m-1", named_machine(WORKER))
+        lists: list[JsonValue] = [{"type": kind, "address": WORKER} for kind in ("Hostname", "ExternalDNS")]
+        world.management_api.put(f"{CAPI}/machines/m-2", machine("m-2", "metal://rack-1/2", addresses=lists))
+        await world.settle()
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Approved", "k-1") == "AddressesVerified"
+
+
+def named_machine(infrastructure: str) -> JsonObject:
+    """A joined Machine whose infrastructure object has a name."""
+    found = machine(nodeRef=NODE_REF, addresses=[*REFERRED])
+    reference: JsonObject = {"apiGroup": "infrastructure.x-k8s.io", "kind": "MetalMachine", "name": infrastructure}
+    return {**found, "spec": {**mapping(found, "spec"), "infrastructureRef": reference}}
+
+
+async def test_a_node_whose_guest_chose_its_name_gets_no_certificate_for_a_place_that_another_machine_lists(
+    pki: ClusterPki,
+) -> None:
+    """It joined by the host name that its guest reported, which is another machine's DNS name."""
+    async with registered(pki) as world:
+        world.management_api.put(f"{CAPI}/machines/m-1", named_machine("m-1"))
+        lists: list[JsonValue] = [{"type": "ExternalDNS", "address": WORKER}]
+        joined: JsonObject = {"name": "victim", "uid": "n-2"}
+        victim = machine("m-2", "metal://rack-1/2", nodeRef=joined, addresses=lists)
+        world.management_api.put(f"{CAPI}/machines/m-2", victim)
+        await world.settle()
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Denied", "k-1") == Reason.ADDRESS_NOT_ALLOWED
+
+
+async def test_two_machines_with_one_node_ref_are_ambiguous_as_before(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        for name, provider_id in (("m-1", PROVIDER_ID), ("m-2", "metal://rack-1/2")):
+            found = machine(name, provider_id, nodeRef=NODE_REF, addresses=[*REFERRED])
+            world.management_api.put(f"{CAPI}/machines/{name}", found)
+        await world.settle()
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Denied", "k-1") == Reason.MACHINE_AMBIGUOUS
+
+
+async def test_an_address_that_another_guest_lists_is_still_nobodys(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.management_api.put(f"{CAPI}/machines/m-1", machine(nodeRef=NODE_REF, addresses=[*REFERRED]))
+        lists: list[JsonValue] = [{"type": "InternalIP", "address": "10.0.0.1"}]
+        world.management_api.put(f"{CAPI}/machines/m-2", machine("m-2", "metal://rack-1/2", addresses=lists))
+        await world.settle()
+        world.file_kubelets()
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Denied", "k-1") == Reason.ADDRESS_NOT_ALLOWED
 
 
 async def test_a_name_of_two_machines_is_denied_and_the_event_is_about_no_machine(pki: ClusterPki) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -11,7 +10,8 @@ from typing import cast
 
 import pytest
 import yaml
-from node_attested_site import KEY, Site, Version, at_work, prepared, until
+from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
+from polling import until
 
 from nodeattest_controller.runtime.csr_observer import CSRDenied
 from nodeattest_providers.errors import Reason
@@ -117,8 +117,12 @@ async def test_what_is_paused_is_left_alone_until_it_is_resumed(plane: ControlPl
     site.machine(name)
     if paused == "machine":
         site.client.patch(machine, annotation)
-    async with at_work(plane):
-        await asyncio.sleep(2.5)  # longer than changes are gathered
+    replica = Replica()
+    async with at_work(plane, replica=replica):
+        for number in range(2):  # a reconciliation begins when the one before has ended
+            witness, before = f"witness-{paused}-{number}", replica.asked
+            site.machine(witness)
+            await until(lambda: replica.asked > before if paused == "cluster" else site.said("machines", witness)[0])
         assert site.said("machines", name) == ("", "")
         if paused == "cluster":
             site.client.patch(cluster, {"spec": {"paused": False}})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from node_attested_kit import ledger, machine
 from node_attested_site import KEY, Site, prepared
-from policy_kit import settled
+from polling import until
 
 from nodeattest_controller.controllers.node_attested.missing_machines import HELD, MissingMachines
 from nodeattest_controller.model.policy import FailureAction
@@ -39,7 +39,7 @@ async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_coun
             task = asyncio.create_task(management.run(ready))
             await asyncio.wait_for(ready.wait(), 30)
             # MachinePools are a feature gate of Cluster API, and ``ready`` does not wait for them.
-            await settled(lambda: management.object_at("machinepools", "fleet", "pool") is not None)
+            await until(lambda: management.object_at("machinepools", "fleet", "pool") is not None)
             absent = MissingMachines(KEY, management, lambda: now)
             assert absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
             assert absent.count([]) == 3  # a tainted one that is gone holds no place

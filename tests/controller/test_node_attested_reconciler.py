@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from node_attested_kit import NOW, grant, ledger, machine, refusal
 from node_attested_world import NodeAttestedWorld, claim
+from polling import until
 
 from nodeattest_controller.controllers.node_attested.reconciler import (
     FORBIDDEN_PAUSE,
@@ -264,9 +264,7 @@ async def test_a_write_that_meets_another_writer_is_made_again_in_silence() -> N
     path = world.joined(ME)
     world.management_api.fail("PATCH", "machines/", Conflict(409, "Conflict", "c"), times=3)
     async with world.running():
-        async with asyncio.timeout(5):
-            while world.said(path) != ATTESTED:
-                await asyncio.sleep(0.01)
+        await until(lambda: world.said(path) == ATTESTED, state=lambda: world.said(path))
         assert world.told() == []
 
 
@@ -276,9 +274,7 @@ async def test_a_record_that_changed_meanwhile_is_read_and_evaluated_again() -> 
     async with world.running():
         world.management_api.fail("PATCH", "machineattestations/", Conflict(409, "Conflict", "c"))
         world.controller.refused(refusal(BAD))
-        async with asyncio.timeout(5):
-            while world.said(path) != ("False", BAD):
-                await asyncio.sleep(0.01)
+        await until(lambda: world.said(path) == ("False", BAD), state=lambda: world.said(path))
 
 
 async def test_a_ledger_that_is_gone_meanwhile_leaves_no_verdict() -> None:
@@ -287,9 +283,7 @@ async def test_a_ledger_that_is_gone_meanwhile_leaves_no_verdict() -> None:
     async with world.running():
         world.management_api.fail("PATCH", "machineattestations/", NotFound(404, "NotFound", "gone"))
         world.controller.refused(refusal(BAD))
-        async with asyncio.timeout(5):
-            while world.said(path) != ("Unknown", "NotAttested"):
-                await asyncio.sleep(0.01)
+        await until(lambda: world.said(path) == ("Unknown", "NotAttested"), state=lambda: world.said(path))
 
 
 async def test_a_server_that_fails_is_asked_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,10 +291,8 @@ async def test_a_server_that_fails_is_asked_again_and_logged(caplog: pytest.LogC
     path = world.joined(ME)
     world.management_api.fail("PATCH", "machines/", ApiError(500, "InternalError", "broken"))
     async with world.running():
-        async with asyncio.timeout(5):
-            while world.said(path) != ATTESTED:
-                await asyncio.sleep(0.01)
-    assert "cannot write where a machine stands" in caplog.text
+        await until(lambda: world.said(path) == ATTESTED, state=lambda: world.said(path))
+    assert "cannot write a machine's condition NodeAttested" in caplog.text
 
 
 async def test_a_missing_right_is_told_once_silences_all_and_ends_by_itself() -> None:

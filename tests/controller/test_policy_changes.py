@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import cast
 
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cached, management_api, until
+from management_kit import add_cluster, add_policy, cached, management_api
+from polling import until
 
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.metrics import Metrics
@@ -22,11 +23,13 @@ class Owner:
 
     def __init__(self, *, owns: bool) -> None:
         self.is_ours = owns
+        self.asked = 0
 
     def owns(self, cluster: ClusterKey) -> bool:
         return bool(cluster)
 
     def owns_management(self) -> bool:
+        self.asked += 1
         return self.is_ours
 
 
@@ -80,8 +83,9 @@ async def test_a_replica_that_lost_the_management_shard_counts_no_policies_until
         changes.shard_released(MANAGEMENT_SHARD)
         assert valid(metrics) == 0
         add_cluster(api, "green")
+        asked = owner.asked
         changes.policies_changed("fleet")
-        await asyncio.sleep(1.2)
+        await until(lambda: owner.asked > asked)
         assert (valid(metrics), status_of(api, path)) == (0, 1)  # another replica's to write
         owner.is_ours = True
         changes.shard_acquired(MANAGEMENT_SHARD)

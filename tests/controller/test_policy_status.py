@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
-from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, settled, working
+from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, working
+from polling import until
 
 from nodeattest_controller.controllers.policy_status.decide import (
     MAX_CONFLICTS,
@@ -21,10 +22,11 @@ from nodeattest_controller.controllers.policy_status.decide import (
 from nodeattest_controller.controllers.policy_status.validate import first_flaw
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
-from nodeattest_controller.model.objects import mapping, rfc3339
+from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -54,7 +56,7 @@ def flaw_of(obj: JsonObject) -> Denied | None:
 
 
 def finding(*policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p") -> PolicyFinding:
-    return evaluate(policies, clusters, flaw_of)[of]
+    return asyncio.run(evaluate(policies, clusters, flaw_of))[of]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
@@ -176,6 +178,10 @@ def says(plane: ControlPlane, path: str, reason: str) -> Callable[[], bool]:
     return lambda: text_at(ready(plane, path), "reason") == reason
 
 
+def annotation(management: ManagementCache, cluster: str, name: str) -> str:
+    return text(management.cluster(ClusterKey(f"{NAMESPACE}/{cluster}")) or {}, "metadata", "annotations", name)
+
+
 def writes(plane: ControlPlane) -> int:
     return sum(entry.resource == "nodeattestationpolicies" and entry.verb == "patch" for entry in plane.requests())
 
@@ -184,54 +190,53 @@ async def test_a_policys_life_is_told_in_its_status(plane: ControlPlane) -> None
     client = plane.client()
     path = create_policy(client, "life")
     async with working(plane) as office:
-        await settled(says(plane, path, "SelectsNothing"))
+        await until(says(plane, path, "SelectsNothing"))
         create_cluster(client, "blue")
-        await settled(says(plane, path, "Valid"))
+        await until(says(plane, path, "Valid"))
         assert map_at(client.get(path), "status")["clusters"] == 1
         rival = create_policy(client, "rival")
-        await settled(says(plane, path, "Conflict"))
-        await settled(says(plane, rival, "Conflict"))
+        await until(says(plane, path, "Conflict"))
+        await until(says(plane, rival, "Conflict"))
         client.delete(rival)
-        await settled(says(plane, path, "Valid"))
+        await until(says(plane, path, "Valid"))
         client.patch(path, {"spec": {"certificateLifetme": "1h"}})
-        await settled(says(plane, path, "Invalid"))
+        await until(says(plane, path, "Invalid"))
         stored = client.get(path)
         generation = map_at(stored, "metadata")["generation"]
         assert map_at(stored, "status")["observedGeneration"] == generation
         assert ready(plane, path)["observedGeneration"] == generation
         assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Invalid"}) == 1
         assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Conflict"}) == 0
-    told = [text_at(event, "reason") for event in client.list(f"/api/v1/namespaces/{NAMESPACE}/events")]
-    assert "PolicyInvalid" in told
-    assert "PolicyConflict" in told
+        events = f"/api/v1/namespaces/{NAMESPACE}/events"
+        wanted = {"PolicyInvalid", "PolicyConflict"}
+        await until(lambda: wanted <= {text_at(event, "reason") for event in client.list(events)})
 
 
 async def test_a_busy_cluster_and_a_restart_write_nothing(plane: ControlPlane) -> None:
     client = plane.client()
     path = create_policy(client, "quiet")
     busy = create_cluster(client, "busy")
-    async with working(plane):
-        await settled(says(plane, path, "Valid"))
+    async with working(plane) as office:
+        await until(says(plane, path, "Valid"))
         before = writes(plane)
         for number in range(20):
             client.patch(busy, {"metadata": {"annotations": {"n": str(number)}}})
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(1.5)
+        await until(lambda: annotation(office.management, "busy", "n") == "19")
+        await office.policies_reconciled()
     async with working(plane) as office:
-        office.keeper.changed(NAMESPACE)
-        await asyncio.sleep(2)
+        await office.policies_reconciled()
     assert writes(plane) == before
 
 
 async def test_two_replicas_agree_after_one_write(plane: ControlPlane) -> None:
     client = plane.client()
     create_cluster(client, "shared")
-    async with working(plane), working(plane):
+    async with working(plane) as one, working(plane) as other:
         path = create_policy(client, "two")
-        await settled(says(plane, path, "Valid"))
-        await asyncio.sleep(2.5)
+        await until(says(plane, path, "Valid"))
         version = text_at(client.get(path), "metadata", "resourceVersion")
-        await asyncio.sleep(2.5)
+        for replica in (one, other):
+            await replica.policies_reconciled()
         assert text_at(client.get(path), "metadata", "resourceVersion") == version
 
 
@@ -247,6 +252,6 @@ class _Nothing(LeaderOwnsAll):
 
 async def test_a_replica_that_is_not_asked_to_writes_no_status(plane: ControlPlane) -> None:
     path = create_policy(plane.client(), "not-mine")
-    async with working(plane, ownership=_Nothing(lambda: True)):
-        await asyncio.sleep(2)
+    async with working(plane, ownership=_Nothing(lambda: True)) as office:
+        await office.policies_reconciled()
     assert ready(plane, path) == {}

@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
-from csr_world import CREATED, CSRS, WAIT_LIMIT, OneRound, TwoRounds, World, attested
+from csr_world import CREATED, CSRS, WAIT_LIMIT, Observed, OneRound, TwoRounds, World, attested
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
@@ -100,6 +101,35 @@ async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
         await world.seen("first")
         assert await world.reconcile("second") == DONE
         assert world.condition("Denied", "first") == Reason.SUPERSEDED
+
+
+class BrokenObserver(Observed):
+    """Has a bug in both handlers."""
+
+    def granted(self, verdict: CSRIssued) -> None:
+        raise TypeError("no such attribute")
+
+    def refused(self, verdict: CSRDenied) -> None:
+        raise KeyError("lost")
+
+
+async def test_a_bug_in_an_observer_keeps_no_other_from_hearing_and_the_reconcile_goes_to_its_end(
+    pki: ClusterPki, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with World(pki, TwoRounds()).running() as world:
+        world.observers.insert(0, BrokenObserver())
+        uid = text(world.file("first"), "metadata", "uid")
+        world.verifier.answer = attested(FirstRequestRef(name="first", uid=uid))
+        world.file("second", evidence={"name": "first", "uid": uid})
+        await world.seen("first")
+        assert await world.reconcile("second") == DONE
+        assert world.condition("Denied", "first") == Reason.SUPERSEDED
+        assert len(world.observed.issued) == 1
+        world.verifier.answer = denied()
+        world.file("third")
+        assert await world.reconcile("third") == DONE
+        assert [verdict.reason for verdict in world.observed.denied] == [Reason.PROOF_INVALID]
+    assert caplog.text.count("a bug in a controller's handler") == 2
 
 
 # Wait

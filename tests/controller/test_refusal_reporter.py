@@ -65,8 +65,10 @@ class World:
         body: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind}
         self.api.put(f"{CORE}/{resource}/{name}", {**body, "metadata": {"name": name, "uid": f"u-{name}", **meta}})
 
-    async def observe(self, about: Subject, verdict: Verdict = REFUSAL, cluster: str = "prod") -> None:
-        self.reporter.observe(about, verdict, cluster, self.api.objects[POLICY])
+    async def observe(
+        self, about: Subject, verdict: Verdict = REFUSAL, cluster: str = "prod", client: str = "10.0.0.1"
+    ) -> None:
+        self.reporter.observe(about, verdict, cluster, self.api.objects[POLICY], client=client)
         for _turn in range(100):
             await asyncio.sleep(0)
 
@@ -210,6 +212,32 @@ async def test_a_namespace_that_floods_silences_no_other() -> None:
     assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
 
 
+async def test_reviews_that_a_stranger_makes_up_silence_no_api_server() -> None:
+    world = World()
+    for number in range(LOOKUP_BURST * 2):
+        await world.observe(owned(name=f"gone-{number}"), client="10.9.9.9")
+        await world.observe(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
+    await world.observe(owned())
+    assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+
+
+async def test_look_ups_that_hang_for_a_stranger_take_no_more_than_its_half() -> None:
+    world = World()
+    answered = asyncio.Event()
+
+    async def hang(_method: str, path: str) -> None:
+        if "gone" in path:
+            await answered.wait()
+
+    world.api.on_call = hang
+    for number in range(LOOKUP_BURST):
+        await world.observe(owned(name=f"gone-{number}"), client="10.9.9.9")
+    await world.observe(owned())
+    assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+    answered.set()
+    await world.reporter.drain()
+
+
 async def test_look_ups_of_all_namespaces_together_are_bounded() -> None:
     world = World()
     for number in range(LOOKUP_BURST * (NAMESPACES + 1)):
@@ -221,7 +249,7 @@ async def test_another_writer_of_the_status_is_not_written_over() -> None:
     world = World()
     stale = world.api.objects[POLICY]
     world.api.put(POLICY, {**stale, "status": {"clusters": 3}})
-    world.reporter.observe(owned(), REFUSAL, "prod", stale)
+    world.reporter.observe(owned(), REFUSAL, "prod", stale, client="10.0.0.1")
     await world.reporter.drain()
     assert world.api.objects[POLICY]["status"] == {"clusters": 3, "refusedConfigurations": world.entries()}
     assert len(world.entries()) == 1
@@ -240,7 +268,7 @@ async def test_a_report_that_cannot_be_written_is_logged_once_with_its_remedy(
 
 async def test_a_policy_that_cannot_be_used_leaves_the_event() -> None:
     world = World()
-    world.reporter.observe(owned(), REFUSAL, "prod", None)
+    world.reporter.observe(owned(), REFUSAL, "prod", None, client="10.0.0.1")
     await world.reporter.drain()
     assert len(world.told()) == 2
     assert world.entries() == []

@@ -58,6 +58,8 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         webhook_service_name="another",
         webhook_hosts=("10.0.0.1", "webhook.example"),
         webhook_configuration_name="another",
+        webhook_client_ca_file=kubeconfig,
+        webhook_client_names=("kube-apiserver",),
         issuer_base="https://tokens.example/fleet",
         issuer_place="s3://bucket/fleet",
         issuer_max_age=600.0,

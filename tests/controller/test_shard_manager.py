@@ -6,7 +6,8 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from management_kit import add_cluster, add_policy, cached, management_api, until
+from management_kit import add_cluster, add_policy, cached, management_api
+from polling import until
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
@@ -44,12 +45,12 @@ async def test_one_replica_takes_every_shard_and_gives_them_back_in_order() -> N
             await asyncio.Event().wait()
 
         task = asyncio.create_task(shards.run(serve))
-        await until(lambda: {shard for _, shard in seen} == {KEY, MANAGEMENT_SHARD}, 20)
+        await until(lambda: {shard for _, shard in seen} == {KEY, MANAGEMENT_SHARD}, seconds=20)
         assert shards.owns(KEY)
         assert shards.owns_management()
         assert shards.may_write()
         api.remove("/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies/p")
-        await until(lambda: ("released", KEY) in seen, 20)
+        await until(lambda: ("released", KEY) in seen, seconds=20)
         assert not shards.owns(KEY)
         assert seen.index(("stopped", KEY)) < seen.index(("released", KEY))
         assert ("stopped", MANAGEMENT_SHARD) not in seen

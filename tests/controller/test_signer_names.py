@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from policy_kit import condition_of, create_cluster, create_policy, infra_path, settled, working
+from policy_kit import condition_of, create_cluster, create_policy, infra_path, working
+from polling import until
 
 from nodeattest_controller.controllers.signer_names.decide import (
     NONE,
@@ -110,13 +110,13 @@ async def test_the_names_stand_in_the_status_and_go_with_the_policy(plane: Contr
     policy = create_policy(client, name, labels={"c": name})
     reason = reason_of(plane, cluster)
     async with working(plane):
-        await settled(lambda: reason() == "InStatus")
+        await until(lambda: reason() == "InStatus")
         assert fields_of(plane, name, contract) == (CLIENT + "tpm", SERVING + "tpm")
         assert annotations_of(plane, name) == (None, None)
         client.patch(policy, {"spec": {"authorizedAttestors": ["insecure"]}})
-        await settled(lambda: fields_of(plane, name, contract) == (CLIENT + "insecure", None))
+        await until(lambda: fields_of(plane, name, contract) == (CLIENT + "insecure", None))
         client.delete(policy)
-        await settled(lambda: reason() == "")
+        await until(lambda: reason() == "")
         assert fields_of(plane, name, contract) == (None, None)
 
 
@@ -126,14 +126,14 @@ async def test_a_restart_writes_nothing_and_takes_back_what_another_published(pl
     policy = create_policy(client, "restart", labels={"c": "restart"})
     reason = reason_of(plane, cluster)
     async with working(plane):
-        await settled(lambda: reason() == "InStatus")
+        await until(lambda: reason() == "InStatus")
     before = client.get(infra_path("restart")), client.get(cluster)
-    async with working(plane):
-        await asyncio.sleep(2.5)
+    async with working(plane) as office:
+        await office.cluster_reconciled("restart")
     assert (client.get(infra_path("restart")), client.get(cluster)) == before
     client.delete(policy)
     async with working(plane):
-        await settled(lambda: reason() == "")
+        await until(lambda: reason() == "")
     assert fields_of(plane, "restart") == (None, None)
 
 
@@ -142,11 +142,11 @@ async def test_a_mistake_in_the_policy_changes_nothing(plane: ControlPlane) -> N
     cluster = create_cluster(client, "mistake", labels={"c": "mistake"}, infra="mistake")
     policy = create_policy(client, "mistake", labels={"c": "mistake"})
     reason = reason_of(plane, cluster)
-    async with working(plane):
-        await settled(lambda: reason() == "InStatus")
+    async with working(plane) as office:
+        await until(lambda: reason() == "InStatus")
         client.patch(policy, {"spec": {"enforcment": "Audit", "authorizedAttestors": ["insecure"]}})
-        await settled(lambda: text_at(condition_of(client.get(policy), "Ready"), "reason") == "Invalid")
-        await asyncio.sleep(1.5)
+        await until(lambda: text_at(condition_of(client.get(policy), "Ready"), "reason") == "Invalid")
+        await office.cluster_reconciled("mistake")
     assert fields_of(plane, "mistake") == (CLIENT + "tpm", SERVING + "tpm")
     assert reason() == "InStatus"
 
@@ -156,18 +156,18 @@ async def test_a_paused_cluster_is_left_alone(plane: ControlPlane) -> None:
     cluster = create_cluster(client, "paused", labels={"c": "paused"}, infra="paused")
     client.patch(cluster, {"spec": {"paused": True}})
     create_policy(client, "paused", labels={"c": "paused"})
-    async with working(plane):
-        await asyncio.sleep(2.5)
+    async with working(plane) as office:
+        await office.cluster_reconciled("paused")
         assert fields_of(plane, "paused") == (None, None)
         client.patch(cluster, {"spec": {"paused": False}})
-        await settled(lambda: fields_of(plane, "paused")[0] == CLIENT + "tpm")
+        await until(lambda: fields_of(plane, "paused")[0] == CLIENT + "tpm")
 
 
 async def test_a_cluster_without_a_policy_is_not_touched(plane: ControlPlane) -> None:
     cluster = create_cluster(plane.client(), "foreign", labels={"c": "foreign"}, infra="foreign")
     before = plane.client().get(infra_path("foreign")), plane.client().get(cluster)
-    async with working(plane):
-        await asyncio.sleep(2)
+    async with working(plane) as office:
+        await office.cluster_reconciled("foreign")
     assert (plane.client().get(infra_path("foreign")), plane.client().get(cluster)) == before
 
 
@@ -177,11 +177,11 @@ async def test_an_infrastructure_object_that_comes_later_gets_them(plane: Contro
     create_policy(client, "late", labels={"c": "late"})
     reason = reason_of(plane, cluster)
     async with working(plane):
-        await settled(lambda: reason() == "InfrastructureNotFound")
+        await until(lambda: reason() == "InfrastructureNotFound")
         body: JsonMap = {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "DevCluster",
                          "metadata": {"name": "late"}, "spec": {}}  # fmt: skip
         client.create(infra_path("late").rpartition("/")[0], body)
-        await settled(lambda: reason() == "InStatus", seconds=30)
+        await until(lambda: reason() == "InStatus", seconds=30)
 
 
 async def test_where_the_definition_prunes_the_fields_annotations_hold_the_names(pruning: ControlPlane) -> None:
@@ -190,14 +190,14 @@ async def test_where_the_definition_prunes_the_fields_annotations_hold_the_names
     policy = create_policy(client, "pruned")
     reason = reason_of(pruning, cluster)
     async with working(pruning):
-        await settled(lambda: reason() == "InAnnotations")
+        await until(lambda: reason() == "InAnnotations")
         assert fields_of(pruning, "pruned") == (None, None)
         assert annotations_of(pruning, "pruned") == (CLIENT + "tpm", SERVING + "tpm")
         told = condition_of(client.get(cluster), PUBLISHED)
         assert told["status"] == "True"
         assert "no fields" in text_at(told, "message")
         client.delete(policy)
-        await settled(lambda: reason() == "")
+        await until(lambda: reason() == "")
     assert annotations_of(pruning, "pruned") == (None, None)
 
 
@@ -219,7 +219,7 @@ async def test_a_kind_without_a_status_of_its_own_gets_annotations(tmp_path: Pat
         create_policy(client, "plain")
         reason = reason_of(plane, cluster)
         async with working(plane):
-            await settled(lambda: reason() == "InAnnotations")
+            await until(lambda: reason() == "InAnnotations")
         assert annotations_of(plane, "plain") == (CLIENT + "tpm", SERVING + "tpm")
 
 

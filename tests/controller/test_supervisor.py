@@ -39,10 +39,23 @@ class Runner:
         self.controller.changes.append(keys)
 
 
+class WithoutHealth(Runner):
+    """Has a bug in what says whether its informers are synced."""
+
+    @property
+    def synced(self) -> bool:
+        raise TypeError("no such attribute")
+
+    @synced.setter
+    def synced(self, value: bool) -> None:
+        del value
+
+
 class Scripted:
     """A controller whose first runners have bugs."""
 
     name = "scripted"
+    runner: type[Runner] = Runner
 
     def __init__(self, bugs: int = 0, *, broken_handler: bool = False) -> None:
         self.bugs = bugs
@@ -54,7 +67,7 @@ class Scripted:
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
         assert (key, client.server) == (KEY, "https://fake.example")
         self.made += 1
-        return Runner(self)
+        return self.runner(self)
 
 
 async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -68,6 +81,30 @@ async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: 
     assert len(caplog.records) == 3
     assert all(record.exc_info is not None for record in caplog.records)
     await runner.close()
+
+
+async def test_a_controller_starts_anew_after_a_bug_in_one_of_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    starts = 0
+    again = asyncio.Event()
+
+    async def bug() -> None:
+        await asyncio.sleep(0)
+        if starts == 1:
+            raise TypeError("no such attribute")
+        again.set()
+
+    async def run() -> None:
+        nonlocal starts
+        starts += 1
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bug())
+            tasks.create_task(asyncio.Event().wait())
+
+    task = asyncio.create_task(supervise("tasks", run, backoff=AT_ONCE))
+    await asyncio.wait_for(again.wait(), 10)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_closing_ends_a_controller_for_good_whatever_it_dies_of() -> None:
@@ -97,7 +134,20 @@ async def test_a_bug_in_a_change_handler_is_its_own(caplog: pytest.LogCaptureFix
     runner.changed(None)
     assert runner.is_healthy
     assert controller.made == 1
-    assert "change handler" in caplog.text
+    assert "a bug in a controller's handler" in caplog.text
+    await runner.close()
+
+
+async def test_a_controller_that_fails_to_tell_its_health_is_not_healthy_and_the_log_says_it_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = Scripted()
+    controller.runner = WithoutHealth
+    runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
+    await controller.running.wait()
+    assert [runner.is_healthy, runner.is_healthy] == [False, False]
+    [record] = caplog.records
+    assert record.exc_info is not None
     await runner.close()
 
 

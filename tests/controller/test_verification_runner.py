@@ -28,7 +28,7 @@ async def at_once() -> AttestedNode:
 
 
 async def never() -> AttestedNode:
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
     return proven()
 
 
@@ -110,7 +110,7 @@ async def test_a_controller_that_stops_stops_its_verifications() -> None:
 
     async def long() -> AttestedNode:
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         finally:
             ended.set()
         return proven()

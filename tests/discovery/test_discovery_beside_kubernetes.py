@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from odd_secrets import OddSecret, odd_secrets
-from token_world import KUBECONFIG, SECRETS, TokenCluster, eventually, signature, working
+from polling import until
+from token_world import KUBECONFIG, SECRETS, TokenCluster, signature, working
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -62,12 +63,12 @@ async def settled(cluster: TokenCluster) -> tuple[dict[str, object], frozenset[s
 async def test_odd_secrets_have_the_same_fate_and_the_same_bytes(cluster: TokenCluster, assets: Path) -> None:
     fill(cluster)
     with controller_manager(cluster.plane, assets, THEIRS):
-        await eventually(lambda: len(cluster.signed_ids()) > 20, "kube-controller-manager's signatures")
+        await until(lambda: len(cluster.signed_ids()) > 20, "kube-controller-manager's signatures")
         theirs = await settled(cluster)
     cluster.clean()
     fill(cluster)
     async with working(cluster.kubeconfig()):
-        await eventually(lambda: len(cluster.signed_ids()) > 20, "our signatures")
+        await until(lambda: len(cluster.signed_ids()) > 20, "our signatures")
         ours = await settled(cluster)
     assert ours[1] == theirs[1]
     assert sorted(ours[0].items()) == sorted(theirs[0].items())
@@ -92,11 +93,11 @@ async def test_both_at_once_settle_without_a_storm(cluster: TokenCluster, assets
         async with working(cluster.kubeconfig()) as told:
             before = len(cluster.plane.requests())
             tokens = [cluster.add(f"s{number:05d}") for number in range(20)]
-            await eventually(lambda: len(cluster.signed_ids()) == 20)
+            await until(lambda: len(cluster.signed_ids()) == 20)
             for token in tokens[::2]:
                 cluster.remove(token.id)
             cluster.edit(kubeconfig="anew\n")
-            await eventually(lambda: len(cluster.signed_ids()) == 10)
+            await until(lambda: len(cluster.signed_ids()) == 10)
             await settled(cluster)
             done = len(writes_since(cluster, before))
             await asyncio.sleep(SETTLED)
@@ -117,7 +118,7 @@ async def test_where_the_kubeconfig_is_gone_only_ours_takes_stale_signatures(
         assert cluster.signed_ids() == {"t00000"}
         before = len(cluster.plane.requests())
         async with working(cluster.kubeconfig()):
-            await eventually(lambda: cluster.info() == {"note": "no kubeconfig"})
+            await until(lambda: cluster.info() == {"note": "no kubeconfig"})
             await asyncio.sleep(SETTLED)
         assert len(writes_since(cluster, before)) == 1
 
@@ -130,7 +131,7 @@ async def test_a_secret_of_the_type_under_another_name_is_left_alone_by_ours_onl
         await asyncio.sleep(SETTLED)
         assert cluster.has("other-t00001")
     with controller_manager(cluster.plane, assets, THEIRS):
-        await eventually(lambda: not cluster.has("other-t00001"))
+        await until(lambda: not cluster.has("other-t00001"))
 
 
 def writes_since(cluster: TokenCluster, count: int) -> list[str]:

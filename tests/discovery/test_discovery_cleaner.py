@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from token_world import CLEANER, TokenCluster, VirtualTime, applied_writes, eventually, working
+from polling import until
+from token_world import CLEANER, TokenCluster, VirtualTime, applied_writes, working
 
 from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -23,18 +23,13 @@ def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
     made.clean()
 
 
-async def breathe() -> None:
-    """Let the controllers do what they can."""
-    await asyncio.sleep(0.3)
-
-
 async def test_an_expired_token_is_deleted_and_no_other(cluster: TokenCluster) -> None:
     cluster.add("cln001", expiration="2020-01-01T00:00:00Z")
     cluster.add("cln002", expiration="2999-01-01T00:00:00Z")
     cluster.add("cln003")
     async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
-        await eventually(lambda: told.names)
-        await breathe()
+        await until(lambda: told.names)
+        await told.worked_off()
     assert told.names == ["bootstrap-token-cln001"]
     writes = await applied_writes(cluster, 1)
     assert [(entry.verb, entry.name) for entry in writes] == [("delete", "bootstrap-token-cln001")]
@@ -45,7 +40,7 @@ async def test_an_expired_token_is_deleted_and_no_other(cluster: TokenCluster) -
 async def test_an_expiration_that_nobody_can_read_has_passed(cluster: TokenCluster, text: str) -> None:
     async with working(cluster.kubeconfig(), enabled=CLEANER):
         cluster.add("cln004", expiration=text)
-        await eventually(lambda: not cluster.has("bootstrap-token-cln004"))
+        await until(lambda: not cluster.has("bootstrap-token-cln004"))
 
 
 async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: TokenCluster) -> None:
@@ -55,8 +50,8 @@ async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: Token
     cluster.add("cln007", name="other-bootstrap-token-cln007", kind="Opaque", expiration=past)
     async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
         cluster.add("cln008", expiration=past)
-        await eventually(lambda: told.names)
-        await breathe()
+        await until(lambda: told.names)
+        await told.worked_off()
     assert told.names == ["bootstrap-token-cln008"]
     assert len(await applied_writes(cluster, 1)) == 1
 
@@ -67,12 +62,12 @@ async def test_a_token_goes_at_its_moment_and_not_before(cluster: TokenCluster) 
     async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         for _ in range(29):
             time.advance(60)
-            await asyncio.sleep(0.01)
+            await told.worked_off()
         time.advance(59.9)
-        await breathe()
+        await told.worked_off()
         assert not cluster.writes()
         time.advance(0.1)
-        await eventually(lambda: told.names == ["bootstrap-token-cln010"])
+        await until(lambda: told.names == ["bootstrap-token-cln010"])
 
 
 async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster) -> None:
@@ -81,7 +76,7 @@ async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster
     async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         time.jump(25 * 3600)
         time.advance(RECHECK)
-        await eventually(lambda: told.names == ["bootstrap-token-cln011"])
+        await until(lambda: told.names == ["bootstrap-token-cln011"])
 
 
 async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenCluster) -> None:
@@ -90,12 +85,12 @@ async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenClust
     async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         time.jump(-3600)
         time.advance(50)
-        await breathe()
+        await told.worked_off()
         assert not cluster.writes()
         for _ in range(61):
             time.advance(60)
-            await asyncio.sleep(0.01)
-        await eventually(lambda: told.names == ["bootstrap-token-cln012"])
+            await told.worked_off()
+        await until(lambda: told.names == ["bootstrap-token-cln012"])
 
 
 async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is_good_there(
@@ -106,8 +101,8 @@ async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is
     cluster.add("cln020", expiration=in_a_day.strftime("%Y-%m-%dT%H:%M:%SZ"))
     cluster.add("cln021", expiration="2020-01-01T00:00:00Z")
     async with working(cluster.kubeconfig(), enabled=CLEANER, deps=wrong) as told:
-        await eventually(lambda: told.failures and told.names)
-        await breathe()
+        await until(lambda: told.failures and told.names)
+        await told.worked_off()
     assert told.names == ["bootstrap-token-cln021"]
     assert [error.reason for _, error in told.failures] == ["ClocksDiffer"]
     assert len(await applied_writes(cluster, 1)) == 1
@@ -120,9 +115,9 @@ async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCl
     async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
         cluster.prolong("cln013", "2020-06-01T00:02:00Z")
         cluster.prolong("cln014", "2020-05-01T00:00:00Z")
-        await eventually(lambda: told.names == ["bootstrap-token-cln014"])
+        await until(lambda: told.names == ["bootstrap-token-cln014"])
         time.advance(45)
-        await breathe()
+        await told.worked_off()
         assert cluster.has("bootstrap-token-cln013")
 
 
@@ -130,12 +125,14 @@ async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: Token
     time = VirtualTime(START)
     cluster.add("cln015", expiration="2020-01-01T00:00:00Z", finalizer="tests.example/hold")
     async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
-        await eventually(lambda: told.names)
-        await asyncio.sleep(1.0)  # the watch tells that it is being deleted
+        await until(lambda: told.names)
+        cluster.add("cln016", expiration="2020-01-01T00:00:00Z")
+        await until(lambda: len(told.names) == 2)  # the watch told before that the first is being deleted
         for _ in range(5):
             time.advance(RECHECK)
-            await asyncio.sleep(0.05)
-        assert len(await applied_writes(cluster, 1)) == 1
+            await told.worked_off()
+        deleted = [entry.name for entry in await applied_writes(cluster, 2)]
+        assert deleted == ["bootstrap-token-cln015", "bootstrap-token-cln016"]
     cluster.release("cln015")
 
 
@@ -143,5 +140,5 @@ async def test_hundreds_that_expire_together_all_go(cluster: TokenCluster) -> No
     for number in range(150):
         cluster.add(f"clm{number:03d}", expiration="2020-01-01T00:00:00Z")
     async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
-        await eventually(lambda: len(told.names) == 150)
+        await until(lambda: len(told.names) == 150)
     assert len(await applied_writes(cluster, 150)) == 150

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from token_world import CLEANER, SIGNER, TokenCluster, applied_writes, eventually, signature, working
+from polling import until
+from token_world import CLEANER, SIGNER, TokenCluster, applied_writes, signature, working
 from write_gate import Call, Gate
 
 from nodeattest_discovery import clusterinfo
@@ -52,8 +53,8 @@ async def test_a_refused_write_of_signatures_is_made_again(cluster: TokenCluster
     token = cluster.add("flt001")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path, enabled=SIGNER) as told:
-        await eventually(lambda: cluster.info().get("jws-kubeconfig-flt001") == signature(token))
-        await eventually(lambda: told.signings)
+        await until(lambda: cluster.info().get("jws-kubeconfig-flt001") == signature(token))
+        await until(lambda: told.signings)
     assert [(controller, error.status) for controller, error in told.failures] == [(TokenController.SIGNER, code)] * 3
 
 
@@ -72,10 +73,10 @@ async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_no
     cluster.add("flt002")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path, enabled=SIGNER) as told:
-        await eventually(lambda: cluster.signed_ids() == {"flt002"})
+        await until(lambda: cluster.signed_ids() == {"flt002"})
     assert cluster.info()["note"] == "written in between"
     assert [type(error) for _, error in told.failures] == [Conflict]
-    await eventually(lambda: [entry.code for entry in cluster.writes()] == [409, 200])
+    await until(lambda: [entry.code for entry in cluster.writes()] == [409, 200])
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -95,10 +96,10 @@ async def test_a_write_whose_answer_is_lost_is_looked_up_before_it_is_made_again
     cluster.add("flt003")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path, enabled=SIGNER) as told:
-        await eventually(lambda: told.failures)
-        await eventually(lambda: cluster.signed_ids() == {"flt003"})
-        await eventually(lambda: [call for call in gate.calls if call.path == clusterinfo.PATH and not call.is_write])
-        await asyncio.sleep(0.5)
+        await until(lambda: told.failures)
+        await until(lambda: cluster.signed_ids() == {"flt003"})
+        await until(lambda: [call for call in gate.calls if call.path == clusterinfo.PATH and not call.is_write])
+        await told.worked_off()
     assert isinstance(told.failures[0][1], Unreachable)
     assert [entry.code for entry in await applied_writes(cluster, 1)].count(200) == 1
 
@@ -117,7 +118,7 @@ async def test_a_write_that_hangs_is_given_up_and_made_again(cluster: TokenClust
     cluster.add("flt004")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path, enabled=SIGNER, request_timeout=1.0) as told:
-        await eventually(lambda: cluster.signed_ids() == {"flt004"})
+        await until(lambda: cluster.signed_ids() == {"flt004"})
         hanging[0] = False
     assert isinstance(told.failures[0][1], Unreachable)
 
@@ -129,7 +130,7 @@ async def test_a_refused_delete_is_made_again(cluster: TokenCluster, gate: Gate,
     cluster.add("flt005", expiration="2020-01-01T00:00:00Z")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path, enabled=CLEANER) as told:
-        await eventually(lambda: told.names == ["bootstrap-token-flt005"])
+        await until(lambda: told.names == ["bootstrap-token-flt005"])
     assert not cluster.has("bootstrap-token-flt005")
     assert [(controller, error.status) for controller, error in told.failures] == [(TokenController.CLEANER, code)] * 2
 
@@ -152,28 +153,43 @@ async def test_a_token_that_changed_between_decision_and_delete_is_decided_again
     cluster.add("flt006", expiration="2020-01-01T00:00:00Z")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path, enabled=CLEANER) as told:
-        await eventually(lambda: [entry.code for entry in cluster.writes()] == [409])
-        await asyncio.sleep(0.5)
-        assert len(cluster.writes()) == 1
+        await until(lambda: [entry.code for entry in cluster.writes()] == [409])
+        cluster.add("flt016", expiration="2020-01-01T00:00:00Z")
+        await until(lambda: told.names)  # the watch told before what became of the first
+        await told.worked_off()
+        assert [entry.name for entry in await applied_writes(cluster, 1)] == ["bootstrap-token-flt016"]
+        assert len(cluster.writes()) == 2
     assert cluster.has("bootstrap-token-flt006")
-    assert not told.names
+    assert told.names == ["bootstrap-token-flt016"]
     assert not told.failures
 
 
-async def test_an_api_server_that_hung_is_served_again(cluster: TokenCluster) -> None:
-    cluster.publish()
-    with ExitStack() as stack:
-        async with working(cluster.kubeconfig(), request_timeout=1.0):
-            cluster.add("flt007")
-            await eventually(lambda: cluster.signed_ids() == {"flt007"})
+async def test_an_api_server_that_hung_is_served_again(cluster: TokenCluster, gate: Gate) -> None:
+    hangs = Times("DELETE", 1)
+    frozen: list[bool] = []
+
+    def freeze(call: Call) -> bool:
+        if hangs(call):
             cluster.plane.freeze()
+            frozen.append(True)
+        return True
+
+    cluster.publish()
+    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
+    with ExitStack() as stack:
+        async with working(path, request_timeout=1.0) as told:
+            cluster.add("flt007")
+            await until(lambda: cluster.signed_ids() == {"flt007"})
+            gate.before = freeze
             stack.callback(cluster.plane.resume)
-            await asyncio.sleep(1.5)
-            cluster.plane.resume()
             cluster.add("flt008", expiration="2020-01-01T00:00:00Z")
+            await until(lambda: frozen, "the hang")  # on a loaded machine a request may have failed before
+            before = len(told.failures)
+            await until(lambda: len(told.failures) > before, "a request that nobody answers")
+            cluster.plane.resume()
             cluster.add("flt009")
-            await eventually(lambda: cluster.signed_ids() == {"flt007", "flt009"}, seconds=60)
-            await eventually(lambda: not cluster.has("bootstrap-token-flt008"), seconds=60)
+            await until(lambda: cluster.signed_ids() == {"flt007", "flt009"}, seconds=60)
+            await until(lambda: not cluster.has("bootstrap-token-flt008"), seconds=60)
 
 
 async def test_history_that_the_server_forgot_costs_no_change(cluster: TokenCluster, gate: Gate) -> None:
@@ -181,7 +197,7 @@ async def test_history_that_the_server_forgot_costs_no_change(cluster: TokenClus
     cluster.add("flt010")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path):
-        await eventually(lambda: cluster.signed_ids() == {"flt010"})
+        await until(lambda: cluster.signed_ids() == {"flt010"})
         away = [True]
         gate.refused = lambda _: 503 if away else None
         gate.break_connections()
@@ -191,8 +207,8 @@ async def test_history_that_the_server_forgot_costs_no_change(cluster: TokenClus
         await asyncio.to_thread(cluster.plane.expire_history)
         before = len(cluster.requests())
         away.clear()
-        await eventually(lambda: cluster.signed_ids() == {"flt011"}, seconds=90)
-        await eventually(lambda: not cluster.has("bootstrap-token-flt012"))
+        await until(lambda: cluster.signed_ids() == {"flt011"}, seconds=90)
+        await until(lambda: not cluster.has("bootstrap-token-flt012"))
     assert "list" in {entry.verb for entry in cluster.requests()[before:]}
 
 
@@ -204,22 +220,24 @@ async def test_rights_that_come_late_are_used_when_they_are_there(cluster: Token
     cluster.add("flt015", expiration="2020-01-01T00:00:00Z")
     path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
     async with working(path) as told:
-        await eventually(
-            lambda: {who for who, error in told.failures if isinstance(error, Forbidden)} == {*TokenController}
-        )
+        await until(lambda: {who for who, error in told.failures if isinstance(error, Forbidden)} == {*TokenController})
         allowed.append(True)
-        await eventually(lambda: cluster.signed_ids() == {"flt014"})
-        await eventually(lambda: not cluster.has("bootstrap-token-flt015"))
+        await until(lambda: cluster.signed_ids() == {"flt014"})
+        await until(lambda: not cluster.has("bootstrap-token-flt015"))
 
 
 async def test_two_signers_at_once_settle(cluster: TokenCluster) -> None:
     cluster.publish()
-    async with working(cluster.kubeconfig()), working(cluster.kubeconfig()):
+    async with working(cluster.kubeconfig()) as one, working(cluster.kubeconfig()) as other:
         for number in range(10):
             cluster.add(f"flt1{number:02d}")
-        await eventually(lambda: len(cluster.signed_ids()) == 10)
-        await asyncio.sleep(0.5)
+        await until(lambda: len(cluster.signed_ids()) == 10)
+        await one.worked_off()
+        await other.worked_off()
         settled = len(cluster.writes())
-        await asyncio.sleep(1.0)
-        assert len(cluster.writes()) == settled
+        cluster.add("flt110")
+        await until(lambda: len(cluster.signed_ids()) == 11)
+        await one.worked_off()
+        await other.worked_off()
+        assert len(cluster.writes()) <= settled + 2  # one wrote, the other lost the race at most
     assert settled <= 2 * 10 + 4

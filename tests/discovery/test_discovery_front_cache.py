@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from token_world import eventually
+from polling import until
 
 from nodeattest_discovery.front.cluster_cache import ClusterCache
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name, stored_token
@@ -30,7 +30,7 @@ async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_tim
         assert view.token(made.id) is None
         task = asyncio.create_task(view.run())
         try:
-            await eventually(lambda: view.unready_reason() is None, "a cluster that was read")
+            await until(lambda: view.unready_reason() is None, "a cluster that was read")
             known = view.token(made.id)
             assert known is not None
             assert stored_token(known) == made

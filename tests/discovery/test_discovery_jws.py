@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 from pathlib import Path
 
 import pytest
 from core_kit import golden
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import eventually
 
 from nodeattest_discovery import clusterinfo, jws, token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
@@ -136,11 +136,8 @@ def test_kube_controller_manager_signs_what_we_build_with_the_bytes_that_we_comp
     admin.create(f"/api/v1/namespaces/{clusterinfo.NAMESPACE}/configmaps", body)
     try:
         with controller_manager(plane, assets, ["bootstrapsigner"]):
-            end, signature = time.monotonic() + LIMIT, ""
-            while not signature and time.monotonic() < end:
-                found = admin.get(clusterinfo.PATH)
-                signature = text_at(found, "data", clusterinfo.SIGNATURE_PREFIX + made.id)
-                time.sleep(0.05)
+            place = clusterinfo.SIGNATURE_PREFIX + made.id
+            signature = eventually(lambda: text_at(admin.get(clusterinfo.PATH), "data", place), "the signature")
     finally:
         admin.send("DELETE", clusterinfo.PATH)
         admin.send("DELETE", f"/api/v1/namespaces/kube-system/secrets/{secret_name(made.id)}")

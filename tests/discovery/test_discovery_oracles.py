@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from odd_secrets import OddSecret, odd_secrets
+from polling import eventually
 from test_discovery_token import NO_TOKENS
 
 from nodeattest_discovery import clusterinfo, jws, secret, token
@@ -113,17 +113,10 @@ def test_a_token_that_is_being_deleted_is_nobodys(control_plane: ControlPlane) -
         admin.create(SECRETS, sentinel.body)
         control_plane.await_token(sentinel.token)
         # A real server remembers a token that it took for ten seconds, and this one it took.
-        until(lambda: reviewed(admin, held.token) is None, "the token is nobody's")
+        eventually(lambda: reviewed(admin, held.token) is None, "the token is nobody's")
     finally:
         admin.patch(f"{SECRETS}/{held.name}", {"metadata": {"finalizers": None}})
         removed(admin, sentinel.name)
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT
-    while not done():
-        assert time.monotonic() < end, f"in {LIMIT} s not: {what}"
-        time.sleep(0.05)
 
 
 @pytest.mark.conformance
@@ -182,10 +175,10 @@ def controlled(plane: ControlPlane, assets: Path, *, gone: AbstractSet[str]) -> 
     signs, expired = odd_secrets("y")[0], next(each for each in odd_secrets("z") if each.cleaned)
     with controller_manager(plane, assets, ["bootstrapsigner", "tokencleaner"]):
         with stored_in(admin, [signs, expired]):
-            until(lambda: expired.name not in tokens_in(admin), "the last Secret is deleted")
-            until(lambda: not gone & tokens_in(admin).keys(), "every Secret is deleted that has expired")
-            until(lambda: f"{SIGNATURE_PREFIX}{signs.id}" in data_of(admin), "the last token signs")
-        until(lambda: f"{SIGNATURE_PREFIX}{signs.id}" not in data_of(admin), "a token that is gone signs no more")
+            eventually(lambda: expired.name not in tokens_in(admin), "the last Secret is deleted")
+            eventually(lambda: not gone & tokens_in(admin).keys(), "every Secret is deleted that has expired")
+            eventually(lambda: f"{SIGNATURE_PREFIX}{signs.id}" in data_of(admin), "the last token signs")
+        eventually(lambda: f"{SIGNATURE_PREFIX}{signs.id}" not in data_of(admin), "a token that is gone signs no more")
         return data_of(admin), set(tokens_in(admin))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import http.client
 import ssl
-import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pytest
+from polling import eventually, until
 from token_rights import GROUPS, USER, apply, shipped, withdraw
-from token_world import BOTH, SIGNER, TokenCluster, eventually, working
+from token_world import BOTH, SIGNER, TokenCluster, working
 
 from nodeattest_discovery.clusterinfo import PATH
 from nodeattest_kube.client import Forbidden
@@ -92,7 +92,7 @@ async def test_a_role_allows_its_controller_s_calls_and_none_besides(
     applied = apply(cluster.admin, shipped("workload-discovery", role))
     try:
         client = cluster.plane.client(cluster.kubeconfig())
-        await eventually(lambda: may(client, calls[0]))
+        await until(lambda: may(client, calls[0]))
         everything = {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS}
         assert {call for call in everything if may(client, call)} == set(calls)
     finally:
@@ -106,8 +106,8 @@ async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: To
         async with working(cluster.kubeconfig(), enabled=BOTH) as told:
             cluster.add("rgt001")
             cluster.add("rgt002", expiration="2020-01-01T00:00:00Z")
-            await eventually(lambda: cluster.signed_ids() == {"rgt001"})
-            await eventually(lambda: not cluster.has("bootstrap-token-rgt002"))
+            await until(lambda: cluster.signed_ids() == {"rgt001"})
+            await until(lambda: not cluster.has("bootstrap-token-rgt002"))
         assert not told.failures
     finally:
         withdraw(cluster.admin, applied)
@@ -120,8 +120,8 @@ async def test_without_the_cleaner_s_role_nothing_is_deleted_and_the_signer_work
         cluster.add("rgt003", expiration="2020-01-01T00:00:00Z")
         cluster.add("rgt004")
         async with working(cluster.kubeconfig(), enabled=BOTH) as told:
-            await eventually(lambda: cluster.signed_ids() == {"rgt004"})
-            await eventually(lambda: told.failures)
+            await until(lambda: cluster.signed_ids() == {"rgt004"})
+            await until(lambda: told.failures)
         assert {type(error) for _, error in told.failures} == {Forbidden}
         assert cluster.has("bootstrap-token-rgt003")
     finally:
@@ -136,7 +136,7 @@ async def test_the_signer_s_rights_suffice_after_a_lost_race(cluster: TokenClust
             for number in range(15):
                 cluster.add(f"rgt1{number:02d}")
                 cluster.edit(note=str(number))
-            await eventually(lambda: len(cluster.signed_ids()) == 15)
+            await until(lambda: len(cluster.signed_ids()) == 15)
         assert Forbidden not in {type(error) for _, error in told.failures}
     finally:
         withdraw(cluster.admin, applied)
@@ -162,7 +162,7 @@ async def test_with_the_reader_role_anybody_reads_cluster_info_and_nothing_else(
     assert anonymous(plane, PATH).status == 403
     applied = apply(cluster.admin, shipped("cluster-info-reader"))
     try:
-        await eventually(lambda: anonymous(plane, PATH).status == 200)
+        await until(lambda: anonymous(plane, PATH).status == 200)
         for path in (PATH.rpartition("/")[0], f"{PATH}x", "/api/v1/namespaces/kube-system/secrets"):
             assert anonymous(plane, path).status == 403
         reader = plane.client(cluster.kubeconfig())
@@ -193,11 +193,11 @@ def test_a_real_server_puts_anonymous_reads_of_cluster_info_on_a_level_of_their_
             stored = admin.create(path, made)
             paths.append(f"{path}/{text_at(stored, 'metadata', 'name')}")
         uid = text_at(admin.get(paths[-1]), "metadata", "uid")
-        end = time.monotonic() + LIMIT
-        while anonymous(real_control_plane, PATH).headers["X-Kubernetes-PF-FlowSchema-UID"] != uid:
-            assert time.monotonic() < end, "the flow schema is not in force"
-            time.sleep(0.1)
-        elsewhere = anonymous(real_control_plane, "/api/v1/namespaces/kube-system/configmaps")
-        assert elsewhere.headers["X-Kubernetes-PF-FlowSchema-UID"] != uid
+
+        def flow_schema(path: str) -> str | None:
+            return anonymous(real_control_plane, path).headers["X-Kubernetes-PF-FlowSchema-UID"]
+
+        eventually(lambda: flow_schema(PATH) == uid, "the flow schema in force", state=lambda: flow_schema(PATH))
+        assert flow_schema("/api/v1/namespaces/kube-system/configmaps") != uid
     finally:
         withdraw(admin, paths[::-1])

@@ -181,7 +181,7 @@ tokens = st.builds(
 groups_of = st.lists(st.from_regex(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", fullmatch=True), max_size=4)
 expirations = st.none() | st.datetimes(
     datetime(1, 1, 2),  # noqa: DTZ001 - bounds have no zone
-    datetime(9999, 12, 30),  # noqa: DTZ001
+    datetime(9999, 12, 30),  # noqa: DTZ001 - bounds have no zone
     timezones=st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours))),
 )
 secrets = st.builds(

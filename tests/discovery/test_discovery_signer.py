@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+from polling import until
 from token_world import (
     CLEANER,
     KUBECONFIG,
@@ -14,7 +15,6 @@ from token_world import (
     TokenCluster,
     VirtualTime,
     applied_writes,
-    eventually,
     signature,
     working,
 )
@@ -35,12 +35,12 @@ async def test_a_token_s_signature_comes_and_goes_with_it_one_write_each(cluster
     cluster.publish()
     async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
         token = cluster.add("sgn001")
-        await eventually(lambda: cluster.signed_ids() == {"sgn001"}, "the signature")
+        await until(lambda: cluster.signed_ids() == {"sgn001"}, "the signature")
         assert cluster.info()["jws-kubeconfig-sgn001"] == signature(token)
         assert cluster.info()["kubeconfig"] == KUBECONFIG
         cluster.remove("sgn001")
-        await eventually(lambda: not cluster.signed_ids(), "the signature's end")
-        await eventually(lambda: len(told.signings) == 2)
+        await until(lambda: not cluster.signed_ids(), "the signature's end")
+        await until(lambda: len(told.signings) == 2)
     assert told.signings == [1, 0]
     writes = await applied_writes(cluster, 2)
     assert [(entry.verb, entry.name, entry.code) for entry in writes] == [("update", "cluster-info", 200)] * 2
@@ -54,7 +54,7 @@ async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> 
         cluster.add("sgn003", usage_bootstrap_signing="false")
         cluster.edit(other="value")
         last = cluster.add("sgn004")
-        await eventually(lambda: "sgn004" in cluster.signed_ids())
+        await until(lambda: "sgn004" in cluster.signed_ids())
         assert cluster.info()["jws-kubeconfig-sgn004"] == signature(last)
     assert len(await applied_writes(cluster, 1)) == 1
 
@@ -62,11 +62,14 @@ async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> 
 async def test_nobody_is_asked_while_nothing_changes(cluster: TokenCluster) -> None:
     cluster.publish()
     cluster.add("sgn005", expiration="2999-01-01T00:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=SIGNER | CLEANER):
-        await eventually(lambda: "sgn005" in cluster.signed_ids())
+    time = VirtualTime()
+    async with working(cluster.kubeconfig(), enabled=SIGNER | CLEANER, deps=time.deps) as told:
+        await until(lambda: "sgn005" in cluster.signed_ids())
         await applied_writes(cluster, 1)
         before = len(cluster.requests())
-        await asyncio.sleep(1.0)
+        for _ in range(10):
+            time.advance(RECHECK)
+            await told.worked_off()
         assert len(cluster.requests()) == before
 
 
@@ -75,9 +78,9 @@ async def test_a_changed_kubeconfig_is_signed_anew_as_the_exact_string(cluster: 
     token = cluster.add("sgn006")
     other = "no: kubeconfig\r\n\t at all\n\n"
     async with working(cluster.kubeconfig(), enabled=SIGNER):
-        await eventually(lambda: "sgn006" in cluster.signed_ids())
+        await until(lambda: "sgn006" in cluster.signed_ids())
         cluster.edit(kubeconfig=other)
-        await eventually(lambda: cluster.info()["jws-kubeconfig-sgn006"] == signature(token, other))
+        await until(lambda: cluster.info()["jws-kubeconfig-sgn006"] == signature(token, other))
     assert cluster.info()["kubeconfig"] == other
 
 
@@ -89,7 +92,7 @@ async def test_signatures_of_nobody_go_and_everything_else_stays(cluster: TokenC
     )
     cluster.add("sgn007")
     async with working(cluster.kubeconfig(), enabled=SIGNER):
-        await eventually(lambda: cluster.signed_ids() == {"sgn007"})
+        await until(lambda: cluster.signed_ids() == {"sgn007"})
     found = cluster.admin.get("/api/v1/namespaces/kube-public/configmaps/cluster-info")
     assert {key: cluster.info()[key] for key in kept} == kept
     assert found["metadata"]["labels"] == {"a": "b"}  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue, reportOptionalSubscript]
@@ -100,10 +103,10 @@ async def test_without_a_kubeconfig_no_signature_stays(cluster: TokenCluster) ->
     cluster.publish()
     cluster.add("sgn008")
     async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-        await eventually(lambda: cluster.signed_ids() == {"sgn008"})
+        await until(lambda: cluster.signed_ids() == {"sgn008"})
         cluster.edit(kubeconfig=None, note="still here")
-        await eventually(lambda: not cluster.signed_ids())
-        await eventually(lambda: told.signings == [1, 0])
+        await until(lambda: not cluster.signed_ids())
+        await until(lambda: told.signings == [1, 0])
         assert cluster.info() == {"note": "still here"}
 
 
@@ -112,7 +115,7 @@ async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_kn
     cluster.publish({"kubeconfig": KUBECONFIG, **{f"jws-kubeconfig-{token.id}": signature(token) for token in tokens}})
     async with working(cluster.kubeconfig(), enabled=SIGNER):
         cluster.remove("sgn100")
-        await eventually(lambda: len(cluster.signed_ids()) == 4)
+        await until(lambda: len(cluster.signed_ids()) == 4)
     assert len(await applied_writes(cluster, 1)) == 1
 
 
@@ -121,7 +124,7 @@ async def test_a_hundred_tokens_at_once_take_few_writes(cluster: TokenCluster) -
     for number in range(100):
         cluster.add(f"sgm{number:03d}")
     async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-        await eventually(lambda: told.signings)
+        await until(lambda: told.signings)
         assert len(cluster.signed_ids()) == 100
         assert len(await applied_writes(cluster, 1)) == 1
     assert told.signings == [100]
@@ -131,10 +134,10 @@ async def test_cluster_info_that_is_made_anew_is_signed_anew(cluster: TokenClust
     cluster.publish()
     cluster.add("sgn009")
     async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-        await eventually(lambda: "sgn009" in cluster.signed_ids())
+        await until(lambda: "sgn009" in cluster.signed_ids())
         cluster.admin.send("DELETE", "/api/v1/namespaces/kube-public/configmaps/cluster-info")
         cluster.publish()
-        await eventually(lambda: "sgn009" in cluster.signed_ids())
+        await until(lambda: "sgn009" in cluster.signed_ids())
     assert not told.failures
 
 
@@ -143,11 +146,11 @@ async def test_a_signature_that_a_person_removed_comes_back(cluster: TokenCluste
     token = cluster.add("sgn010")
     async with working(cluster.kubeconfig(), enabled=SIGNER):
         for spoilt in (None, "somebody's", None):
-            await eventually(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
+            await until(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
             cluster.admin.patch(
                 "/api/v1/namespaces/kube-public/configmaps/cluster-info", {"data": {"jws-kubeconfig-sgn010": spoilt}}
             )
-        await eventually(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
+        await until(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
 
 
 async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_cleaner(cluster: TokenCluster) -> None:
@@ -156,13 +159,13 @@ async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_clea
     cluster.add("sgn011", expiration="2026-06-01T12:00:00Z")
     cluster.add("sgn012", expiration="2026-06-01T13:00:00Z")
     async with working(cluster.kubeconfig(), enabled=SIGNER, deps=time.deps) as told:
-        await eventually(lambda: cluster.signed_ids() == {"sgn011", "sgn012"})
+        await until(lambda: cluster.signed_ids() == {"sgn011", "sgn012"})
         await pass_hours(time, 11.9)
         assert len(told.signings) == 1
         await pass_hours(time, 0.1)
-        await eventually(lambda: cluster.signed_ids() == {"sgn012"})
+        await until(lambda: cluster.signed_ids() == {"sgn012"})
         await pass_hours(time, 1)
-        await eventually(lambda: not cluster.signed_ids())
+        await until(lambda: not cluster.signed_ids())
     assert cluster.has("bootstrap-token-sgn011")
     assert len(await applied_writes(cluster, 3)) == 3
 
@@ -172,13 +175,13 @@ async def test_a_clock_that_jumps_past_a_token_s_end_takes_its_signature_soon(cl
     cluster.publish()
     cluster.add("sgn013", expiration="2026-06-01T12:00:00Z")
     async with working(cluster.kubeconfig(), enabled=SIGNER, deps=time.deps):
-        await eventually(lambda: cluster.signed_ids() == {"sgn013"})
+        await until(lambda: cluster.signed_ids() == {"sgn013"})
         time.jump(13 * 3600)
         time.advance(RECHECK)
-        await eventually(lambda: not cluster.signed_ids())
+        await until(lambda: not cluster.signed_ids())
         time.jump(-13 * 3600)
         cluster.edit(note="an event")
-        await eventually(lambda: cluster.signed_ids() == {"sgn013"})
+        await until(lambda: cluster.signed_ids() == {"sgn013"})
 
 
 async def pass_hours(time: VirtualTime, hours: float) -> None:

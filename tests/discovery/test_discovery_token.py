@@ -36,7 +36,7 @@ NO_TOKENS = [
     f"{SOUND}\0",
     f"{SOUND}\n{SOUND}",
     f"abcdef.{SECRET[:-1]}٣",
-    f"abcde１.{SECRET}",  # noqa: RUF001 - the same
+    f"abcde１.{SECRET}",  # noqa: RUF001 - the full-width digit is what is tested
     f"abcde\u0131.{SECRET}",
     f"abcdef\u2024{SECRET}",
     f"abcdef.{SECRET[:-1]}-",

@@ -17,6 +17,7 @@ from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.client import fetch_cluster_info
 from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.tls import client_context, unverified_context
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -45,6 +46,12 @@ def test_a_question_has_three_headers_and_names_the_port() -> None:
         assert server.seen[0].names == QUIET
         assert dict(server.seen[0].headers)["host"] == server.endpoint
         assert server.seen[0].path == "/path"
+
+
+@pytest.mark.parametrize("context", [client_context(CA.pem), unverified_context()], ids=["verified", "unverified"])
+def test_no_server_can_have_a_node_compute_in_a_group_of_its_choice(context: ssl.SSLContext) -> None:
+    offered = {cipher["name"] for cipher in context.get_ciphers()}
+    assert {name.partition("-")[0].partition("_")[0] for name in offered} == {"ECDHE", "TLS"}
 
 
 def test_whatever_its_status_an_answer_is_an_answer() -> None:

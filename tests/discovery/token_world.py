@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,12 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
+from polling import idle, until
+
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
@@ -34,7 +38,6 @@ __all__ = [
     "Told",
     "VirtualTime",
     "applied_writes",
-    "eventually",
     "signature",
     "working",
 ]
@@ -50,16 +53,6 @@ LIMIT: Final = 20.0
 """Seconds until what must happen has happened."""
 _numbers: Final = count()
 T = TypeVar("T")
-
-
-async def eventually(read: Callable[[], T | None], what: str = "it", *, seconds: float = LIMIT) -> T:
-    """Wait for something that the controllers do."""
-    end = asyncio.get_running_loop().time() + seconds
-    while not (found := read()):
-        if asyncio.get_running_loop().time() > end:
-            raise AssertionError(f"{what} did not happen within {seconds} s")
-        await asyncio.sleep(0.02)
-    return found
 
 
 class VirtualTime:
@@ -116,6 +109,15 @@ class Told:
     signings: list[int] = field(default_factory=list[int])
     names: list[str] = field(default_factory=list[str])
     failures: list[tuple[TokenController, ApiError]] = field(default_factory=list[tuple[TokenController, ApiError]])
+    queues: list[WorkQueue[str]] = field(default_factory=list[WorkQueue[str]])
+    """The controllers' own."""
+    soon: float = 5.0
+    """Seconds within which a due key counts as work; none where a test moves the clock."""
+
+    async def worked_off(self) -> None:
+        """Wait until the controllers have done all that they were told of."""
+        for queue in self.queues:
+            await idle(queue, within=self.soon)
 
     def signed(self, tokens: int, seconds: float) -> None:
         assert 0 <= seconds < 600
@@ -127,6 +129,22 @@ class Told:
     def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
         assert delay > 0
         self.failures.append((controller, error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded(ControllerDeps):
+    """Dependencies that remember the queues that they made."""
+
+    told: Told
+
+    @classmethod
+    def of(cls, deps: ControllerDeps, told: Told) -> _Recorded:
+        told.soon = 5.0 if deps.clock is time.monotonic else 0.0
+        return cls(now=deps.now, clock=deps.clock, timer=deps.timer, random=deps.random, told=told)
+
+    def queue(self) -> WorkQueue[str]:
+        self.told.queues.append(ControllerDeps.queue(self))
+        return self.told.queues[-1]
 
 
 class TokenCluster:
@@ -235,10 +253,10 @@ async def working(
     """Let the controllers work for the length of the block."""
     told = Told()
     async with ApiClient.from_kubeconfig_file(kubeconfig, request_timeout=request_timeout) as client:
-        pair = TokenControllers(client, enabled, observer=told, deps=deps)
+        pair = TokenControllers(client, enabled, observer=told, deps=_Recorded.of(deps or ControllerDeps(), told))
         running = asyncio.create_task(pair.run())
         try:
-            await eventually(lambda: pair.synced, "the first lists", seconds=60)
+            await until(lambda: pair.synced, "the first lists", seconds=60)
             yield told
         finally:
             running.cancel()
@@ -255,7 +273,7 @@ async def applied_writes(cluster: TokenCluster, count: int) -> list[AuditEntry]:
     def applied() -> list[AuditEntry]:
         return [entry for entry in cluster.writes() if entry.code != HTTPStatus.CONFLICT]
 
-    await eventually(lambda: len(applied()) >= count, f"{count} writes in the audit log")
+    await until(lambda: len(applied()) >= count, f"{count} writes in the audit log")
     return applied()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodeattest_cli.documents import read_objects
+from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
 
 TREE = Path(__file__).parents[2]
@@ -18,13 +21,16 @@ BIN = Path(sys.prefix) / "bin"
 COMMANDS = ("kubelet-authenticator", "node-attestation-controller", "nodeattest")
 README = TREE / "README.md"
 DOCS = TREE / "docs"
-PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, *sorted(DOCS.rglob("*.md")), *sorted((TREE / "examples").rglob("*.md"))]
 COMPARISON = DOCS / "comparison.md"
 MAX_README_LINES = 150
 MAX_LINE = 120
 
 CLAIM = re.compile(r"\[(test_[a-z0-9_]+)\]\(([^)]+)\)")
 LINK = re.compile(r"(?<!!)\[[^]]+\]\(([^)\s]+)\)")
+INDENTED_COMMAND = re.compile(
+    r"\n\n {4,}(?:kubectl|nodeattest|kubelet-authenticator|node-attestation-controller|make|python3?|pip|curl) "
+)
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -51,6 +57,12 @@ def policies() -> list[str]:
 
 
 def help_of(*words: str) -> str:
+    """``nodeattest`` in process: it is shown with dozens of command lines."""
+    if words[0] == "nodeattest":
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            assert main([*words[1:], "--help"]) == 0
+        return shown.getvalue()
     found = subprocess.run([BIN / words[0], *words[1:], "--help"], capture_output=True, text=True, check=True)
     return found.stdout
 
@@ -120,6 +132,21 @@ def test_the_architecture_page_has_one_sentence_for_each_package() -> None:
     assert sorted(named) == sorted(str(package.relative_to(TREE)) for package in packages)
 
 
+def test_a_request_passes_at_most_twelve_files_and_none_imports_one_above_it() -> None:
+    """But for the client, by which all write, the pure ``model``, and the approval that the issuer takes."""
+    section = (DOCS / "architecture.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
+    rows = re.findall(r"^\| (\d+) \| `([\w/…]+\.py)` \|", section, re.MULTILINE)
+    assert [number for number, _ in rows] == [str(number) for number in range(1, len(rows) + 1)]
+    assert 0 < len(rows) <= 12
+    modules = [path.removesuffix(".py").replace("/", ".") for _, path in rows if "…" not in path]
+    for below, module in enumerate(modules):
+        source = (TREE / "controller/nodeattest_controller" / f"{module.replace('.', '/')}.py").read_text()
+        source = source.replace("from nodeattest_controller.controllers.csr.evaluator import Approval\n", "")
+        imported = set(re.findall(r"^ *from nodeattest_controller\.([\w.]+) import", source, re.MULTILINE))
+        above = {other for other in modules[1:below] if not other.startswith("model.")}
+        assert imported & above == set(), module
+
+
 def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) -> None:
     shown = policies()
     assert len(shown) >= len(list((DOCS / "providers").glob("*.md")))
@@ -143,6 +170,12 @@ def test_every_shell_block_is_run_by_a_test_or_says_why_it_cannot_be() -> None:
             if mark is None or (mark[1] == "tested" and not has_test(path, name)):
                 wrong.append(f"{page.relative_to(TREE)}:{number + 1}")
     assert wrong == []
+
+
+def test_no_shell_block_is_indented_instead_of_fenced() -> None:
+    """A block without a fence would need no mark."""
+    text = {page: BLOCK.sub("", page.read_text()) for page in PAGES}
+    assert [str(page) for page, prose in text.items() if INDENTED_COMMAND.search(prose)] == []
 
 
 def has_test(path: str, name: str) -> bool:

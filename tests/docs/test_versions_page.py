@@ -21,7 +21,7 @@ FEATURES: Final = {
     "CEL rules in definitions": ("1.25", "1.25 drop them"),
     "SelfSubjectReview": ("1.28", "Kubernetes before 1.28 cannot"),
     "`matchConditions` of webhooks": ("1.28", "matchConditions: ["),
-    "ValidatingAdmissionPolicy": ("1.30", "Kubernetes 1.30 and later: a ValidatingAdmissionPolicy"),
+    "ValidatingAdmissionPolicy": ("1.30", "Kubernetes 1.30 and later a ValidatingAdmissionPolicy"),
     "the same": ("1.30", "Kubernetes 1.30 or newer"),
     "kubelet reloads": ("1.31", "1.31 or newer"),
     "`X-Remote-Uid`": ("1.33", "before 1.33"),
@@ -46,6 +46,16 @@ def versions_of(module: Path) -> list[str]:
 
 def features() -> list[list[str]]:
     return [row for row in rows("What needs which Kubernetes") if re.fullmatch(r"1\.\d+", row[1])]
+
+
+def test_the_oldest_and_the_newest_kubernetes_are_those_that_were_tested() -> None:
+    limits = (TREE / "docs" / "limits.md").read_text(encoding="utf-8")
+    section = limits.partition("\n## What was tested\n")[2].partition("\n## ")[0]
+    tested = re.findall(r"\b1\.\d\d\.\d+\b", section.partition("`CAPI_ASSETS`")[0])  # below: Cluster API's versions
+    row = next(line for line in PAGE.splitlines() if line.startswith("| Kubernetes, workload clusters"))
+    _, _, supported, seen, *_ = row.split("|")
+    assert sorted(set(tested)) == re.findall(r"\b1\.\d\d\.\d+\b", seen)
+    assert tested[0].startswith(f"{supported.split()[0]}.")
 
 
 @pytest.mark.parametrize("begins", FEATURES)

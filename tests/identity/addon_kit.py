@@ -19,7 +19,8 @@ from typing import Final, cast
 import yaml
 from aggregation_kit import aggregate, apply_rights, is_available, token_kubeconfig
 from front_kit import LOOPBACK, Authority
-from gateway_kit import NAME, NAMESPACE, FixedEndpoints, LoopThread, certify, front_proxy_flags, until
+from gateway_kit import NAME, NAMESPACE, FixedEndpoints, LoopThread, certify, front_proxy_flags
+from polling import eventually
 
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
@@ -171,9 +172,9 @@ def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Genera
     client = ApiClient.from_kubeconfig_file(kubeconfig)
     task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
     try:
-        until(lambda: bool(ports) or task.done(), "the gateway listens")
+        eventually(lambda: bool(ports) or task.done(), "the gateway listens")
         aggregate(admin, serving, port)
-        until(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
+        eventually(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
         assert not task.done(), task.exception()
         yield settings.issuer, resolver
     finally:

@@ -10,7 +10,6 @@ import base64
 import json
 import shutil
 import sys
-import time
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
+from polling import eventually
 from websockets.sync.client import ClientConnection, connect
 
 from nodeattest_sandbox.child_process import Process, wait
@@ -79,11 +79,9 @@ class Page:
 
     def until_true(self, script: str) -> None:
         """Wait until a script says so."""
-        end = time.monotonic() + _LIMIT
-        while self.evaluate(script) is not True:
-            if time.monotonic() > end:
-                pytest.fail(f"never true: {script}; the page: {self.text('body')!r}; the browser: {self.told}")
-            time.sleep(0.05)
+        eventually(
+            lambda: self.evaluate(script) is True, script, seconds=_LIMIT, state=lambda: (self.text("body"), self.told)
+        )
 
     def screenshot(self) -> bytes:
         """Return the page as a PNG."""

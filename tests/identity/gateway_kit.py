@@ -8,8 +8,7 @@ import ipaddress
 import json
 import ssl
 import threading
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPSConnection
@@ -33,7 +32,7 @@ from nodeattest_sandbox.client import Client
 
 __all__ = [
     "NAME", "NAMESPACE", "PAGE", "AddOn", "Answer", "FixedEndpoints", "LoopThread", "ask", "certify",
-    "front_proxy_flags", "send", "until",
+    "front_proxy_flags", "send",
 ]  # fmt: skip
 
 NAMESPACE: Final = "nodeattest-addon-auth"
@@ -230,11 +229,3 @@ def ask(
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
     finally:
         connection.close()
-
-
-def until(told: Callable[[], bool], what: str) -> None:
-    """Wait for something that others do."""
-    deadline = time.monotonic() + _LIMIT
-    while not told():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.05)

@@ -16,6 +16,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from front_kit import LOOPBACK, Authority
+from polling import until
 
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, Documents, documents
 from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
@@ -25,7 +26,7 @@ from nodeattest_identity.serve.settings import ServeSettings
 from nodeattest_kube.client import ApiClient
 
 __all__ = [
-    "LIMIT", "LOOPBACK", "Answer", "Upstream", "ask", "ask_until", "eventually", "get", "kubeconfig", "new_key",
+    "LIMIT", "LOOPBACK", "Answer", "Upstream", "ask", "ask_until", "get", "kubeconfig", "new_key",
     "no_client", "pem", "running", "upstream",
 ]  # fmt: skip
 
@@ -70,10 +71,13 @@ async def ask(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> A
 
 async def ask_until(condition: Callable[[Answer], bool], port: int, request: bytes) -> Answer:
     """Ask until the answer is as wanted."""
-    async with asyncio.timeout(LIMIT):
-        while not condition(answer := await ask(port, request)):
-            await asyncio.sleep(0.01)
-    return answer
+    last: list[Answer] = []
+
+    async def wanted() -> Answer | None:
+        last[:] = [await ask(port, request)]
+        return last[0] if condition(last[0]) else None
+
+    return await until(wanted, "the answer", state=lambda: last)
 
 
 def get(path: str, *lines: str, method: str = "GET") -> bytes:
@@ -98,13 +102,6 @@ async def running(settings: ServeSettings, connect: Callable[[], ApiClient] = no
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_serving.settings import BindAddress
 
-__all__ = ["LOOPBACK", "Answer", "Seen", "exchange", "fixed", "proxy", "read_answer", "request", "until", "upstream"]
+__all__ = ["LOOPBACK", "Answer", "Seen", "exchange", "fixed", "proxy", "read_answer", "request", "upstream"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LIMIT: Final = 20.0
@@ -154,13 +154,6 @@ async def proxy(
 def request(target: str = "/", *lines: str, method: str = "GET", host: str = "addon.example") -> bytes:
     """Write a request without a body."""
     return "\r\n".join((f"{method} {target} HTTP/1.1", f"Host: {host}", *lines, "", "")).encode("latin-1")
-
-
-async def until(met: Callable[[], bool]) -> None:
-    """Wait for something that happens elsewhere."""
-    async with asyncio.timeout(_LIMIT):
-        while not met():
-            await asyncio.sleep(0.005)
 
 
 async def exchange(port: int, data: bytes, tls: ssl.SSLContext | None = None) -> Answer:

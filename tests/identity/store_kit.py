@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import BlobServiceClient
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from node_kit import INSTALLED, NODE, need
+from polling import eventually
 
 __all__ = ["ACCOUNT", "AZURITE_KEY", "BUCKET", "azurite", "bucket_client", "containers", "moto"]
 
@@ -77,10 +77,10 @@ def containers(url: str) -> BlobServiceClient:
 def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
     """Wait until it says where it listens."""
     word = "successfully listens on "
-    until = time.monotonic() + 30
-    while time.monotonic() < until and process.poll() is None:
-        text = log.read_text(encoding="utf-8", errors="replace")
-        if word in text:
-            return text.partition(word)[2].split()[0].rstrip("/")
-        time.sleep(0.05)
-    raise AssertionError(log.read_text(encoding="utf-8", errors="replace"))
+
+    def said() -> str:
+        return log.read_text(encoding="utf-8", errors="replace")
+
+    eventually(lambda: word in said() or process.poll() is not None, "the port", state=said)
+    assert word in said(), said()
+    return said().partition(word)[2].split()[0].rstrip("/")

@@ -11,7 +11,8 @@ import pytest
 from addon_kit import PATH, USERS, DashboardWorld, built_world
 from chromium_kit import Page, browsing
 from front_kit import LOOPBACK
-from gateway_kit import send, until
+from gateway_kit import send
+from polling import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -108,5 +109,5 @@ def test_the_sidecar_s_log_names_callers_and_quotes_no_token(page: Page, world: 
         page.until("#user", "frank")
         page.open("about:blank")
     log = world.directory / "sidecar.log"
-    until(lambda: "frank" in log.read_text(encoding="utf-8"), "the sidecar tells of a request")
+    eventually(lambda: "frank" in log.read_text(encoding="utf-8"), "the sidecar tells of a request")
     assert "eyJ" not in log.read_text(encoding="utf-8")

@@ -30,8 +30,8 @@ from gateway_kit import (
     certify,
     front_proxy_flags,
     send,
-    until,
 )
+from polling import eventually
 from websockets.sync.client import connect
 
 from nodeattest_identity.addon.gateway import app
@@ -146,10 +146,10 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         ports: list[Ports] = []
         task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
         try:
-            until(lambda: bool(ports) or task.done(), "the gateway listens")
+            eventually(lambda: bool(ports) or task.done(), "the gateway listens")
             assert ports, task.exception()
             aggregate(admin, serving, ports[0].gateway)
-            until(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
+            eventually(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
             assert not task.done(), task.exception()
             yield World(
                 plane=plane,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from apiserver_kit import eventually
+from polling import succeeds
 
 from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
 from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer, request_verb
@@ -56,7 +56,7 @@ def allow(plane: ControlPlane, namespace: str, name: str) -> None:
         """Ask RBAC: a real API server learns of bindings by a watch."""
         assert value_at(admin.create(REVIEWS, review), "status", "allowed") is True
 
-    eventually(allowed)
+    succeeds(allowed)
 
 
 async def refused(reviews: SubjectAccessAuthorizer, who: UserInfo, wanted: ServiceTarget, method: str) -> int | None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from polling import until
 
 from nodeattest_identity.addon.gateway.key_store import SECRET_NAME, KeyStore
 from nodeattest_identity.addon.gateway.keyset import KeySetError, RotationSchedule, generate_key, parse_keyset
@@ -128,8 +129,7 @@ async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
         assert fresh.signer(world.now) is None
         with caplog.at_level(logging.WARNING):
             running = asyncio.create_task(fresh.run())
-            while "delete it" not in (fresh.unready_reason() or ""):
-                await asyncio.sleep(0.01)
+            await until(lambda: "delete it" in (fresh.unready_reason() or ""), state=fresh.unready_reason)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
         assert SECRET_NAME in caplog.text

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from front_kit import LOOPBACK, Authority
-from gateway_kit import ask, certify, until
+from gateway_kit import ask, certify
+from polling import eventually
 
 from nodeattest_cli.main import main
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -106,20 +107,20 @@ def test_it_is_ready_once_it_knows_whom_to_believe_and_goes_on_with_its_keys_aft
         "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
     }
     with site.process() as first:
-        until(lambda: "was not read yet" in site.readyz()[1], "it says what it waits for")
+        eventually(lambda: "was not read yet" in site.readyz()[1], "it says what it waits for")
         admin.create(CONFIG_MAPS, front_proxy(data))
-        until(lambda: "--requestheader-allowed-names" in site.readyz()[1], "it says what would be unsafe")
+        eventually(lambda: "--requestheader-allowed-names" in site.readyz()[1], "it says what would be unsafe")
         admin.replace(
             f"{CONFIG_MAPS}/extension-apiserver-authentication",
             front_proxy({**data, "requestheader-allowed-names": '["front-proxy-client"]'}),
         )
-        until(lambda: site.readyz() == (200, "ok"), "it is ready")
+        eventually(lambda: site.readyz() == (200, "ok"), "it is ready")
         before = site.kids()
         assert len(before) == 1
         first.send_signal(signal.SIGKILL)
         first.wait()
     with site.process() as second:
-        until(lambda: site.readyz() == (200, "ok"), "it is ready again")
+        eventually(lambda: site.readyz() == (200, "ok"), "it is ready again")
         assert site.kids() == before
         second.send_signal(signal.SIGTERM)
         assert second.wait(timeout=30) == 0

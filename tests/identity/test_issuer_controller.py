@@ -15,7 +15,8 @@ from typing import cast
 import pytest
 from aiohttp import web
 from front_kit import Authority
-from issuer_kit import LOOPBACK, Upstream, eventually, new_key, upstream
+from issuer_kit import LOOPBACK, Upstream, new_key, upstream
+from polling import until
 from store_kit import BUCKET, moto
 
 from nodeattest_controller.controllers.issuer.controller import IssuerController
@@ -49,6 +50,8 @@ class Fleet:
 
     paused: bool = False
     owned: bool = True
+    looks: int = 0
+    """How often the controller asked whether it may act."""
     events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
@@ -59,6 +62,7 @@ class Fleet:
         return self.paused
 
     def owns(self, _key: ClusterKey) -> bool:
+        self.looks += 1
         return self.owned
 
     def record(self, subject: ObjectRef, kind: str, reason: str, message: str) -> None:
@@ -136,6 +140,12 @@ async def bench(tmp_path: Path) -> AsyncGenerator[Bench]:
     await runner.cleanup()
 
 
+async def asked_more(there: Upstream) -> None:
+    """Wait for some further looks at a cluster's issuer."""
+    before = len(there.asked)
+    await until(lambda: len(there.asked) > before + 6)
+
+
 def wanted(bench: Bench, there: Upstream, key: ClusterKey = KEY) -> bytes:
     issuer = bench.issuer(key)
     return documents(issuer, f"{issuer}/openid/v1/jwks", there.documents.keys).jwks
@@ -148,16 +158,15 @@ async def test_a_clusters_documents_stand_where_its_issuer_says_and_follow_its_k
         upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
         bench.following(KEY, there.kubeconfig),
     ):
-        await eventually(lambda: bench.file(KEY, CONFIGURATION))
+        await until(lambda: bench.file(KEY, CONFIGURATION))
         assert bench.file(KEY, JWKS) == wanted(bench, there)
         first, second = there.documents.keys[0], new_key()
         there.rotate([second])
-        await eventually(lambda: second.kid.encode() in bench.file(KEY, JWKS))
+        await until(lambda: second.kid.encode() in bench.file(KEY, JWKS))
         # A key that the cluster does not name any more stays while tokens by it may live.
         assert first.kid.encode() in bench.file(KEY, JWKS)
-        await eventually(lambda: bench.count("written") == 2)
-        asked = len(there.asked)
-        await eventually(lambda: len(there.asked) > asked + 6)
+        await until(lambda: bench.count("written") == 2)
+        await asked_more(there)
     assert bench.count("written") == 2
     assert bench.count("equal") == 0  # nothing is compared while nothing changes
     (kind, reason, said), *_ = bench.fleet.events
@@ -192,7 +201,7 @@ async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_
         upstream(bench.issuer(OTHER), [new_key()], tmp_path / "a") as there,
         bench.following(KEY, there.kubeconfig),
     ):
-        await eventually(lambda: bench.count("other-issuer") > 2)
+        await until(lambda: bench.count("other-issuer") > 2)
     assert not list(bench.folder.iterdir())
     assert not bench.fleet.events
 
@@ -206,7 +215,7 @@ async def test_what_stands_there_and_is_anothers_is_not_overwritten(bench: Bench
         upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
         bench.following(KEY, there.kubeconfig),
     ):
-        await eventually(lambda: bench.count("foreign-issuer") > 1)
+        await until(lambda: bench.count("foreign-issuer") > 1)
     assert place.read_bytes() == before
     assert not bench.file(KEY, JWKS)
     (event,) = bench.fleet.events  # once, though it was tried again
@@ -219,12 +228,12 @@ async def test_while_an_api_server_fails_or_lies_what_was_published_stays(bench:
         upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
         bench.following(KEY, there.kubeconfig),
     ):
-        await eventually(lambda: bench.file(KEY, CONFIGURATION))
+        await until(lambda: bench.file(KEY, CONFIGURATION))
         before = bench.file(KEY, JWKS)
         there.status = 403
-        await eventually(lambda: bench.count("forbidden"))
+        await until(lambda: bench.count("forbidden"))
         there.status, there.jwks = 200, b'{"keys":[]}'
-        await eventually(lambda: bench.count("unusable"))
+        await until(lambda: bench.count("unusable"))
     assert bench.file(KEY, JWKS) == before
     warnings = [said for kind, _, said in bench.fleet.events if kind.startswith("Warning")]
     assert any("manifests/workload-issuer" in said for said in warnings)
@@ -236,12 +245,12 @@ async def test_what_the_public_does_not_see_is_told_and_looked_at_again(bench: B
         upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
         bench.following(KEY, there.kubeconfig),
     ):
-        await eventually(lambda: bench.count("not-public") > 1)
+        await until(lambda: bench.count("not-public") > 1)
         bench.public = True
-        failed = 0.0
-        while failed != bench.count("not-public"):
-            failed = bench.count("not-public")
-            await asyncio.sleep(0.3)
+        await asked_more(there)
+        failed = bench.count("not-public")
+        await asked_more(there)
+        assert bench.count("not-public") == failed
     warnings = [said for kind, _, said in bench.fleet.events if kind.startswith("Warning")]
     assert len(warnings) == 1
     assert "got 404" in warnings[0]
@@ -254,7 +263,7 @@ async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str
         upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
         bench.following(KEY, there.kubeconfig),
     ):
-        await asyncio.sleep(0.2)
+        await until(lambda: bench.fleet.looks > 3)
         assert not there.asked
     assert not list(bench.folder.iterdir())
 
@@ -274,7 +283,7 @@ async def test_a_bucket_holds_each_clusters_documents_in_a_folder_of_its_own(
             bench.following(OTHER, other.kubeconfig),
         ):
             warned = {"Warning blue", "Warning green"}  # nobody serves this bucket
-            await eventually(lambda: warned <= {kind for kind, _, _ in bench.fleet.events})
+            await until(lambda: warned <= {kind for kind, _, _ in bench.fleet.events})
             for key, there in ((KEY, one), (OTHER, other)):
                 store = open_store(parse_location(bench.place), StoreAccess())
                 held = await store.read(f"{key}/{JWKS}")

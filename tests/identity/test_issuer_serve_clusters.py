@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import socket
 from collections.abc import AsyncGenerator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, kubeconfig, new_key, running, upstream
+from polling import until
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.app import Ports
@@ -143,9 +143,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once(
 
 
 async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    async with asyncio.timeout(10):
-        while not any(text in message for message in caplog.messages):
-            await asyncio.sleep(0.01)
+    await until(lambda: any(text in message for message in caplog.messages), text, state=lambda: caplog.messages)
 
 
 async def test_narrow_kubeconfigs_stand_under_another_ending_and_broken_ones_are_passed_over(

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from issuer_kit import LOOPBACK, Upstream, ask, ask_until, eventually, get, new_key, pem, running, upstream
+from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, new_key, pem, running, upstream
+from polling import until
 
 from nodeattest_identity.issuer.documents import JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
@@ -260,7 +261,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
         )
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             assert ports.health is not None
-            await eventually(lambda: there.asked)
+            await until(lambda: there.asked)
             assert (await ask(ports.documents, get("/c/openid/v1/jwks"))).status == 503
             not_ready = await ask(ports.health, get("/readyz"))
             there.status = 200
@@ -282,6 +283,6 @@ async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> N
             answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
             assert {answer.status for answer in answers} == {503}
             there.hang.set()
-            await eventually(lambda: len(there.asked) == 2)
+            await until(lambda: len(there.asked) == 2)
             answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
     assert len(there.asked) == 2

@@ -15,7 +15,8 @@ from typing import Final
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
-from proxy_kit import LOOPBACK, Seen, exchange, fixed, proxy, read_answer, request, until, upstream
+from polling import until
+from proxy_kit import LOOPBACK, Seen, exchange, fixed, proxy, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
@@ -209,11 +210,15 @@ async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1, header_seconds=0.1)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request())
         await until(lambda: bool(seen.requests))
-        await asyncio.sleep(1.5)  # three sweeps, or two
+        for _ in range(3):  # each ends in a sweep
+            witness, unfinished = await asyncio.open_connection(LOOPBACK, port)
+            unfinished.write(b"GET / HTTP/1.1\r\n")
+            await witness.read()
+            unfinished.close()
         answer = await read_answer(reader)
         assert (answer.status, len(answer.body), answer.whole) == (200, size, True)
         writer.close()

@@ -7,7 +7,8 @@ import itertools
 from contextlib import suppress
 
 import pytest
-from proxy_kit import LOOPBACK, Answer, Script, proxy, read_answer, request, until, upstream
+from polling import until
+from proxy_kit import LOOPBACK, Answer, Script, proxy, read_answer, request, upstream
 
 from nodeattest_identity.proxy.limits import MAX_HEAD, ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from front_kit import Authority
-from proxy_kit import LOOPBACK, exchange, proxy, read_answer, request, until, upstream
+from polling import until
+from proxy_kit import LOOPBACK, exchange, proxy, read_answer, request, upstream
 
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import node_kit
 import pytest
-from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, until, upstream
+from polling import until
+from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve

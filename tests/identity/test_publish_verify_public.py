@@ -39,7 +39,7 @@ async def put(served: Public, *names: str, now: int = START) -> PublishResult:
 
 
 async def seen(served: Public, published: PublishResult, *, now: int = START + 1, trusted: bool = True) -> PublicCheck:
-    async with PublicReader(ca_file=served.ca_file if trusted else None, seconds=5) as reader:
+    async with PublicReader(ca_file=served.ca_file if trusted else None, seconds=30) as reader:
         return await reader.check(published, now=now)
 
 
@@ -136,7 +136,7 @@ async def test_a_server_that_does_not_end_is_not_waited_for(served: Public) -> N
     class Endless(web.StreamResponse):
         async def prepare(self, request: web.BaseRequest) -> None:
             await super().prepare(request)
-            await asyncio.sleep(5)
+            await asyncio.Event().wait()  # until the reader hangs up
 
     served.spoil = lambda _request, _response: Endless()
     async with PublicReader(ca_file=served.ca_file, seconds=0.3) as reader:

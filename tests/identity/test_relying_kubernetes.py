@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import requests
 import yaml
 from issuer_server import IssuerServer, issuer_server
+from polling import eventually
 from relying_parties import KEYS, cases
 from token_kit import AUDIENCE
 
@@ -72,9 +72,8 @@ def is_taken(plane: ControlPlane, token: str) -> bool:
 
 def assert_takes_the_good_ones(both: Both) -> None:
     asked = cases(both.issuer.url)
-    end = time.monotonic() + 30  # it asks the issuer in the background, at once and then every ten seconds
-    while not is_taken(both.plane, asked[0].token.decode()) and time.monotonic() < end:
-        time.sleep(0.2)
+    # It asks the issuer in the background, at once and then every ten seconds.
+    eventually(lambda: is_taken(both.plane, asked[0].token.decode()), "the first token taken", seconds=30)
     taken = {case.name for case in asked if is_taken(both.plane, case.token.decode())}
     assert taken == {case.name for case in asked if case.good or case.what in TAKEN}
 

@@ -11,7 +11,8 @@ from http import HTTPStatus
 from typing import Final
 
 import pytest
-from proxy_kit import LOOPBACK, exchange, read_answer, request, until, upstream
+from polling import until
+from proxy_kit import LOOPBACK, exchange, read_answer, request, upstream
 from sidecar_kit import AUDIENCE, ISSUER, Time, authorization, jwt_verifier, sidecar, users_token
 from token_kit import NOW, bad_tokens, elliptic
 

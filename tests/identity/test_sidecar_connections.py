@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ async def _streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @pytest.mark.parametrize("address", [LOOPBACK, ELSEWHERE], ids=["the same client", "another client"])
 async def test_unauthenticated_connections_end_no_authenticated_one(address: str) -> None:
-    settings = replace(USUAL, limits=ProxyLimits(connections=8))
+    settings = replace(USUAL, limits=ProxyLimits(connections=16))
     alice = authorization(users_token())
     async with upstream(_streams) as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
         live: list[asyncio.StreamReader] = []
@@ -82,19 +83,21 @@ async def test_one_callers_idle_connections_keep_nobody_out(address: str, given:
             assert (await read_answer(reader)).status == 200
 
 
-async def test_one_callers_streams_take_at_most_half_of_all_connections() -> None:
-    settings = replace(USUAL, limits=ProxyLimits(connections=6))
+async def test_two_callers_streams_take_at_most_half_of_all_connections() -> None:
+    settings = replace(USUAL, limits=ProxyLimits(connections=8))
     async with upstream(_streams) as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
         live: list[asyncio.StreamReader] = []
-        for user in ("alice",) * 6 + ("bob",) * 3:
+        taken: Counter[str] = Counter()
+        for user in ("alice", "bob") * 5 + ("carol", "dave") * 2:
             reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
             stack.callback(writer.close)
             writer.write(request("/", authorization(users_token(user))))
-            if user == "bob" or len(live) < 3:
+            if taken[user] < 2:
+                taken[user] += 1
                 await reader.readuntil(b"2\r\nhi\r\n")
                 live.append(reader)
-        assert running.service.in_flight == 6
-        assert [reader.at_eof() for reader in live] == [False] * 6
+        assert running.service.in_flight == 8
+        assert [reader.at_eof() for reader in live] == [False] * 8
 
 
 async def _answered(port: int) -> int | None:
@@ -140,14 +143,14 @@ def test_the_client_with_the_most_replaceable_connections_loses_one_and_kept_one
 
 
 def test_where_all_are_kept_the_owner_who_has_most_loses_the_idle_one_that_was_used_longest_ago() -> None:
-    slots = ConnectionSlots(6, 6)
+    slots = ConnectionSlots(12, 12)
     busy = [_kept(slots, "a", "alice", busy=True)]
     idle = [_kept(slots, "a", "alice") for _ in range(2)]
-    others = [_kept(slots, "a", owner) for owner in ("bob", "bob", "carol")]
+    others = [_kept(slots, "a", owner) for owner in ("bob", "carol", "dave", "erin") * 2 + ("frank",)]
     slots.keep("a", idle[0], "alice")
     slots.request_ended("a", idle[0], authenticated=True)
     assert slots.take("b", _Transport())
-    assert [one.ended for one in (*busy, *idle, *others)] == [False, False, True, False, False, False]
+    assert [one.ended for one in (*busy, *idle, *others)] == [False, False, True] + [False] * 9
     assert slots.turned_away == 1
 
 
@@ -160,16 +163,16 @@ def test_a_connection_with_a_request_of_an_authenticated_caller_is_never_replace
     assert slots.turned_away == 2
 
 
-def test_idle_connections_of_one_owner_over_half_of_all_are_replaced_like_unauthenticated_ones() -> None:
-    slots = ConnectionSlots(4, 4, replaces_oldest=True)
+def test_idle_connections_of_one_owner_over_a_quarter_of_all_are_replaced_like_unauthenticated_ones() -> None:
+    slots = ConnectionSlots(8, 8, replaces_oldest=True)
     first, *rest = [_kept(slots, "a", "alice") for _ in range(3)]
-    bob = _kept(slots, "a", "bob")
+    others = [_kept(slots, "a", owner) for owner in ("bob", "carol") * 2 + ("dave",)]
     stranger = _Transport()
     assert slots.take("b", stranger)
     assert first.ended
     assert slots.take("b", _Transport())
     assert stranger.ended, "one unauthenticated connection replaces another, before any that is kept"
-    assert not any(one.ended for one in (*rest, bob))
+    assert not any(one.ended for one in (*rest, *others))
 
 
 def test_a_connection_is_kept_no_longer_once_a_request_on_it_is_not_authenticated() -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from front_kit import LOOPBACK, Authority
 from issuer_kit import kubeconfig
-from proxy_kit import until
+from polling import until
 
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier

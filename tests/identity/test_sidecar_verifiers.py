@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from proxy_kit import exchange, request, until, upstream
+from polling import until
+from proxy_kit import exchange, request, upstream
 from sidecar_kit import Time, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, read_labels, selects

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -166,7 +166,7 @@ def status_object(status: int, reason: str, message: str = "no", **details: int)
     }
 
 
-def thing(name: str, version: int, *, namespace: str = "", uid: str = "", **more: str) -> JsonObject:
+def thing(name: str, version: int, *, namespace: str = "", uid: str = "", **more: JsonValue) -> JsonObject:
     """Make an object."""
     metadata: JsonObject = {"name": name, "resourceVersion": str(version), "uid": uid or f"uid-{name}"}
     if namespace:

@@ -21,11 +21,9 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.kubeconfig import parse_kubeconfig, read_kubeconfig
 
-HANG = 60.0
-
 
 async def hang(_request: web.Request) -> None:
-    await asyncio.sleep(HANG)
+    await asyncio.Event().wait()
 
 
 async def test_no_cipher_is_offered_whose_group_a_server_may_choose_of_any_size(

@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import pytest
 from aiohttp import web
+from polling import until
 from scripted import Server, status_object
-from virtual import now, run_virtually
+from virtual import advance, now, run_virtually
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
@@ -58,7 +59,7 @@ class Leases:
         self.calls += 1
         await asyncio.sleep(0.01)
         if self.hung:
-            await asyncio.sleep(1000)
+            await advance(1000)
         if self.trouble is not None:
             raise self.trouble
 
@@ -71,7 +72,8 @@ class Leases:
         holder = dig_text(body, "spec", "holderIdentity")
         if not self.history or self.history[-1][1] != holder:
             self.history.append((now(), holder))
-        await asyncio.sleep(self.answer_delay)
+        if self.answer_delay:
+            await advance(self.answer_delay)
         if self.loses_answers:
             raise Unreachable("reset")
         return deepcopy(self.lease)
@@ -101,9 +103,9 @@ class Candidate:
         begun = now()
         assert self.elector.is_leader
         try:
-            await asyncio.sleep(10_000)
+            await advance(10_000)
         finally:
-            await asyncio.sleep(0.5)  # Cleaning up takes its time.
+            await advance(0.5)  # Cleaning up takes its time.
             self.terms.append((begun, now()))
 
     def start(self) -> asyncio.Task[None]:
@@ -121,9 +123,9 @@ def test_the_first_candidate_leads_and_the_second_waits() -> None:
         leases = Leases()
         first, second = Candidate(leases, "one"), Candidate(leases, "two", skew=-7200)
         one = first.start()
-        await asyncio.sleep(0.1)
+        await advance(0.1)
         two = second.start()
-        await asyncio.sleep(300)
+        await advance(300)
         assert first.elector.is_leader
         assert not second.elector.is_leader
         assert second.elector.leader == "one"
@@ -145,7 +147,7 @@ def test_a_renewal_takes_one_request() -> None:
     async def main() -> None:
         leases = Leases()
         one = Candidate(leases, "one").start()
-        await asyncio.sleep(100)
+        await advance(100)
         assert 48 <= leases.calls <= 53
         await stop(one)
 
@@ -163,7 +165,7 @@ def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float
         }
         candidate = Candidate(leases, "next", skew=skew)
         task = candidate.start()
-        await asyncio.sleep(60)
+        await advance(60)
         taken, holder = leases.history[0]
         assert holder == "next"
         # The wall clocks and the stale renewTime play no part: twenty seconds from the first sight of it.
@@ -180,7 +182,7 @@ def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> None:
         leases = Leases()
         candidate = Candidate(leases, "one")
         task = candidate.start()
-        await asyncio.sleep(21)
+        await advance(21)
         if way == "hung":
             leases.hung = True
         else:
@@ -201,12 +203,12 @@ def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> None:
         leases = Leases()
         candidate = Candidate(leases, "one")
         task = candidate.start()
-        await asyncio.sleep(1)
+        await advance(1)
         leases.answer_delay = 4.0
         while leases.version < 2:
             await asyncio.sleep(0.01)
         stored = now()  # The server may count the lease's life from here on; we must not count from the answer.
-        await asyncio.sleep(4.1)
+        await advance(4.1)
         assert candidate.elector.is_leader
         leases.hung = True
         with pytest.raises(LostLease):
@@ -222,15 +224,15 @@ def test_a_short_outage_does_not_end_a_term() -> None:
         candidate = Candidate(leases, "one")
         task = candidate.start()
         for outage in (Unreachable("down"), ApiError(500, "InternalError", "etcdserver: leader changed")):
-            await asyncio.sleep(20)
+            await advance(20)
             leases.trouble = outage
-            await asyncio.sleep(5)
+            await advance(5)
             leases.trouble = None
-        await asyncio.sleep(20)
+        await advance(20)
         leases.hung = True
-        await asyncio.sleep(3)
+        await advance(3)
         leases.hung = False
-        await asyncio.sleep(30)
+        await advance(30)
         assert not task.done()
         assert candidate.elector.is_leader
         await stop(task)
@@ -243,11 +245,11 @@ def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
         leases = Leases()
         candidate = Candidate(leases, "one")
         task = candidate.start()
-        await asyncio.sleep(9)
+        await advance(9)
         leases.loses_answers = True
-        await asyncio.sleep(5)
+        await advance(5)
         leases.loses_answers = False
-        await asyncio.sleep(30)
+        await advance(30)
         assert candidate.elector.is_leader
         assert dig(leases.lease, "spec", "leaseTransitions") == 0
         await stop(task)
@@ -260,7 +262,7 @@ def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
         leases = Leases()
         candidate = Candidate(leases, "one")
         task = candidate.start()
-        await asyncio.sleep(9)
+        await advance(9)
         assert leases.lease is not None
         thief = deepcopy(leases.lease)
         assert isinstance(thief["spec"], dict)
@@ -279,9 +281,9 @@ def test_a_lease_deleted_under_its_leader_is_made_again() -> None:
         leases = Leases()
         candidate = Candidate(leases, "one")
         task = candidate.start()
-        await asyncio.sleep(9)
+        await advance(9)
         leases.lease = None
-        await asyncio.sleep(9)
+        await advance(9)
         assert candidate.elector.is_leader
         assert dig_text(leases.lease, "spec", "holderIdentity") == "one"
         await stop(task)
@@ -294,11 +296,11 @@ def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
         leases = Leases()
         first, second = Candidate(leases, "one"), Candidate(leases, "two")
         one = first.start()
-        await asyncio.sleep(0.1)
+        await advance(0.1)
         two = second.start()
-        await asyncio.sleep(50)
+        await advance(50)
         await stop(one)
-        await asyncio.sleep(5)
+        await advance(5)
         assert second.elector.is_leader
         holders = [holder for _at, holder in leases.history]
         assert holders == ["one", "", "two"]
@@ -315,10 +317,10 @@ def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
         leases = Leases()
         candidate = Candidate(leases, "one")
         task = candidate.start()
-        await asyncio.sleep(1)
+        await advance(1)
         leases.answer_delay = 0.5
         while leases.version == 1:
-            await asyncio.sleep(0.1)
+            await advance(0.1)
         leases.answer_delay = 0.0
         await stop(task)
         assert leases.history[-1][1] == ""
@@ -331,7 +333,7 @@ def test_run_returns_with_the_work_and_releases() -> None:
         leases = Leases()
 
         async def little() -> None:
-            await asyncio.sleep(1)
+            await advance(1)
 
         await Candidate(leases, "one").elector.run(little)
         assert leases.history[-1][1] == ""
@@ -344,7 +346,7 @@ def test_a_bug_in_the_work_comes_out_and_releases() -> None:
         leases = Leases()
 
         async def broken() -> None:
-            await asyncio.sleep(1)
+            await advance(1)
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -361,12 +363,12 @@ def test_work_that_swallows_its_cancellation_still_loses_the_lease() -> None:
 
         async def stubborn() -> None:
             try:
-                await asyncio.sleep(1000)
+                await advance(1000)
             except asyncio.CancelledError:
                 return
 
         task = asyncio.create_task(candidate.elector.run(stubborn))
-        await asyncio.sleep(5)
+        await advance(5)
         leases.trouble = Unreachable("down")
         with pytest.raises(LostLease):
             await task
@@ -406,14 +408,14 @@ def test_at_no_time_do_two_lead_through_random_outages() -> None:
 
         tasks = [asyncio.create_task(live(candidate)) for candidate in candidates]
         for length in (3, 9, 30, 1, 14, 50, 11, 25):
-            await asyncio.sleep(40)
+            await advance(40)
             leases.trouble = Unreachable("down") if length % 2 else None
             leases.hung = length % 2 == 0
             for _ in range(length * 4):
-                await asyncio.sleep(0.25)
+                await advance(0.25)
                 assert sum(candidate.elector.is_leader for candidate in candidates) <= 1
             leases.trouble, leases.hung = None, False
-        await asyncio.sleep(40)
+        await advance(40)
         assert sum(candidate.elector.is_leader for candidate in candidates) == 1
         await stop(*tasks)
         terms = sorted(term for candidate in candidates for term in candidate.terms)
@@ -429,20 +431,20 @@ def test_a_group_leads_together_and_none_of_it_releases() -> None:
         one, two = (Candidate(leases, "group", shared=True) for _ in range(2))
         other = Candidate(leases, "other")
         first, second = one.start(), two.start()
-        await asyncio.sleep(20)
+        await advance(20)
         outside = other.start()
-        await asyncio.sleep(20)
+        await advance(20)
         assert one.elector.is_leader
         assert two.elector.is_leader
         assert dig(leases.lease, "spec", "leaseTransitions") == 0
         await stop(first)
-        await asyncio.sleep(20)
+        await advance(20)
         assert two.elector.is_leader
         assert not other.elector.is_leader
         await stop(second)
         ended = now()
         while not other.elector.is_leader:
-            await asyncio.sleep(0.1)
+            await advance(0.1)
         assert 12 <= now() - ended <= 15 + 2 * 2.2
         await stop(outside)
 
@@ -455,7 +457,7 @@ def test_a_final_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -
         leases = Leases()
         candidate = Candidate(leases, "one", final=True)
         task = candidate.start()
-        await asyncio.sleep(9)
+        await advance(9)
         assert leases.lease is not None
         assert dig(leases.lease, "metadata", "labels", "kind") == "test"
         if way == "gone":
@@ -499,7 +501,7 @@ async def test_two_candidates_over_real_http(server: Server) -> None:
     server.script = [handle]
 
     async def lead() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     def elector(client: ApiClient, identity: str) -> LeaseElector:
         return LeaseElector(
@@ -519,14 +521,12 @@ async def test_two_candidates_over_real_http(server: Server) -> None:
     ):
         first, second = elector(client_one, "one"), elector(client_two, "two")
         one = asyncio.create_task(first.run(lead))
-        while not first.is_leader:
-            await asyncio.sleep(0.01)
+        await until(lambda: first.is_leader)
         two = asyncio.create_task(second.run(lead))
-        await asyncio.sleep(0.3)
+        await until(lambda: second.leader == "one")
         assert not second.is_leader
         await stop(one)
-        while not second.is_leader:
-            await asyncio.sleep(0.01)
+        await until(lambda: second.is_leader)
         await stop(two)
     assert [holder for _at, holder in leases.history] == ["one", "", "two", ""]
     assert json.loads(server.bodies[-1])["metadata"]["name"] == "l"

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import until
 
 from nodeattest_kube.fair_queue import FairQueue
 from nodeattest_kube.workqueue import WorkQueue
@@ -148,7 +149,7 @@ async def test_requesters_and_clusters_whose_work_hangs_delay_no_other() -> None
 
     async def work(key: Key) -> None:
         if "hung" in key:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         done.append(key)
 
     for number in range(100):
@@ -159,9 +160,7 @@ async def test_requesters_and_clusters_whose_work_hangs_delay_no_other() -> None
         await asyncio.sleep(0)
         for number in range(10):
             queue.add(("a", "well", number))
-        async with asyncio.timeout(5):
-            while len(done) < 10:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(done) >= 10, state=lambda: done)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

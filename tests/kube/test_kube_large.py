@@ -11,10 +11,11 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import until
 from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, streams, thing
 
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, dig_text, parse_json
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.memory_budget import MemoryBudget, object_size
 from nodeattest_kube.paging import OBJECT, PAGE, PageSize
@@ -94,7 +95,8 @@ async def test_an_object_that_is_too_large_alone_is_passed_over(
     server: Server, client: ApiClient, kind: str, rows: list[str]
 ) -> None:
     limits = PAGE if rows else OBJECT
-    fat = "x" * limits.bytes if kind == "bytes" else "," * limits.values
+    many: list[JsonValue] = [0] * limits.values
+    fat: JsonValue = "x" * limits.bytes if kind == "bytes" else many
     collection = Collection(*things(5, 10), thing("t005-bad", 6, fat=fat), *things(5, 10, start=6))
     server.script = [collection]
     told: list[int] = []
@@ -104,6 +106,15 @@ async def test_an_object_that_is_too_large_alone_is_passed_over(
     assert (told, collection.rows) == ([1], rows)
     with pytest.raises(TooLarge):
         await names_in(client, size)
+
+
+async def test_an_object_whose_texts_are_full_of_commas_is_listed_as_any_other(
+    server: Server, client: ApiClient
+) -> None:
+    collection = Collection(thing("commas", 1, fat=",[{" * OBJECT.values))
+    server.script = [collection]
+    assert await names_in(client, PageSize(1)) == ["commas"]
+    assert await names_in(client, PageSize()) == ["commas"]
 
 
 async def test_one_too_large_object_of_a_server_without_tables_is_told(server: Server, client: ApiClient) -> None:
@@ -166,6 +177,27 @@ def test_no_document_has_more_values_than_were_counted(document: JsonObject) -> 
         with pytest.raises(TooManyValues):
             parse_json(body, count - 1)
     assert parse_json(body, len(body)) == document
+
+
+@given(st.dictionaries(st.text(max_size=2), VALUES | st.text('[{,"\\', max_size=9), max_size=4), st.integers(1, 40))
+def test_values_are_bounded_by_what_stands_outside_of_texts(document: JsonObject, most: int) -> None:
+    body = json.dumps(document, separators=(",", ":")).encode()
+    try:
+        counted = check_value_count(body, most)
+    except TooManyValues:
+        assert len(json.dumps(_without_texts(document)).encode()) > most
+    else:
+        assert _count(document) <= counted <= most
+
+
+def test_a_text_without_an_end_is_read_once() -> None:
+    assert check_value_count(b'",\\' * 500_000, 10) == 1
+
+
+def _without_texts(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return [_without_texts(each) for each in value.values()]
+    return [_without_texts(each) for each in value] if isinstance(value, list) else 0
 
 
 def _count(value: JsonValue) -> int:
@@ -268,9 +300,7 @@ class Follower:
         """Run until the n-th wait; return the names that are in the cache."""
         server.script, self.waits = list(script), waits
         running = asyncio.create_task(self.reflector.run())
-        async with asyncio.timeout(10):
-            while self.waits > 0:
-                await asyncio.sleep(0.002)
+        await until(lambda: self.waits <= 0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return sorted(dig_text(item, "metadata", "name") for item in self.reflector.values())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nodeattest_kube import paths
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.line_buffer import LineBuffer
+from nodeattest_kube.paging import OBJECT
 from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.watch_events import parse_event
 
@@ -83,7 +84,7 @@ def test_any_bytes_are_an_object_or_a_value_error(body: bytes) -> None:
 
 def test_the_last_of_duplicate_keys_counts_in_what_an_api_server_says_and_nowhere_else() -> None:
     line = b'{"type":"ADDED","object":{"kind":"A","kind":"Node","metadata":{"name":"n"}}}'
-    event = parse_event(line, "/api/v1/nodes", None)
+    event = parse_event(line, "/api/v1/nodes", OBJECT.values, None)
     assert event is not None
     assert event.object["kind"] == "Node"
     with pytest.raises(ValueError, match="duplicate"):

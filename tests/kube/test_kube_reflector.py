@@ -11,8 +11,9 @@ from scripted import Handler, Server, answers, cut, event, listing, refuses, sta
 
 from nodeattest_kube.backoff import RECONNECT
 from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable, WatchHung
-from nodeattest_kube.jsontypes import JsonObject, dig_text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text
 from nodeattest_kube.kubeconfig import parse_kubeconfig
+from nodeattest_kube.paging import OBJECT
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import Store
 
@@ -76,7 +77,7 @@ def rig(client: ApiClient) -> Rig:
 
 
 async def forever(_request: web.Request) -> None:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 
 EMPTY = answers(listing(1))
@@ -221,11 +222,73 @@ async def test_a_watch_that_ends_at_once_is_backed_off(server: Server, rig: Rig)
 
 async def test_a_watch_cut_within_an_event_goes_on_after_the_last_whole_one(server: Server, rig: Rig) -> None:
     whole, half = event("ADDED", thing("a", 2)), event("ADDED", thing("b", 3))
-    server.script = [EMPTY, streams(whole + half[:30], then=cut), streams(whole[:9]), streams(half, then=forever)]
+    here = answers(listing(2, thing("a", 2)))
+    cuts = [streams(whole + half[:30], then=cut), here, streams(whole[:9]), here]
+    server.script = [EMPTY, *cuts, streams(half, then=forever)]
     async with rig.running():
         await rig.until(lambda: len(rig.told) == 2)
-    assert versions(server) == ["list:500", "1", "2", "2"]
+    assert versions(server) == ["list:500", "1", "list:1", "2", "list:1", "2"]
     assert rig.told == [("a", "2"), ("b", "3")]
+
+
+@pytest.mark.parametrize("trouble", [streams(then=cut), refuses(503, "ServiceUnavailable")], ids=["cut", "503"])
+async def test_a_server_that_was_set_back_to_a_backup_is_listed_again(
+    server: Server, rig: Rig, trouble: Handler
+) -> None:
+    before = answers(listing(900, thing("a", 880), thing("b", 890), thing("gone", 895)))
+    after = answers(listing(891, thing("a", 880), thing("b", 890, content="written since"), thing("new", 891)))
+    server.script = [before, trouble, after, after, HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 5)
+    assert versions(server) == ["list:500", "900", "list:1", "list:500", "891"]
+    assert rig.reflector.get("gone") is None
+    # The version 890 was given twice, to two contents of one object: what was known of versions says nothing now.
+    assert dig_text(rig.reflector.get("b") or {}, "content") == "written since"
+    assert {("gone", None), ("b", "890"), ("new", "891")} <= set(rig.told[3:])
+
+
+@pytest.mark.parametrize("version", ["900", "901", "opaque", "9" * 30, "\u0661"])
+async def test_a_server_that_is_not_behind_is_followed_from_where_we_are(
+    server: Server, rig: Rig, version: str
+) -> None:
+    page = listing(1)
+    page["metadata"] = {"resourceVersion": version}
+    server.script = [answers(listing(900)), streams(then=cut), answers(page), HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 4)
+    assert versions(server) == ["list:500", "900", "list:1", "900"]
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+async def test_a_server_that_is_away_is_asked_again_where_it_is(server: Server, rig: Rig, status: int) -> None:
+    back = answers(listing(7))
+    server.script = [answers(listing(900)), streams(then=cut), refuses(status, "Away"), back, back, HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 6)
+    assert versions(server) == ["list:500", "900", "list:1", "list:1", "list:500", "7"]
+
+
+@pytest.mark.parametrize("answer", [refuses(500, "InternalError"), answers(b"[]")], ids=["500", "malformed"])
+async def test_a_server_that_cannot_say_where_it_is_is_listed_at_once(
+    server: Server, rig: Rig, answer: Handler
+) -> None:
+    server.script = [answers(listing(900)), streams(then=cut), answer, answers(listing(907)), HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 5)
+    assert versions(server) == ["list:500", "900", "list:1", "list:500", "907"]
+    assert len(rig.waits) == 1
+
+
+async def test_a_first_object_that_is_too_large_delays_no_watch_after_a_broken_one(server: Server, rig: Rig) -> None:
+    many: list[JsonValue] = [0] * OBJECT.values
+    large = listing(901, thing("a", 900, fat=many))
+    row: JsonObject = {"kind": "Table", "metadata": {"resourceVersion": "901", "continue": "t"}, "rows": []}
+    server.script = [answers(listing(900)), streams(then=cut), answers(large), answers(row), HELD]
+    async with rig.running():
+        await rig.until(lambda: len(server.requests) == 5)
+    assert versions(server) == ["list:500", "900", "list:1", "list:1", "900"]
+    assert rig.reflector.passed_over == 0
+    assert len(rig.waits) == 1
 
 
 @pytest.mark.parametrize(
@@ -267,7 +330,7 @@ async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client
 
     async def sleep(_seconds: float) -> None:
         waited.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     flood = [thing(f"x{number}", number + 1) for number in range(11)]
     for script in ([answers(listing(1, *flood))], [EMPTY, streams(*[event("ADDED", item) for item in flood])]):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from leaseserver import LaggingView, LeaseServer, Wire
-from virtual import now, run_virtually
+from virtual import advance, now, run_virtually
 
 from nodeattest_kube.elector import LostLease
 from nodeattest_kube.jsontypes import dig, dig_text
@@ -84,14 +84,14 @@ class Replica:
         assert self.shards.owns(shard)
 
     async def release(self, shard: str) -> None:
-        await asyncio.sleep(self.end_takes)
+        await advance(self.end_takes)
         self.working.discard(shard)
 
     async def _work(self) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.1)
+            await advance(0.1)
             self.working.clear()
 
     async def once(self) -> None:
@@ -143,7 +143,7 @@ def clusters(count: int) -> frozenset[str]:
 
 async def watch_over(replicas: list[Replica], seconds: float, *, step: float = 0.1) -> None:
     for _ in range(round(seconds / step)):
-        await asyncio.sleep(step)
+        await advance(step)
         check_no_two(replicas)
 
 
@@ -236,9 +236,9 @@ def test_requests_do_not_grow_with_the_shards() -> None:
             replicas = members(server, 3, wanted)
             tasks = [asyncio.create_task(replica.live()) for replica in replicas]
             await until(lambda: complete(replicas, wanted), replicas, seconds=30)
-            await asyncio.sleep(10)
+            await advance(10)
             server.calls.clear()
-            await asyncio.sleep(100)
+            await advance(100)
             counts.append(len(server.calls))
             await stop(*tasks)
         assert abs(counts[0] - counts[1]) <= 3  # one a member, at the edges of the time
@@ -305,7 +305,7 @@ def test_a_claim_whose_answer_was_lost_is_made_again_before_it_counts() -> None:
         task = asyncio.create_task(replica.once())
         await asyncio.sleep(0.045)
         replica.wire.loses_answers = True
-        await asyncio.sleep(3)
+        await advance(3)
         holders = [dig_text(lease, "spec", "holderIdentity") for lease in server.leases.values()]
         assert holders.count("a-1") == 3
         assert not replica.owned
@@ -346,7 +346,7 @@ def test_leases_of_shards_that_are_gone_and_of_members_that_ended_are_removed() 
         gone = {shard for shard in replicas[0].shards.held if shard != "management"}
         assert gone
         wanted = frozenset({"management", *list(replicas[1].owned)[:1]})
-        await asyncio.sleep(DURATION + 3 * PERIOD)
+        await advance(DURATION + 3 * PERIOD)
         identities = {dig_text(lease, "spec", "holderIdentity") for lease in server.leases.values()}
         assert identities == {"b-1"}
         assert len(server.leases) == 1 + len(wanted)
@@ -364,7 +364,7 @@ def test_work_that_does_not_end_ends_the_process_and_keeps_the_shard_until_then(
         first = asyncio.create_task(replicas[0].once())
         await until(lambda: complete(replicas[:1], wanted), replicas, seconds=20)
         second = asyncio.create_task(replicas[1].once())
-        await asyncio.sleep(DURATION - 1)
+        await advance(DURATION - 1)
         assert not replicas[1].owned
         with pytest.raises(LostLease, match="did not end"):
             await first
@@ -380,7 +380,7 @@ def test_a_bug_in_the_work_comes_out_and_others_follow_at_once() -> None:
         [replica] = members(server, 1, clusters(1))
 
         async def broken() -> None:
-            await asyncio.sleep(3)
+            await advance(3)
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -420,7 +420,7 @@ def test_at_no_time_has_a_shard_two_owners_through_random_trouble(
         mending: list[asyncio.Task[None]] = []
 
         async def mend(repair: Callable[[], Awaitable[None] | None], after: float) -> None:
-            await asyncio.sleep(after)
+            await advance(after)
             result = repair()
             if result is not None:
                 await result

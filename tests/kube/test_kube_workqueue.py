@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual import now, run_virtually
+from virtual import advance, now, run_virtually
 
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.workqueue import WorkQueue
@@ -60,7 +60,7 @@ def test_a_key_added_while_worked_on_is_worked_on_once_more_and_never_by_two() -
                 made.add(key)
                 assert made.depth == 0
                 assert made.in_flight == 1
-            await asyncio.sleep(5)
+            await advance(5)
             spans.append((begun, now()))
 
         await drive(made, worker)
@@ -78,7 +78,7 @@ def test_different_keys_are_worked_on_at_once() -> None:
             made.add(key)
 
         async def worker(_key: str) -> None:
-            await asyncio.sleep(5)
+            await advance(5)
             ended.append(now())
 
         await drive(made, worker, workers=2)
@@ -164,7 +164,7 @@ def test_shut_down_finishes_what_is_worked_on_and_drops_what_waits() -> None:
         made.add_after("c", 2)
 
         async def worker(key: str) -> None:
-            await asyncio.sleep(5)
+            await advance(5)
             made.add(key)
             done.append((key, now()))
 
@@ -182,9 +182,20 @@ def test_the_oldest_wait_is_told() -> None:
         made = queue()
         assert made.oldest == 0
         made.add("a")
-        await asyncio.sleep(7)
+        await advance(7)
         made.add("b")
         assert made.oldest == 7
+
+    run_virtually(main())
+
+
+def test_pending_is_what_waits_is_worked_on_or_becomes_due_in_time() -> None:
+    async def main() -> None:
+        made = queue()
+        made.add("a")
+        made.add_after("b", 5)
+        made.add_after("c", 60)
+        assert (made.pending(0), made.pending(5), made.pending(60)) == (1, 2, 3)
 
     run_virtually(main())
 
@@ -198,13 +209,13 @@ def test_cancelling_run_cancels_the_workers() -> None:
 
         async def worker(key: str) -> None:
             try:
-                await asyncio.sleep(100)
+                await advance(100)
             except asyncio.CancelledError:
                 cancelled.append(key)
                 raise
 
         task = asyncio.create_task(made.run(worker, 2))
-        await asyncio.sleep(1)
+        await advance(1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -230,7 +241,7 @@ def test_every_add_is_followed_by_a_whole_run_of_its_key(adds: list[tuple[str, i
             assert key not in busy
             busy.add(key)
             began.append((key, now()))
-            await asyncio.sleep(lengths[len(began) % len(lengths)])
+            await advance(lengths[len(began) % len(lengths)])
             busy.discard(key)
 
         await drive(made, worker, workers=workers)

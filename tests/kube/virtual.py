@@ -43,6 +43,12 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+async def advance(seconds: float) -> None:
+    """Let virtual time pass; a real event loop has none."""
+    assert isinstance(asyncio.get_running_loop(), VirtualLoop)
+    await asyncio.sleep(seconds)
+
+
 def now() -> float:
     """Tell the running loop's time."""
     return asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from gcp_world import ACCOUNT, NAME, PROJECT, ZONE, Calls, cloud_in, instance_of, pem_of, rsa_tpm
+from polling import until
 from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Reason, Unavailable
@@ -282,7 +283,7 @@ async def test_who_gives_up_takes_nothing_from_the_others(cloud: GoogleCloud, co
     cloud.switches.slow.add(PROJECT)
     impatient = asyncio.ensure_future(compute.instance(PLACE))
     patient = asyncio.ensure_future(compute.instance(PLACE))
-    await asyncio.sleep(0.1)
+    await until(lambda: cloud.calls)
     impatient.cancel()
     with pytest.raises(asyncio.CancelledError):
         await impatient
@@ -363,8 +364,8 @@ async def test_an_error_is_told_to_everybody_who_waits_and_kept_for_nobody() -> 
 
 
 async def test_calls_under_way_end_when_asked_to() -> None:
-    flights: SingleFlight[str, None] = SingleFlight()
-    waiting = asyncio.ensure_future(flights.share("a", lambda: asyncio.sleep(3600)))
+    flights: SingleFlight[str, bool] = SingleFlight()
+    waiting = asyncio.ensure_future(flights.share("a", asyncio.Event().wait))
     await asyncio.sleep(0)
     await flights.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -235,9 +235,17 @@ def test_a_credential_needs_a_storage_key() -> None:
 # NV areas
 
 
-@given(st.binary(max_size=64))
+@given(st.binary(max_size=64) | st.binary(max_size=64).map(bytes.fromhex("1001000010").__add__))
 def test_cutting_der_apart_never_fails_and_invents_nothing(data: bytes) -> None:
-    assert data.startswith(b"".join(split_der(data)))
+    assert b"".join(split_der(data)) in data
+
+
+@pytest.mark.parametrize("padding", [b"", b"\x00" * 9, b"\xff" * 9])
+def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(padding: bytes) -> None:
+    certificate = b"\x30\x82\x01\x00" + bytes(256)
+    header = bytes.fromhex("100100") + (len(certificate) + 2).to_bytes(2, "big") + bytes.fromhex("1002")
+    assert list(split_der(header + certificate + padding)) == [certificate]
+    assert list(split_der(header + certificate[:-1])) == []
 
 
 @pytest.mark.parametrize("padding", [b"", b"\x00" * 9, b"\xff" * 9])

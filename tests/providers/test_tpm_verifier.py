@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -349,3 +350,19 @@ def test_no_message_and_no_record_holds_evidence_or_secrets(sound: Round) -> Non
 def test_every_kind_of_endorsement_key_is_challenged(kind: EkKind) -> None:
     soft = SoftTpm(kind=kind, ek=new_key(kind))
     assert sound_round(soft).verify().fingerprints["ek"] == soft.fingerprint
+
+
+async def test_an_answer_is_verified_while_others_keep_all_of_the_loops_own_threads(
+    sound: Round,
+) -> None:
+    """Look-ups of names that hang are in these threads, among others."""
+    end, loop, signer = threading.Event(), asyncio.get_running_loop(), TpmSigner()
+    hung = [loop.run_in_executor(None, end.wait, 30) for _ in range(100)]
+    try:
+        verifying = signer.verify_client_attestation_data(request_of(sound.second()), sound.facts)
+        attested = await asyncio.wait_for(verifying, 20)
+    finally:
+        end.set()
+    await asyncio.gather(*hung)
+    await signer.aclose()
+    assert attested.fingerprints["ek"]

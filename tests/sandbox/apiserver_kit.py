@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -106,15 +105,3 @@ def refusal(call: Callable[[], object]) -> ApiRefusal:
     except ApiRefusal as refused:
         return refused
     raise AssertionError("the server did not refuse")
-
-
-def eventually(call: Callable[[], T], seconds: float = 10.0) -> T:
-    """Repeat the call until it succeeds: the real server's informers see new objects a moment later."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except (ApiRefusal, AssertionError):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.02)

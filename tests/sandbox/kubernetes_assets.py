@@ -7,6 +7,8 @@ successor is the one to write); cmd/kubelet/app/options.
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -26,9 +28,11 @@ __all__ = [
     "kubelet_config_map",
     "kubelet_settings",
     "serves",
+    "stated_versions",
 ]
 
 _KUBEADM: Final = "kubeadm.k8s.io"
+_PROGRAMS: Final = ("kube-apiserver", "kube-controller-manager", "kubectl", "kubeadm", "kubelet")
 
 
 def kubeadm_api(assets: Path) -> str:
@@ -93,3 +97,13 @@ def serves(client: Client, group_version: str, resource: str) -> bool:
     except ApiRefusal:
         return False
     return any(text_at(one, "name") == resource for one in maps_at(found, "resources"))
+
+
+def stated_versions(assets: Path) -> str:
+    """Name the programs of a folder, each with the version that it states: a log of the tests says what they ran on."""
+    told = [f"{name} {version(assets / name)}" for name in _PROGRAMS if (assets / name).exists()]
+    if (assets / "etcd").exists():
+        stated = subprocess.run([assets / "etcd", "--version"], capture_output=True, text=True, timeout=30, check=True)
+        told.append(re.sub(r"\Aetcd Version: (\S+)(?s:.*)", r"etcd \1", stated.stdout))
+    missing = [name for name in (*_PROGRAMS, "etcd") if not (assets / name).exists()]
+    return ", ".join([*told, *(f"no {name}" for name in missing)])

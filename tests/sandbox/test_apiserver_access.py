@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from apiserver_kit import CSRS, RBAC, binding, csr_object, encoded, eventually, group, refusal, role, rule, user
+from apiserver_kit import CSRS, RBAC, binding, csr_object, encoded, group, refusal, role, rule, user
+from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import Client
@@ -65,7 +66,7 @@ def test_bootstrap_token_gives_its_user_and_groups(admin: Client, unique: str) -
     token = create_bootstrap_token(
         admin, token_for(unique), groups=("system:bootstrappers:b", "system:bootstrappers:a")
     )
-    eventually(lambda: is_known(admin, token))
+    succeeds(lambda: is_known(admin, token))
     who = map_at(review_token(admin, token), "user")
     assert text_at(who, "username") == f"system:bootstrap:{token[:6]}"
     groups = texts_at(who, "groups")
@@ -94,7 +95,7 @@ def test_spoilt_bootstrap_token_is_nobody(admin: Client, unique: str, spoilt: di
     }
     admin.create(SECRETS, secret)
     good = create_bootstrap_token(admin, token_for(unique), expiration=datetime.now(UTC) + timedelta(days=1))
-    eventually(lambda: is_known(admin, good))
+    succeeds(lambda: is_known(admin, good))
     assert "authenticated" not in review_token(admin, f"{token_id}.{token_secret}")
 
 
@@ -147,7 +148,7 @@ def test_role_binding_reaches_its_namespace_only(
     def is_allowed() -> None:
         assert refusal(lambda: client.get(f"/api/v1/namespaces/{namespace}/secrets/none")).code == 404
 
-    eventually(is_allowed)
+    succeeds(is_allowed)
     refused = refusal(lambda: client.get("/api/v1/namespaces/default/secrets/none"))
     assert text_at(refused.status, "message") == (
         f'secrets "none" is forbidden: User "{unique}" cannot get resource "secrets" in API group "" '
@@ -172,7 +173,7 @@ def test_rules_are_evaluated_by_verb_name_subresource_and_group(admin: Client, u
     def is_bound() -> None:
         assert allowed(admin, "x", member, verb="get", resource="secrets", name="one")
 
-    eventually(is_bound)
+    succeeds(is_bound)
     assert not allowed(admin, "x", (), verb="get", resource="secrets", name="one")
     assert not allowed(admin, "x", member, verb="get", resource="secrets", name="two")
     assert not allowed(admin, "x", member, verb="list", resource="secrets")
@@ -255,7 +256,7 @@ def test_nobody_grants_what_he_does_not_hold(control_plane: ControlPlane, admin:
     admin.create(bindings, binding(unique, unique, user(unique)))
     client = control_plane.client(control_plane.client_kubeconfig(unique))
     less = rule(["get"], csrs, ["certificatesigningrequests"], ["one"])
-    eventually(lambda: client.create(roles, role(f"{unique}-less", less)))
+    succeeds(lambda: client.create(roles, role(f"{unique}-less", less)))
     for more in (
         rule(["delete"], csrs, ["certificatesigningrequests"]),
         rule(["get"], csrs, ["certificatesigningrequests/status"]),
@@ -266,7 +267,7 @@ def test_nobody_grants_what_he_does_not_hold(control_plane: ControlPlane, admin:
         assert "is attempting to grant RBAC permissions not currently held" in str(refused)
     bootstrapper = binding(f"{unique}-b", "system:node-bootstrapper", user("x"))
     assert "not currently held" in str(refusal(lambda: client.create(bindings, bootstrapper)))
-    eventually(lambda: client.create(bindings, binding(f"{unique}-l", f"{unique}-less", user("x"))))
+    succeeds(lambda: client.create(bindings, binding(f"{unique}-l", f"{unique}-less", user("x"))))
 
 
 def test_bind_and_escalate_lift_the_check(control_plane: ControlPlane, admin: Client, unique: str) -> None:
@@ -283,7 +284,7 @@ def test_bind_and_escalate_lift_the_check(control_plane: ControlPlane, admin: Cl
     )
     admin.create(bindings, binding(unique, unique, user(unique)))
     client = control_plane.client(control_plane.client_kubeconfig(unique))
-    eventually(lambda: client.create(bindings, binding(f"{unique}-b", "system:node-bootstrapper", user("x"))))
+    succeeds(lambda: client.create(bindings, binding(f"{unique}-b", "system:node-bootstrapper", user("x"))))
     client.create(roles, role(f"{unique}-new", rule(["*"], "*", ["*"])))
     refused = refusal(lambda: client.create(bindings, binding(f"{unique}-c", "cluster-admin", user("x"))))
     assert "not currently held" in str(refused)

@@ -13,7 +13,6 @@ from apiserver_kit import (
     condition,
     csr_object,
     encoded,
-    eventually,
     group,
     pem_block,
     pem_request,
@@ -22,6 +21,7 @@ from apiserver_kit import (
     rule,
     user,
 )
+from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
@@ -44,7 +44,7 @@ def test_requester_and_status_come_from_the_server(control_plane: ControlPlane, 
     forged = csr_object(unique, username="system:node:a", uid="u", groups=["system:masters"], extra={"k": ["v"]})
     forged["status"] = {"conditions": [condition("Approved")], "certificate": encoded(b"x")}
     map_at(forged, "metadata")["annotations"] = {"kept": "as sent"}
-    stored = eventually(lambda: client.create(CSRS, forged))
+    stored = succeeds(lambda: client.create(CSRS, forged))
     assert text_at(stored, "spec", "username") == f"system:bootstrap:{token[:6]}"
     assert items_at(stored, "spec", "groups") == [
         "system:bootstrappers",
@@ -243,11 +243,11 @@ def test_signer_verbs_are_asked_by_name_and_by_domain(
     def is_asked_for_the_verb() -> None:
         assert f'not permitted to {verb} requests with signerName "{SIGNER}"' in str(refusal(write))
 
-    eventually(is_asked_for_the_verb)
+    succeeds(is_asked_for_the_verb)
     signers = role(f"{unique}-s", rule([verb], certificates, ["signers"], [allowed]))
     admin.create(f"{RBAC}/clusterroles", signers)
     admin.create(f"{RBAC}/clusterrolebindings", binding(f"{unique}-s", f"{unique}-s", user(unique)))
-    after = eventually(write)
+    after = succeeds(write)
     assert len(list(maps_at(after, "status", "conditions"))) == 1
 
 

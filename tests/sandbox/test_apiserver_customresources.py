@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 
 import pytest
-from apiserver_kit import DEFINITIONS, eventually, refusal
+from apiserver_kit import DEFINITIONS, refusal
+from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
@@ -232,4 +233,4 @@ def test_removed_definition_takes_its_objects_along(admin: Client, unique: str) 
     def is_gone() -> None:
         assert refusal(lambda: admin.get(path)).code == 404
 
-    eventually(is_gone, 20)
+    succeeds(is_gone, seconds=20)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from apiserver_kit import RBAC, binding, eventually, refusal, role, rule, user
+from apiserver_kit import RBAC, binding, refusal, role, rule, user
+from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal, Client
@@ -43,7 +44,7 @@ def test_cluster_info_is_read_by_anybody_once_it_is_bound_and_nothing_else_is(
     bound = binding(SIGNER, SIGNER, user("system:anonymous"), namespace="kube-public", cluster_role=False)
     admin.create(f"{path}/rolebindings", bound)
     try:
-        found = eventually(lambda: anonymous.get(f"{PUBLIC}/cluster-info"))
+        found = succeeds(lambda: anonymous.get(f"{PUBLIC}/cluster-info"))
         assert found["data"] == {"kubeconfig": "x"}
         timed: JsonMap = anonymous.get(f"{PUBLIC}/cluster-info", timeout="10s")
         assert timed["data"] == {"kubeconfig": "x"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 
 import pytest
-from apiserver_kit import encoded, eventually, refusal
+from apiserver_kit import encoded, refusal
+from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client, PatchKind
@@ -336,6 +337,6 @@ def test_events_are_selected_by_their_object(admin: Client, namespace: str) -> N
         admin.create(
             path, {"metadata": {"name": f"{name}.1"}, "involvedObject": involved, "reason": "Test", "type": "Normal"}
         )
-    found = eventually(lambda: admin.list(path, fieldSelector="involvedObject.name=b,involvedObject.kind=Secret"))
+    found = succeeds(lambda: admin.list(path, fieldSelector="involvedObject.name=b,involvedObject.kind=Secret"))
     assert names(found) == ["b.1"]
     assert items_at(admin.get(path, fieldSelector="reason=None"), "items") == []

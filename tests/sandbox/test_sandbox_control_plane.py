@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from polling import eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import Client
@@ -25,13 +25,6 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def until(done: Callable[[], bool], seconds: float = 15.0) -> bool:
-    end = time.monotonic() + seconds
-    while not done() and time.monotonic() < end:
-        time.sleep(0.05)
-    return done()
-
-
 @pytest.fixture
 def own(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
     with start_control_plane("own") as plane:
@@ -41,7 +34,7 @@ def own(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
 def test_every_request_is_audited_with_user_verb_and_code(control_plane: ControlPlane, admin: Client) -> None:
     before = len(control_plane.requests())
     admin.get("/api/v1/namespaces/kube-system")
-    assert until(lambda: len(control_plane.requests()) > before)
+    eventually(lambda: len(control_plane.requests()) > before)
     entries = [entry for entry in control_plane.requests()[before:] if entry.user == "admin"]
     assert [(e.verb, e.resource, e.name, e.code) for e in entries] == [("get", "namespaces", "kube-system", 200)]
     assert "system:masters" in entries[0].groups
@@ -76,7 +69,7 @@ def test_client_certificate_becomes_user_and_groups(control_plane: ControlPlane)
             for e in control_plane.requests()
         )
 
-    assert until(seen)
+    eventually(seen)
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -102,17 +95,25 @@ def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> 
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
-    assert until(lambda: not alive(pid))
+    eventually(lambda: not alive(pid))
+
+
+def test_a_command_that_ends_first_gives_its_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(tmp_path / "pid"), "sh", "-c", "exit 3"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as wrapper:
+        assert wrapper.wait(60) == 3  # its standard input is still open
+        assert wrapper.stderr is not None
+        assert wrapper.stderr.read() == b""
 
 
 def test_a_command_that_ignores_sigterm_ends_with_its_parent(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file), "sleep", "60"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as wrapper:
-        assert until(lambda: pid_file.exists() and pid_file.read_text(encoding="ascii") != "")
+        eventually(lambda: pid_file.exists() and pid_file.read_text(encoding="ascii") != "")
         pid = int(pid_file.read_text(encoding="ascii"))
         os.kill(pid, signal.SIGSTOP)
         assert wrapper.stdin is not None
         wrapper.stdin.close()
-        assert until(lambda: not alive(pid))
+        eventually(lambda: not alive(pid))
         assert wrapper.wait(10) != 0

@@ -9,7 +9,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from world import CSRS, World, eventually
+from polling import eventually
+from world import CSRS, World
 
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName

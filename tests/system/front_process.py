@@ -8,15 +8,15 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from lying_servers import Ca
+from polling import eventually
 
 from nodeattest_controller import manifests
 from nodeattest_discovery import clusterinfo
@@ -27,7 +27,7 @@ from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports
 
-__all__ = ["SECRETS", "Cluster", "FrontProcess", "eventually", "quick", "write_certificate"]
+__all__ = ["SECRETS", "Cluster", "FrontProcess", "quick", "write_certificate"]
 
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 _CONFIG_MAPS: Final = "/api/v1/namespaces/kube-public/configmaps"
@@ -35,16 +35,6 @@ _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 _ACCOUNT: Final = "system:serviceaccount:nodeattest-discovery:discovery-front"
 _LIMIT: Final = 30.0
 T = TypeVar("T")
-
-
-def eventually(read: Callable[[], T | None], what: str) -> T:
-    """Wait for something that another process does."""
-    end = time.monotonic() + _LIMIT
-    while not (found := read()):
-        if time.monotonic() > end:
-            raise AssertionError(f"{what} did not happen within {_LIMIT} s")
-        time.sleep(0.05)
-    return found
 
 
 class Cluster:

@@ -13,7 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Filed
-from world import CSRS, NAMESPACE, World, eventually
+from polling import eventually
+from world import CSRS, NAMESPACE, World
 
 from nodeattest_providers import csr, envelope, registry
 from nodeattest_providers.binding import Binding, cluster_pin

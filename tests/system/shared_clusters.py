@@ -7,7 +7,8 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from world import NAMESPACE, Controller, World, eventually
+from polling import eventually
+from world import NAMESPACE, Controller, World
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import text_at

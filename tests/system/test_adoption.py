@@ -23,7 +23,8 @@ from auto_approval_kit import (
 )
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from world import BIN, CSRS, NAMESPACE, Agent, World, built_world, eventually
+from polling import eventually
+from world import BIN, CSRS, NAMESPACE, Agent, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import StartControlPlane

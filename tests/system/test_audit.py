@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from filing_requests import Filed, Wanted, file_request
 from kubelet_requests import Kubelet, kubelet_asks, register_node
-from world import NAMESPACE, OWN, Controller, World, eventually
+from polling import eventually
+from world import NAMESPACE, OWN, Controller, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 

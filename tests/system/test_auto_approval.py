@@ -26,7 +26,8 @@ from auto_approval_kit import (
     register_node,
 )
 from kubernetes_assets import serves
-from world import CSRS, NAMESPACE, World, built_world, eventually
+from polling import eventually
+from world import CSRS, NAMESPACE, World, built_world
 
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME

@@ -17,7 +17,8 @@ from auto_approval_kit import (
     grant,
     make_bindings,
 )
-from world import Controller, World, built_world, eventually
+from polling import eventually
+from world import Controller, World, built_world
 from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at

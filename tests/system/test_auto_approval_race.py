@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,8 @@ from auto_approval_kit import (
     register_node,
 )
 from kubernetes_assets import serves
-from world import CSRS, NAMESPACE, World, built_world, eventually
+from polling import eventually
+from world import CSRS, NAMESPACE, World, built_world
 from write_gate import Call, Gate
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
@@ -45,8 +46,6 @@ from nodeattest_sandbox.kubernetes_binaries import controller_manager
 ALONE: Final = ("--leader-elect", "false")
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 CLUSTER_INFO: Final = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
-AFTERWARDS: Final = 8.0
-"""Seconds for which the thief goes on when kubeadm is through."""
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +143,19 @@ def watching(town: World) -> Generator[list[str]]:
         thread.join(20)
 
 
-def await_reason(town: World, reason: str) -> JsonMap:
-    """Wait for the condition's reason."""
-    eventually(lambda: text_at(condition(town), "reason") == reason, seconds=60, what=f"the reason {reason}")
+def await_reason(town: World, reason: str, never: Callable[[], list[JsonMap]] = list) -> JsonMap:
+    """Wait for the condition's reason; a failure says what the condition is instead, or what was ``never`` to be."""
+
+    def is_given() -> bool:
+        assert never() == []
+        return text_at(condition(town), "reason") == reason
+
+    eventually(
+        is_given,
+        f"the reason {reason}",
+        seconds=40,
+        state=lambda: condition(town),
+    )
     return condition(town)
 
 
@@ -162,22 +171,26 @@ def upload_config(town: World, kind: str) -> None:
     town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
 
 
-def give_birth(town: World, kind: str) -> Attempts:
-    """Let kubeadm run its phases while a thief works."""
+def give_birth(town: World, kind: str, over: Callable[[], object]) -> Attempts:
+    """Let kubeadm run its phases while a thief works, who goes on until ``over`` returns."""
     upload_config(town, kind)
     with thief(town) as attempts:
         time.sleep(0.5)  # upload-certs and mark-control-plane: so long were they beside the real Cluster API
         make_bindings(town, real=kind == "real")
-        time.sleep(AFTERWARDS)
+        over()
     return attempts
+
+
+def await_certificate(town: World) -> None:
+    """Wait until the thief has a certificate."""
+    eventually(lambda: certificates(town), "a certificate")
 
 
 def test_a_thief_gets_certificates_where_no_controller_is(unborn: World, control_plane_kind: str) -> None:
     if control_plane_kind != "real":
         pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
     with signing(unborn, control_plane_kind):
-        assert give_birth(unborn, control_plane_kind).filed
-        assert certificates(unborn)
+        assert give_birth(unborn, control_plane_kind, lambda: await_certificate(unborn)).filed
 
 
 def test_a_thief_gets_no_certificate_while_a_cluster_is_born(unborn: World, control_plane_kind: str) -> None:
@@ -190,8 +203,11 @@ def test_a_thief_gets_no_certificate_while_a_cluster_is_born(unborn: World, cont
                 eventually(lambda: controller.said("connected"), seconds=60, what="the connection")
                 gate.refused = lambda _call: None  # the API server answers: kubeadm's wait-control-plane ends
                 eventually(lambda: any(installs_block(call) for call in gate.calls), what="the block")
-                attempts = give_birth(unborn, control_plane_kind)
-                await_reason(unborn, "ClosedForBootstrap")
+
+                def is_over() -> None:
+                    await_reason(unborn, "ClosedForBootstrap", never=lambda: certificates(unborn))
+
+                attempts = give_birth(unborn, control_plane_kind, is_over)
                 assert certificates(unborn) == []
                 assert BOOTSTRAP not in binding_names(unborn)
                 if control_plane_kind == "sandbox":  # without kubeadm's binding that lets tokens file requests
@@ -212,7 +228,7 @@ def test_what_was_issued_before_us_is_reported_until_somebody_says_it_was_dealt_
         pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
     register_node(unborn, "victim", "sandbox://victim")
     with signing(unborn, control_plane_kind):
-        give_birth(unborn, control_plane_kind)
+        give_birth(unborn, control_plane_kind, lambda: await_certificate(unborn))
         stolen = certificates(unborn)
         assert stolen
     with unborn.controller(*ALONE, log="late.log"):

@@ -7,7 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from world import NAMESPACE, World, eventually
+from polling import eventually
+from world import NAMESPACE, World
 
 from nodeattest_controller.controllers.bootstrap_token.decide import DESCRIPTION, GRACE, LIFETIME
 from nodeattest_parsing.times import parse_rfc3339

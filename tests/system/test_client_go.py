@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from polling import eventually
 from short_authority import shorten_certificates
-from world import World, eventually
+from world import World
 from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at

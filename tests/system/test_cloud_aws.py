@@ -14,10 +14,11 @@ from typing import Literal
 import pytest
 from aws_fleet import AwsFleet, authorized_fleet, platform_calls
 from cryptography import x509
-from world import Controller, World, eventually
+from polling import eventually
+from world import Controller, World
 
 from nodeattest_providers.names import ANNOTATION_REASON
-from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 
 
@@ -110,12 +111,20 @@ def test_while_aws_fails_its_machines_wait_others_join_and_the_metric_says_which
             joining.append(pool.submit(machines.agent(instance).join, world.token(), "--timeout", "80", timeout=90))
             eventually(lambda: platform_calls(controller).get(what, 0) > before, what="the failed call")
             bare_metal_joins(world, f"bare-{fault.service}-{fault.mode}")
-            (waiting,) = world.requests_of(instance.private_dns)
+            (waiting,) = eventually(lambda: told_to_wait(world, instance.private_dns), what="the request that waits")
             assert not map_at(waiting, "status").get("conditions")
-            assert text_at(waiting, "metadata", "annotations", ANNOTATION_REASON).startswith("PlatformUnavailable")
             faulty.answer(fault.service, "up")
         for one in joining:
             assert one.result().returncode == 0, one.result().stderr
+
+
+def told_to_wait(world: World, node: str) -> list[JsonMap]:
+    """Return the node's requests that say that the platform is unavailable."""
+    return [
+        one
+        for one in world.requests_of(node)
+        if text_at(one, "metadata", "annotations", ANNOTATION_REASON).startswith("PlatformUnavailable")
+    ]
 
 
 def bare_metal_joins(world: World, name: str) -> None:

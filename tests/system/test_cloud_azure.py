@@ -11,7 +11,8 @@ import pytest
 from aws_fleet import platform_calls
 from azure_fleet import AzureFleet
 from cryptography import x509
-from world import Controller, World, eventually
+from polling import eventually
+from world import Controller, World
 
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at

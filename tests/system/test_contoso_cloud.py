@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from world import World, eventually
+from polling import eventually
+from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from cryptography import x509
 from filing_requests import Filed, Wanted, file_request
-from world import CLUSTER, CSRS, NAMESPACE, Controller, World, eventually
+from polling import eventually
+from world import CLUSTER, CSRS, NAMESPACE, Controller, World
 
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at

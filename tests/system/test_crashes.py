@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 from killed_controller import Killer, Moment
-from world import World, eventually
+from polling import eventually
+from world import World
 from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at

@@ -7,8 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from front_process import Cluster, FrontProcess, eventually, quick
+from front_process import Cluster, FrontProcess, quick
 from lying_servers import Ca
+from polling import eventually
 from test_discovery_system import discover, operate
 from world import World
 

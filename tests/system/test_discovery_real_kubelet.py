@@ -17,9 +17,9 @@ from agent_cluster import Authority
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from kubernetes_assets import kubelet_command, kubelet_settings
+from polling import eventually
 from runtime_stub import RuntimeStub
 from test_serving_agent import ELSEWHERE
-from world import eventually
 
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.state import kubelet_files

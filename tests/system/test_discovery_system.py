@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 from cryptography import x509
-from world import BIN, Agent, World, eventually
+from polling import eventually
+from world import BIN, Agent, World
 
 from nodeattest_discovery import clusterinfo, token
 from nodeattest_discovery.pins import pin_of

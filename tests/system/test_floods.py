@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from filing_requests import Wanted, file_request
-from world import CSRS, Controller, World, eventually
+from polling import eventually
+from world import CSRS, Controller, World
 
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_providers.names import ANNOTATION_REASON

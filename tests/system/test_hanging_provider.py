@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from filing_requests import Wanted, file_request
+from polling import eventually
 from third_party import install_provider
-from world import World, eventually
+from world import World
 
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonValue

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from issuer_kit import eventually as soon
 from issuer_kit import new_key, upstream
+from polling import until
 from world import World
 
 from nodeattest_identity.issuer.documents import documents
@@ -33,10 +33,10 @@ async def test_a_cluster_of_the_fleet_is_published_and_its_event_says_that_nobod
     async with upstream(issuer, [new_key()], tmp_path / "api") as there:
         with routed(world, there.kubeconfig), world.controller(*flags, log="issuer.log") as controller:
             jwks = place / "fleet/c1/openid/v1/jwks"
-            await soon((place / "fleet/c1/.well-known/openid-configuration").exists)
+            await until((place / "fleet/c1/.well-known/openid-configuration").exists)
             assert jwks.read_bytes() == documents(issuer, f"{issuer}/openid/v1/jwks", there.documents.keys).jwks
-            await soon(lambda: "IssuerNotPublished" in reasons(world))
-            await soon(lambda: controller.said("published an issuer's documents"))
+            await until(lambda: "IssuerNotPublished" in reasons(world))
+            await until(lambda: controller.said("published an issuer's documents"))
     assert {path for path, _ in there.asked} == {"/.well-known/openid-configuration", "/openid/v1/jwks"}
 
 

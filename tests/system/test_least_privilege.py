@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from filing_requests import Wanted, ends, file_request
+from polling import eventually
 from rights import MANAGEMENT, WORKLOAD, Right, apply, groups_of, rights_of, unused, workload_folders
-from world import CLUSTER, NAMESPACE, OWN, World, built_world, eventually
+from world import CLUSTER, NAMESPACE, OWN, World, built_world
 
 from nodeattest_controller.settings import IMPLEMENTED
 from nodeattest_sandbox import fleet
@@ -201,7 +202,7 @@ REASONS = {
     "delete clusterrolebindings.rbac.authorization.k8s.io kubeadm:node-autoapprove-certificate-rotation": (
         "deleted when every Node is in the ledger"
     ),
-    "patch clusterroles.rbac.authorization.k8s.io system:certificates.k8s.io": "before Kubernetes 1.30 only",
+    "patch clusterroles.rbac.authorization.k8s.io system:certificates.k8s.io": "when the block is made",
     "get clusterroles.rbac.authorization.k8s.io system:certificates.k8s.io": "as the patch, and when a cluster is left",
     "create validatingadmissionpolic": "Kubernetes 1.30 and later",
     "get validatingadmissionpolic": "Kubernetes 1.30 and later",

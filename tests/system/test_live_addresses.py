@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 from addressed_provider import Platform, installed_platform, places
 from kubelet_requests import Kubelet, kubelet_asks, register_node
+from polling import eventually
 from serving_requests import Asked, certificate_of, end_of
-from world import World, eventually
+from world import World
 
 from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonValue

@@ -8,8 +8,9 @@ from itertools import count
 import pytest
 from auto_approval_kit import register_node
 from filing_requests import Wanted, ends, ends_at_last, file_request
+from polling import eventually
 from recorded_world import RECORDS, RecordedWorld
-from world import NAMESPACE, OWN, Controller, built_world, eventually
+from world import NAMESPACE, OWN, Controller, built_world
 
 from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_providers.names import ANNOTATION_REASON

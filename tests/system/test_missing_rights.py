@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from filing_requests import Wanted, file_request
-from world import NAMESPACE, World, eventually
+from polling import eventually
+from world import NAMESPACE, World
 
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 import pytest
 from killed_controller import Killer, Moment
 from kubelet_requests import register_node
+from polling import eventually
 from serving_requests import end_of
 from tested_provider import Fleet, installed
 from token_rights import GROUPS, USER, shipped
-from world import NAMESPACE, OWN, Controller, World, eventually
+from world import NAMESPACE, OWN, Controller, World
 from write_gate import Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

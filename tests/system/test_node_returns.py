@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import pytest
 from operator_commands import collection_of, moved, rejoin_token, reset
+from polling import eventually
 from short_authority import shorten_certificates
-from world import Agent, Controller, World, eventually
+from world import Agent, Controller, World
 
 from nodeattest_controller.model.objects import moment
 from nodeattest_sandbox import fleet
@@ -132,7 +133,7 @@ def renew(world: World, agent: Agent) -> None:
 def test_a_ledger_survives_a_move_to_another_management_cluster_and_the_node_renews(
     world: World, controller: Controller
 ) -> None:
-    agent, _, machine = joined(world, "mover", 20)
+    agent, _, machine = joined(world, "mover", 40)
     issued_at = datetime.now(UTC)
     due = moment(text_at(map_at(status(agent), "certificate"), "renewAt"))
     ends = moment(text_at(map_at(status(agent), "certificate"), "notAfter"))

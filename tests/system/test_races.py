@@ -6,7 +6,8 @@ import threading
 from contextlib import ExitStack
 
 from filing_requests import Filed, Wanted, file_request
-from world import CSRS, NAMESPACE, World, eventually
+from polling import eventually
+from world import CSRS, NAMESPACE, World
 from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from filing_requests import Wanted, file_request
-from world import World, eventually
+from polling import eventually
+from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 

@@ -18,9 +18,10 @@ from typing import Final
 import pytest
 from cryptography import x509
 from kubernetes_assets import kubelet_command, kubelet_settings
+from polling import eventually
 from runtime_stub import RuntimeStub
 from test_client_go import shorten_certificates
-from world import BIN, Agent, Controller, World, eventually
+from world import BIN, Agent, Controller, World
 
 pytestmark = pytest.mark.swtpm
 

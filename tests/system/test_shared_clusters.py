@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Filed, Wanted, file_request
+from polling import eventually
 from shared_clusters import LEASE, LEASES, PERIOD, Replicas, many_clusters
-from world import NAMESPACE, World, eventually
+from world import NAMESPACE, World
 
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from front_process import SECRETS, Cluster, FrontProcess, eventually, quick, write_certificate
+from front_process import SECRETS, Cluster, FrontProcess, quick, write_certificate
 from lying_servers import Ca
+from polling import eventually
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.by_front import by_front

@@ -10,8 +10,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from front_process import SECRETS, Cluster, FrontProcess, eventually, quick
+from front_process import SECRETS, Cluster, FrontProcess, quick
 from lying_servers import Ca
+from polling import eventually
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.jwt import mint

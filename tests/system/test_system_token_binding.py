@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from filing_requests import Wanted, ends, file_request
-from world import World, eventually
+from polling import eventually
+from world import World
 
 
 def test_an_insecure_machine_joins_by_its_own_token_and_by_no_other_machines(world: World) -> None:

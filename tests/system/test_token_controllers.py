@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from polling import eventually
 from token_rights import GROUPS, USER, apply, shipped, withdraw
 from token_world import TokenCluster, signature
-from world import NAMESPACE, World, eventually
+from world import NAMESPACE, World
 from write_gate import Call, Gate
 
 from nodeattest_sandbox import fleet

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -19,6 +18,7 @@ from typing import Final, Self, TypeVar, cast
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from polling import eventually
 
 from nodeattest_controller import manifests
 from nodeattest_sandbox import fleet
@@ -28,7 +28,7 @@ from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, st
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["Agent", "Controller", "World", "built_world", "eventually", "node_of"]
+__all__ = ["Agent", "Controller", "World", "built_world", "node_of"]
 
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
@@ -37,18 +37,6 @@ CSRS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 OWN: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
 EK_ANNOTATION: Final = "cluster-x-k8s-io/tpm-endorsement-key"
 T = TypeVar("T")
-
-
-def eventually(read: Callable[[], T | None], *, seconds: float = 20.0, what: str = "it") -> T:
-    """Wait for something that another process does within ``seconds``; a loaded machine gets three times as long."""
-    deadline = time.monotonic() + 3 * seconds
-    while True:
-        found = read()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {seconds} s")
-        time.sleep(0.05)
 
 
 def node_of(request: JsonMap) -> str:

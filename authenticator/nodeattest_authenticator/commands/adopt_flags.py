@@ -42,7 +42,7 @@ def describe(adopt: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, program: str) -> None:
-    """Adopt the node; raises ``Failure``."""
+    """Adopt the node; raises ``AgentError``."""
     from nodeattest_authenticator.commands import status
     from nodeattest_authenticator.commands.adopt import (
         AdoptOptions,

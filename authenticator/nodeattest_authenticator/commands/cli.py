@@ -188,9 +188,15 @@ def _evidence(options: argparse.Namespace) -> int:
     from nodeattest_authenticator.enrollment import issue
 
     if options.provider is not None:
-        with issue.attestor_of(options.provider, provider_settings(options)) as attestor:
+        chosen = provider_settings(options)
+        with (
+            watchdog.running(settings.DEFAULT_TIMEOUT),
+            issue.attestor_of(options.provider, chosen) as attestor,
+        ):
             document: JsonObject = {"provider": options.provider} | evidence.fingerprint(attestor)
     else:
-        document = evidence.evidence(settings.load(options.config, hostname=os.uname().nodename))
+        loaded = settings.load(options.config, hostname=os.uname().nodename)
+        with watchdog.running(loaded.timeout_seconds):
+            document = evidence.evidence(loaded)
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
     return 0

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
-from typing import cast
+from typing import Final, cast
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["absolute", "describe_provider_settings", "program_path", "provider_settings", "read", "wrong"]
+
+_MAX_DEPTH: Final = 16
+"""Levels of a setting; providers' have two."""
 
 
 def describe_provider_settings(command: argparse.ArgumentParser) -> None:
@@ -35,8 +39,8 @@ def provider_settings(options: argparse.Namespace) -> JsonObject:
         if not name or not equals:
             raise wrong("--set needs KEY=VALUE")
         try:
-            value = cast("JsonValue", json.loads(text))
-        except ValueError:
+            value: JsonValue = strict_json.parse(text, max_size=None, max_depth=_MAX_DEPTH)
+        except ParseError:
             value = text
         _put(made, name.split("."), value)
     if options.tcti is not None:

@@ -98,7 +98,7 @@ def _describe_by_token(join: argparse.ArgumentParser) -> None:
 
 
 def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterOptions:
-    """Check what was typed; ``read`` reads a file or standard input. Raises ``Failure``."""
+    """Check what was typed; ``read`` reads a file or standard input. Raises ``AgentError``."""
     way = _chosen(options)
     _check_standard_input(options)
     shared = _one_token(options, "token", read)
@@ -201,7 +201,7 @@ def _server(word: str) -> str:
 
 
 def address(word: str, flag: str) -> str:
-    """Return the one spelling of an URL; raises ``Failure``."""
+    """Return the one spelling of an URL; raises ``AgentError``."""
     from nodeattest_discovery.node.address import parse_endpoint
 
     try:
@@ -229,7 +229,7 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
 
 
 def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
-    """Read CA pins; raises ``Failure``."""
+    """Read CA pins; raises ``AgentError``."""
     from nodeattest_discovery import pins
 
     try:
@@ -239,7 +239,7 @@ def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
 
 
 def limit_of(options: argparse.Namespace) -> int:
-    """Return the seconds that discovery may take; raises ``Failure``."""
+    """Return the seconds that discovery may take; raises ``AgentError``."""
     limit = cast("int", DEFAULT_LIMIT if options.discovery_timeout is None else options.discovery_timeout)
     if not 1 <= limit <= _LONGEST_LIMIT:
         raise wrong(f"--discovery-timeout: expected 1 to {_LONGEST_LIMIT} seconds, got {limit}")

@@ -14,7 +14,7 @@ __all__ = ["run"]
 
 
 def run(cache_dir: str, config: str) -> None:
-    """Write the ExecCredential to standard output; raises ``Failure``."""
+    """Write the ExecCredential to standard output; raises ``AgentError``."""
     hostname = os.uname().nodename
     context = AgentContext.open(
         config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, log=console.log

@@ -144,7 +144,7 @@ def _describe_files(join: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, program: str) -> bool:
-    """Join; returns whether a serving certificate is wanted now. Raises ``Failure``."""
+    """Join; returns whether a serving certificate is wanted now. Raises ``AgentError``."""
     from nodeattest_authenticator.commands import status
     from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join
 

@@ -179,6 +179,7 @@ class _Enrollment:
         self._restarts = 0
         version = initial_version(self._versions, self._before, now=self._began)
         self._pending = self._resume() or new_pending_request(spec, version=version)
+        self._state = state_of(self._pending)
 
     def run(self) -> CachedCredential:
         """Run until there is a certificate; raises ``AgentError``."""
@@ -189,7 +190,7 @@ class _Enrollment:
                 event = restart.event
             except AgentError as error:
                 event = Interrupted(error) if error.reason in _RESUMABLE else RequestDenied(error)
-            next_state(state_of(self._pending), event)
+            following = next_state(self._state, event)
             match event:
                 case Certified():
                     self._remember_version()
@@ -202,11 +203,18 @@ class _Enrollment:
                 case RequestRefused() | KeyRefused() | VersionRefused():
                     self._restart(event)
                 case FirstRequestMade() | SecondRequestMade() | RequestRenamed():
-                    self._keep(event.request, is_second=self._is_second(event))
+                    self._keep(event.request, is_second=following is EnrollmentState.SECOND_REQUEST)
+            self._enter(following)
+
+    def _enter(self, following: EnrollmentState) -> None:
+        """Go where the table says; what is kept for the next call must say the same."""
+        if state_of(self._pending) is not following:
+            raise AssertionError(f"a pending request in state {state_of(self._pending)!r} instead of {following!r}")
+        self._state = following
 
     def _act(self) -> Event:
         pending = self._pending
-        match state_of(pending):
+        match self._state:
             case EnrollmentState.KEY_MADE:
                 return FirstRequestMade(self._request(self._attest(None)))
             case EnrollmentState.FIRST_REQUEST:
@@ -251,9 +259,6 @@ class _Enrollment:
 
     def _wait_for_second(self, csr: Csr) -> Event:
         return Certified(self._checked(self._session.wait_for_decision(csr, lambda seen: seen.certificate)))
-
-    def _is_second(self, event: FirstRequestMade | SecondRequestMade | RequestRenamed) -> bool:
-        return isinstance(event, SecondRequestMade) or self._pending.second is not None
 
     def _keep(self, request: SubmittedCsr, *, is_second: bool) -> None:
         pending = self._pending

@@ -3,8 +3,8 @@
 Promises: nothing is sent below the minimum or twice in a version that was refused, whatever the annotation says: the
 API server's ruler can write it. A version that was agreed on is remembered, so that the next renewal need not be
 refused first, but not forever.
-Leaves to others: filing, and telling a refusal for its version from others (``filing``); which versions are still sound
-(the provider, by its attestor's ``versions``).
+Leaves to others: submission, and telling a refusal for its version from others (``csr_submission``); which versions
+are still sound (the provider, by its attestor's ``versions``).
 Source: docs/wire-format.md, "Versions".
 """
 

@@ -17,7 +17,7 @@ __all__ = ["credential"]
 
 
 def credential(context: AgentContext, info: bytes | None) -> bytes:
-    """Answer one call with an ExecCredential; raises ``Failure``."""
+    """Answer one call with an ExecCredential; raises ``AgentError``."""
     call = exec_credential.parse(info)
     exec_credential.check_cluster(call, context.settings.cluster, context.settings.previous_clusters)
     raw = info or b""

@@ -13,6 +13,8 @@ __all__ = ["ConfigFields", "FieldsError", "parse_config_object"]
 
 _MAX_DEPTH: Final = 64
 """Levels; API objects have some ten."""
+_MAX_VALUES: Final = 50_000
+"""Of one document: the largest that is honest, a kubelet's or a CSR's, has some hundreds."""
 _DECODER_LIMIT: Final = 1 << 22
 """Bytes; configuration, exec infos and API objects are far smaller."""
 
@@ -24,7 +26,7 @@ class FieldsError(ValueError):
 def parse_config_object(data: bytes) -> JsonObject:
     """Parse one JSON object; raises ``FieldsError`` for everything else."""
     try:
-        return strict_json.parse_object(data, max_size=_DECODER_LIMIT, max_depth=_MAX_DEPTH)
+        return strict_json.parse_object(data, max_size=_DECODER_LIMIT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
     except ParseError as error:
         raise FieldsError(str(error)) from None
 

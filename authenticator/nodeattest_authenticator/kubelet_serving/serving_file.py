@@ -1,9 +1,9 @@
 """The one file that kubelet reads: certificate chain and key in PEM, below a line with the renewal moment.
 
-It is laid out as the client's credential file is (``cache``), so one rename replaces certificate, key and renewal
-moment together; readers of PEM skip the line (RFC 7468 §2), kubelet among them. Promises: the file is 0600, whole
-whenever it is read, and survives a power cut; nothing is read or replaced that another program put there: a symbolic
-link, another user's file, one that is no file of ours, or anything in a directory that others may write.
+It is laid out as the client's credential file is (``credential_format``), so one rename replaces certificate, key and
+renewal moment together; readers of PEM skip the line (RFC 7468 §2), kubelet among them. Promises: the file is 0600,
+whole whenever it is read, and survives a power cut; nothing is read or replaced that another program put there: a
+symbolic link, another user's file, one that is no file of ours, or anything in a directory that others may write.
 """
 
 from __future__ import annotations

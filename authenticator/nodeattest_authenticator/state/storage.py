@@ -56,9 +56,7 @@ class Storage(OpenDirectory):
         except FileNotFoundError:
             if not create:
                 raise
-        parent = os.path.dirname(self.path)
-        if parent:
-            os.makedirs(parent, exist_ok=True)
+        _make_parents(self.path)
         with contextlib.suppress(FileExistsError):  # a parallel process was faster
             os.mkdir(self.path, 0o700)
         return open_directory(self.path)
@@ -114,3 +112,13 @@ def _sync_directory(name: str, directory: int | None) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _make_parents(path: str) -> None:
+    """Create missing parents of a path, for this user only, whatever the umask is; ``os.makedirs`` follows it."""
+    parent = os.path.dirname(path)
+    if not parent or os.path.isdir(parent):
+        return
+    _make_parents(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(parent, 0o700)

@@ -85,7 +85,7 @@ _T = TypeVar("_T")
     type=_COUNT,
     default=64,
     show_default=True,
-    help="At once, WebSockets among them; never over half of --max-connections.",
+    help="At once, WebSockets among them; never over a quarter of --max-connections.",
 )
 @click.option("--health-bind-address", help="host:port of /healthz, /readyz and /metrics, over plain HTTP.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")

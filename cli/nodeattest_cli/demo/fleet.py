@@ -137,7 +137,7 @@ def run_join(
         "kubeconfig": node_kubeconfig(root),
         "exec-api-version": world.exec_api_version,
     }
-    (root / "var/lib").mkdir(parents=True)
+    (root / "var/lib").mkdir(parents=True, exist_ok=True)
     arguments = [f"--{name}={value}" for name, value in flags.items() if value]
     arguments += [f"--set={name}={value}" for name, value in attestor.settings.items()]
     arguments += (join_info or world.join_info).arguments

@@ -42,6 +42,7 @@ __all__ = [
     "USER",
     "ControlPlanes",
     "World",
+    "controller_config",
     "create_world",
     "start_control_planes",
     "start_controller",
@@ -178,7 +179,7 @@ def start_controller(
     """Start ``node-attestation-controller run`` and wait until it serves the workload cluster."""
     directory.mkdir()
     config = directory / "config.yaml"
-    config.write_text(yaml.safe_dump(_controller_config(world, platform)), encoding="utf-8")
+    config.write_text(yaml.safe_dump(controller_config(world, platform)), encoding="utf-8")
     pid_file = directory / "controller.pid"
     wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
     command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
@@ -199,7 +200,8 @@ def _stop(process: Process, pid_file: Path) -> None:
     process.stop()
 
 
-def _controller_config(world: World, platform: DemoPlatform | None) -> dict[str, object]:
+def controller_config(world: World, platform: DemoPlatform | None = None) -> dict[str, object]:
+    """Return the controller's configuration file."""
     return {
         "apiVersion": configfile.API_VERSION,
         "kind": configfile.KIND,

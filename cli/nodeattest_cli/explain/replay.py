@@ -28,8 +28,7 @@ from nodeattest_cli.explain.model import (
 )
 from nodeattest_cli.explain.provider_steps import VerificationEnd, provider_steps
 from nodeattest_cli.explain.tpm import tpm_facts
-from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION
-from nodeattest_controller.controllers.csr.facts import CSRFacts
+from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION, CSRFacts
 from nodeattest_controller.controllers.csr.issuer import is_reusable
 from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS as KUBELET_CHECKS
 from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts

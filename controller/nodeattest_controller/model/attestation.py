@@ -105,7 +105,7 @@ class Attestation:
     retired: tuple[RetiredKey, ...] = ()
     """Keys that are never certified again, oldest first."""
     was_reset: bool = False
-    """Whether an operator has reset it (``resets``)."""
+    """Whether an operator has reset it (``resets``), and no client certificate was issued since: one new first use."""
     verdict: LastDecision | None = None
     treatment: Remediation | None = None
     """What was done to the node for a refusal."""
@@ -216,6 +216,7 @@ def record_certificate(
         boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
         retired=retire(attestation.retired, map(retired_key, leaving), now),
+        was_reset=attestation.was_reset and request.purpose is not Purpose.CLIENT,
         verdict=LastDecision(APPROVED, "Attested", now),
     )
 
@@ -233,6 +234,7 @@ def retired_key(entry: IssuedCertificate) -> RetiredKey:
 def parse_attestation(obj: JsonObject) -> Attestation:
     """Read a MachineAttestation; controller and operators write these, and the CRD's schema holds their shape."""
     spec = mapping(obj, "spec")
+    issued = tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None)
     return Attestation(
         name=text(obj, "metadata", "name"),
         namespace=text(obj, "metadata", "namespace"),
@@ -244,9 +246,10 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         provider=ProviderName(text(spec, "provider")),
         fingerprints=text_map(spec, "fingerprints"),
         boot=_boot(mapping(spec, "boot")),
-        issued=tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None),
+        issued=issued,
         retired=parse_retired(spec),
-        was_reset=bool(items(spec, "resets")),
+        # A reset forgets all certificates, and nothing else removes the last one.
+        was_reset=bool(items(spec, "resets")) and not any(entry.purpose is Purpose.CLIENT for entry in issued),
         verdict=parse_last_decision(spec),
         treatment=parse_remediation(spec),
     )

@@ -173,9 +173,10 @@ def sign_certificate(
     not_before = max(begin - BACKDATE, ca.not_valid_before_utc)
     not_after = min(now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
     _check_validity(ca, now)
-    if not_after <= not_before:
+    earliest = not_before if created is None else max(not_before, created)
+    if not_after <= earliest:  # also where our clock is behind: no certificate is over before it is there
         raise _unavailable(
-            f"expected a lifetime that ends after {rfc3339(not_before)}, got one that ends {rfc3339(not_after)}",
+            f"expected a lifetime that ends after {rfc3339(earliest)}, got one that ends {rfc3339(not_after)}",
             "set the clock of the controller's machine",
         )
     number = serial()

@@ -30,6 +30,8 @@ __all__ = [
     "check_node_name",
     "check_takeover",
     "find_machine",
+    "has_name",
+    "names_by_operator",
 ]
 
 POOL_REMEDY: Final = (
@@ -88,9 +90,9 @@ def check_machine_ready(member: MachineView) -> None:
         raise _not_ready(f"{member.kind} {member.name} or its cluster is paused", "resume it")
     if member.flaw:
         raise Unavailable(
-            Reason.RECORD_INVALID,
+            Reason.RECORD_INVALID if member.kind == "MachineRecord" else Reason.MACHINE_TOO_LARGE,
             f"{member.kind} {member.name}: {member.flaw}",
-            remedy="correct the MachineRecord; the request continues by itself",
+            remedy=f"correct the {member.kind}; the request continues by itself",
         )
     if not member.bootstrap_ready and not member.node_ref_name:  # a machine with a node has had its data
         raise _not_ready(
@@ -112,9 +114,24 @@ def allowed_node_names(member: MachineView, proven: NodeName | None = None) -> t
         return from_addresses
     if proven:
         return (proven,)
+    return names_by_operator(member)
+
+
+def names_by_operator(member: MachineView) -> tuple[str, ...]:
+    """Return the names that a member has by its objects, which no guest writes."""
+    if member.given_name is not None:
+        return (member.given_name,) if member.given_name else ()
     if member.is_pool_instance:
         return ()
     return (member.name, member.infra.name) if member.infra else (member.name,)
+
+
+def has_name(member: MachineView, node_name: str, holders: Sequence[Attestation]) -> bool:
+    """Rule 2: whether a node's name is a member's by more than the addresses that its guest reports now.
+
+    By its nodeRef, by a record, or by the ledger, of which ``holders`` bound the name. The guest may have chosen it.
+    """
+    return node_name in {member.node_ref_name, member.given_name} or any(_holds(one, member) for one in holders)
 
 
 def check_node_name(request: NodeRequest, member: MachineView, around: NameContext, proven: NodeName | None) -> None:
@@ -201,14 +218,14 @@ def check_binding(
     attestation: Attestation,
     *,
     secure: bool,
-    owners: frozenset[str] = frozenset(),
+    is_owned: bool = False,
 ) -> None:
     """Rules 3 and 4: a machine that is bound already is not bound again by anyone who holds a token.
 
-    Unless an operator reset its ledger: then it joins as a new one does. ``owners``: the UIDs of what else lists it,
-    for an instance of a pool may have joined before Cluster API made its Machine.
+    Unless an operator reset its ledger: then it joins as a new one does. ``is_owned``: whether the ledger's owner
+    lists it, too: an instance of a pool may have joined before Cluster API made its Machine.
     """
-    if attestation.resource_version and attestation.owner_uid not in {member.uid, *owners}:
+    if attestation.resource_version and attestation.owner_uid != member.uid and not is_owned:
         raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
     if request.is_renewal or attestation.entry_for(request.csr.spki_sha256) is not None:
         return

@@ -1,7 +1,7 @@
 """The rules under which a new certificate is recorded and signed for a machine that proved itself. Pure.
 
 They are asked while key, node name and fingerprints are reserved, directly before signing; the record is then written
-by compare-and-swap. Source: docs/architecture.md, "Ledger" and "Two rounds".
+by compare-and-swap. Source: docs/architecture.md, "Ledger".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.model.attestation import KEEP_ISSUED, Attestation, first_uid_of
+from nodeattest_controller.model.attestation import KEEP_ISSUED, Attestation
 from nodeattest_controller.model.csr_request import RequestState
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.retired_keys import MAX_LIVE, live_keys
@@ -21,7 +21,6 @@ from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = [
     "check_approval_known",
-    "check_challenge_answered_once",
     "check_key_is_new",
     "check_live_certificates",
     "check_pinned_fingerprints",
@@ -62,19 +61,6 @@ def check_key_is_new(
             got="a key with another certificate" if used else "a key of another machine",
             remedy="make a new key",
         )
-
-
-def check_challenge_answered_once(request: NodeRequest, attestation: Attestation, attested: AttestedNode) -> None:
-    """Refuse a second key for one answered challenge."""
-    first_uid = first_uid_of(attested)
-    for entry in attestation.issued:
-        if first_uid and entry.first_request_uid == first_uid and entry.spki != request.csr.spki_sha256:
-            raise Denied(
-                Reason.REPLAYED,
-                expected="one key for one answered challenge",
-                got="a second key",
-                remedy="file a new first request",
-            )
 
 
 def check_replacement_interval(request: NodeRequest, attestation: Attestation, now: datetime) -> None:

@@ -2,7 +2,7 @@
 
 Promises: a record with a field that nobody reads, or with a value that is not what its field takes, is a member (it
 still claims its provider ID, name and addresses) that nobody can join as until it is corrected: a misspelt restriction
-must not be silently lost. Leaves to others: every rule (``review``), which treats these as it treats Machines.
+must not be silently lost. Leaves to others: every rule (``identity_rules``), which treats these as it treats Machines.
 Records are written in the management cluster by operators, so they are trusted as Machines are; a request never is.
 Source: manifests/crd/machinerecords.yaml, clusterrecords.yaml; docs/adr/0028.
 """

@@ -7,7 +7,7 @@ says is written in the management cluster by its controllers, so it is trusted; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Literal
@@ -20,14 +20,19 @@ from nodeattest_providers.verifier_interface import MachineFacts
 
 __all__ = [
     "CLUSTER_LABEL",
+    "MAX_ADDRESSES",
+    "MAX_INSTANCES",
     "RESOURCES",
     "ContractReference",
     "MachineResource",
     "MachineView",
+    "PoolView",
     "bootstrap_config_ref",
+    "bounded",
     "cluster_of",
     "control_plane_ref",
     "infrastructure_ref",
+    "pool_view",
     "views_of_machine",
     "views_of_pool",
 ]
@@ -36,6 +41,10 @@ CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
 """On the Machines of a control plane, with any value (cluster-api util.IsControlPlaneMachine)."""
 PAUSED_ANNOTATION: Final = "cluster.x-k8s.io/paused"
+MAX_INSTANCES: Final = 10_000
+"""Provider IDs of a MachinePool (cluster-api api/core/v1beta2 machinepool_types.go, MaxItems; v1beta1 has no bound)."""
+MAX_ADDRESSES: Final = 1_024
+"""Addresses of a Machine, for which Cluster API has no bound; an EC2 instance has at most 15 interfaces of 50."""
 
 MachineResource = Literal["machines", "machinepools", "machinerecords"]
 RESOURCES: Final[Mapping[str, MachineResource]] = MappingProxyType(
@@ -141,6 +150,9 @@ def views_of_machine(machine: JsonObject) -> list[MachineView]:
     if not provider_id:
         return []
     node_ref = mapping(machine, "status", "nodeRef")
+    addresses = mapping(machine, "status").get("addresses")
+    listed = addresses[:MAX_ADDRESSES] if isinstance(addresses, list) else []
+    too_many = isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES
     return [
         MachineView(
             kind="Machine",
@@ -152,9 +164,7 @@ def views_of_machine(machine: JsonObject) -> list[MachineView]:
             provider_id=ProviderID(provider_id),
             node_ref_name=NodeName(text(node_ref, "name")) or None,
             node_ref_uid=text(node_ref, "uid") or None,
-            addresses=tuple(
-                (text(address, "type"), text(address, "address")) for address in items(machine, "status", "addresses")
-            ),
+            addresses=tuple((text(one, "type"), text(one, "address")) for one in listed if isinstance(one, dict)),
             bootstrap_ready=_bootstrap_ready(machine),
             deleting="deletionTimestamp" in mapping(machine, "metadata"),
             paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
@@ -164,29 +174,76 @@ def views_of_machine(machine: JsonObject) -> list[MachineView]:
             of_pool=_is_of_pool(machine),
             created=moment(text(machine, "metadata", "creationTimestamp")),
             is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
+            flaw=f"status.addresses: expected at most {MAX_ADDRESSES}, got more" if too_many else "",
         )
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A MachinePool: each provider ID is a member with the pool's name and UID, and without a node name of its own.
+
+    One that lists more than ``MAX_INSTANCES`` is not read: it may list any machine of its cluster, and until it is
+    corrected nobody joins as one that it may list.
+    """
+
+    pool: MachineView
+    """What its members have in common; without a provider ID."""
+    provider_ids: frozenset[str]
+
+    def lists(self, provider_id: str) -> bool:
+        """Return whether it lists a machine, or may."""
+        return provider_id in self.provider_ids or bool(self.pool.flaw)
+
+    def member(self, provider_id: str) -> MachineView:
+        """Return one of its members."""
+        return replace(self.pool, provider_id=ProviderID(provider_id))
+
+
+def pool_view(pool: JsonObject) -> PoolView:
+    """Read a MachinePool."""
+    listed = mapping(pool, "spec").get("providerIDList")
+    too_many = isinstance(listed, list) and len(listed) > MAX_INSTANCES
+    flaw = f"spec.providerIDList: expected at most {MAX_INSTANCES} provider IDs, got more" if too_many else ""
+    common = MachineView(
+        kind="MachinePool",
+        api_version=text(pool, "apiVersion"),
+        name=text(pool, "metadata", "name"),
+        namespace=text(pool, "metadata", "namespace"),
+        uid=text(pool, "metadata", "uid"),
+        cluster_name=cluster_of(pool),
+        provider_id=ProviderID(""),
+        bootstrap_ready=_bootstrap_ready(pool),
+        deleting="deletionTimestamp" in mapping(pool, "metadata"),
+        paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
+        annotations=text_map(pool, "metadata", "annotations"),
+        bootstrap=bootstrap_config_ref(pool),
+        flaw=flaw,
+    )
+    return PoolView(common, frozenset() if too_many else frozenset(strings(pool, "spec", "providerIDList")))
 
 
 def views_of_pool(pool: JsonObject) -> list[MachineView]:
-    """Read a MachinePool: one member an instance, all with the pool's name and UID and none with a name of its own."""
-    return [
-        MachineView(
-            kind="MachinePool",
-            api_version=text(pool, "apiVersion"),
-            name=text(pool, "metadata", "name"),
-            namespace=text(pool, "metadata", "namespace"),
-            uid=text(pool, "metadata", "uid"),
-            cluster_name=cluster_of(pool),
-            provider_id=ProviderID(provider_id),
-            bootstrap_ready=_bootstrap_ready(pool),
-            deleting="deletionTimestamp" in mapping(pool, "metadata"),
-            paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
-            annotations=text_map(pool, "metadata", "annotations"),
-            bootstrap=bootstrap_config_ref(pool),
-        )
-        for provider_id in strings(pool, "spec", "providerIDList")
-    ]
+    """Read the members of a MachinePool; one that is not read has none."""
+    view = pool_view(pool)
+    return [view.member(provider_id) for provider_id in sorted(view.provider_ids)]
+
+
+def bounded(obj: JsonObject) -> JsonObject:
+    """Return a Machine or MachinePool without what is past the bounds, and without the pool's nodeRefs.
+
+    Nobody reads these, and each change of the object would cost what all of them weigh.
+    """
+    status, spec = mapping(obj, "status"), mapping(obj, "spec")
+    addresses, provider_ids = status.get("addresses"), spec.get("providerIDList")
+    kept = dict(obj)
+    if "nodeRefs" in status:
+        kept["status"] = status = {name: value for name, value in status.items() if name != "nodeRefs"}
+    if isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES:
+        kept["status"] = {**status, "addresses": addresses[: MAX_ADDRESSES + 1]}
+    if isinstance(provider_ids, list) and len(provider_ids) > MAX_INSTANCES:
+        kept["spec"] = {**spec, "providerIDList": provider_ids[: MAX_INSTANCES + 1]}
+    return kept
 
 
 def bootstrap_config_ref(owner: JsonObject) -> ContractReference | None:

@@ -17,6 +17,7 @@ from nodeattest_controller.model.objects import flag, items, mapping, strings, t
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.registry import BUILT_IN, INSECURE
@@ -56,6 +57,10 @@ _SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign"
 _LISTING: Final = frozenset({"In", "NotIn"})
 """The operators of a label selector that go with a list of values."""
 Choice = TypeVar("Choice", bound=StrEnum)
+_MAX_VALUES: Final = 60_000
+"""Values of a policy's spec: ten thousand registered keys (manifests/crd), and some more."""
+_LONGEST_FIELD: Final = 64
+"""Characters of a field's name that a known one is looked for by."""
 _WHOLE: Final = 100
 """Percent."""
 _DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
@@ -161,6 +166,7 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
     """Read a policy object; raises Denied(PolicyInvalid)."""
     spec = mapping(policy, "spec")
     _check_fields(spec, _FIELDS, "spec")
+    _check_size(spec)
     listed = tuple(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
     attestors = frozenset(listed)
     if attestors & INSECURE and attestors - INSECURE:
@@ -172,7 +178,7 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
     _check_selector(mapping(spec, "clusterSelector"))
     enforcement = text(spec, "enforcement") or "Enforce"
     if enforcement not in {"Enforce", "Audit"}:
-        raise _invalid("enforcement Enforce or Audit", repr(enforcement), "correct the policy")
+        raise _invalid("enforcement Enforce or Audit", printable(enforcement), "correct the policy")
     sections = {ProviderName(name): _section(mapping(spec, name)) for name in OWN_SECTIONS if name in spec}
     third_parties = mapping(spec, "providers")
     ours = ", ".join(sorted(OWN_SECTIONS & third_parties.keys()))
@@ -210,9 +216,9 @@ def _check_fields(section: JsonObject, known: Collection[str], path: str) -> Non
     """Refuse a field that nobody reads: a mistyped restriction must not be silently lost."""
     for name in section:
         if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
+            near = difflib.get_close_matches(name[:_LONGEST_FIELD], sorted(known), n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            raise _invalid(f"known fields in {path}", repr(name), hint)
+            raise _invalid(f"known fields in {path}", printable(name), hint)
 
 
 def _check_selector(selector: JsonObject) -> None:
@@ -235,7 +241,7 @@ def _serving(section: RawValue) -> ServingPolicy:
     for name, choices in _SERVING_CHOICES.items():
         chosen[name] = text(section, name) if name in section else choices[0]
         if chosen[name] not in choices:
-            raise _invalid(f"serving.{name} {' or '.join(choices)}", repr(chosen[name]), "correct the policy")
+            raise _invalid(f"serving.{name} {' or '.join(choices)}", printable(str(chosen[name])), "correct the policy")
     return ServingPolicy(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
 
 
@@ -244,14 +250,26 @@ def _choice(choices: type[Choice], spec: JsonObject, name: str, default: Choice)
     try:
         return choices(given)
     except ValueError:
-        raise _invalid(f"{name} {' or '.join(choices)}", repr(given), "correct the policy") from None
+        raise _invalid(f"{name} {' or '.join(choices)}", printable(str(given)), "correct the policy") from None
 
 
 def _max_share(spec: JsonObject) -> int:
     given = spec.get("maxFailedShare", OnFailure().max_share)
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _WHOLE:
-        raise _invalid("maxFailedShare from 1 to 100, in percent", repr(given), "correct the policy")
+        raise _invalid("maxFailedShare from 1 to 100, in percent", printable(str(given)), "correct the policy")
     return given
+
+
+def _check_size(spec: JsonObject) -> None:
+    """Refuse a policy of more values than an event loop should read; a registered machine takes three."""
+    level: list[RawValue] = [spec]
+    count = 0
+    while level:
+        count += len(level)
+        if count > _MAX_VALUES:
+            raise _invalid(f"at most {_MAX_VALUES} values", "more", "split the policy: one for each cluster")
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [value for values in inner for value in values]
 
 
 def _section(raw: JsonObject) -> Mapping[str, JsonValue]:
@@ -277,7 +295,7 @@ def _lifetime(duration: str) -> int | None:
     total = hours * 3600 + minutes * 60 + seconds
     if not MIN_LIFETIME <= total <= MAX_LIFETIME:
         hint = "write days as hours: 14 days are 336h" if "d" in duration else "correct the policy"
-        raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", repr(duration), hint)
+        raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", printable(duration), hint)
     return total
 
 

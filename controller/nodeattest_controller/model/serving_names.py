@@ -3,7 +3,7 @@
 Promises: a name or address passes only when the Machine lists it, spelt in the one canonical way, nobody else of the
 cluster lists or claims it, and no honest node could ever answer for anything else under it. What a Machine lists may
 come from an agent in its guest, so some names are refused no matter who lists them.
-Leaves to others: that the requester is the Machine's node (``review``), where the list comes from (``addresses``).
+Leaves to others: that the requester is the Machine's node (``identity_rules``), and where the list comes from.
 Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane (names of the API server's
 certificate), the platforms' documentation of their metadata services.
 """
@@ -38,6 +38,7 @@ __all__ = [
     "check_sans_unclaimed",
     "check_serving_allowed",
     "for_machine",
+    "is_ip",
     "network_of",
     "normalize_host",
     "san_candidates",
@@ -199,6 +200,15 @@ def addresses_final(member: MachineView, at: datetime) -> bool:
     """Return whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life."""
     old = member.created is None or at - member.created >= YOUNG
     return old and bool(member.addresses) and member.node_ref_name is not None
+
+
+def is_ip(host: str) -> bool:
+    """Return whether a normalized host is an address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def normalize_host(written: str) -> str:

@@ -2,7 +2,7 @@
 
 Promises: a stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves.
 Of a token only the id is kept, which is public (it is part of the user's name); no secret leaves ``named_tokens``.
-Leaves reading the configuration to ``clusters.bootstrap_configs``, and tokens bound by a group to ``bound_tokens``.
+Leaves reading the configuration to ``runtime.kubeadm_configs``, and tokens bound by a group to ``bound_tokens``.
 Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), which names the token of a machine in
 ``spec.joinConfiguration.discovery`` before the bootstrap data is ready
 (bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go); docs/adr/0025.

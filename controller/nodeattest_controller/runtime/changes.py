@@ -6,16 +6,14 @@ subscriber is logged and keeps no other from being notified. Subscribers must no
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Final, ParamSpec
+from typing import Final
 
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_kube.notify import notify
 
-__all__ = ["MANAGEMENT_SHARD", "ChangeBus", "ClusterChanged", "notify"]
+__all__ = ["MANAGEMENT_SHARD", "ChangeBus", "ClusterChanged"]
 
-_LOG: Final = logging.getLogger(__name__)
-P = ParamSpec("P")
 ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
 """Gets a cluster, and the provider IDs and names (``sources.node_key``) of the machines that changed; None: any may
 have changed, or the Cluster, its policy, its kubeconfig or its CA."""
@@ -67,11 +65,3 @@ class ChangeBus:
         """Notify that this replica serves a shard no more."""
         for subscriber in self._released:
             notify(subscriber, shard)
-
-
-def notify(subscriber: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call a subscriber; a bug in it is logged and stays its own."""
-    try:
-        subscriber(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - the edge between controllers: one's bug must not stop the informer or another
-        _LOG.exception("a bug in a controller's change handler: please report it")

@@ -29,7 +29,9 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import call_every
+from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.workqueue import WorkQueue
 
 __all__ = ["ClusterManager"]
@@ -73,7 +75,9 @@ class ClusterManager:
         self._locks: defaultdict[ClusterKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held while a cluster is connected or disconnected."""
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
-        """Apart from the loop's own, which resolve names and verify certificates."""
+        """Apart from the loop's own threads."""
+        self._lookups = Lookups()
+        self._pace = ReadPace()
         self._refused: dict[ClusterKey, str] = {}
         """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
         self._queue: WorkQueue[ClusterKey] = WorkQueue(groups=_namespace_of, limits=(WORKERS // 2,))
@@ -100,6 +104,7 @@ class ClusterManager:
         finally:
             self._queue.shut_down()
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._lookups.close()
             for key in list(self._connections):
                 await self._disconnect(key)
 
@@ -110,8 +115,10 @@ class ClusterManager:
 
     async def _reconcile(self, key: ClusterKey) -> None:
         """Connect, reconnect or disconnect one cluster."""
-        async with self._locks[key]:
-            await self._reconcile_connection(key)
+        known = key in self._connections or key in self._refused
+        if known or self._wanted_kubeconfig(key) is not None:  # else a Secret's name alone would be remembered forever
+            async with self._locks[key]:
+                await self._reconcile_connection(key)
         self._queue.forget(key)
 
     async def _reconcile_connection(self, key: ClusterKey) -> None:
@@ -133,6 +140,10 @@ class ClusterManager:
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
             self._metrics.cluster(key, connected=False)
             return
+        [namespace] = _namespace_of(key)
+        client.use_resolver(self._lookups.of(namespace))
+        client.limit_reading(self._pace.of(namespace))
+        await self._management.inventory.load(key)
         client.may_send = partial(self._ownership.owns, key)
         runners = tuple(
             SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers

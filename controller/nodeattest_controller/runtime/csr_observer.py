@@ -1,6 +1,7 @@
 """The outcome of a request, for controllers that act on it: conditions of Machines, a policy's onFailure.
 
-Values only, and the interface of observers, whose methods must neither block nor raise.
+Values only, and the interface of observers, which are called by ``nodeattest_kube.notify``: a bug in one stays its own.
+Their methods must not block.
 """
 
 from __future__ import annotations

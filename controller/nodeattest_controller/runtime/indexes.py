@@ -1,18 +1,29 @@
 """Who is in which cluster: Machines, pool instances and records, by what a request can claim. In memory, no I/O.
 
-Fed by reflectors object by object; reads cost the same for one machine or ten thousand.
+Fed by reflectors object by object; reads cost the same for one machine or MachinePool or ten thousand. Objects of a
+cluster are read when somebody first asks for it: of one that no policy selects never.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, NewType, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
+from typing import Final, Generic, NewType, TypeVar
 
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_record import views_of_record
-from nodeattest_controller.model.machine_view import MachineView, views_of_machine, views_of_pool
+from nodeattest_controller.model.machine_view import (
+    MAX_INSTANCES,
+    MachineView,
+    PoolView,
+    cluster_of,
+    pool_view,
+    views_of_machine,
+)
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.pins import split_pin
@@ -22,6 +33,9 @@ __all__ = ["ClusterKey", "Inventory", "cluster_key"]
 ClusterKey = NewType("ClusterKey", str)
 """``namespace/name`` of a Cluster object."""
 
+LOADED: Final = 100
+"""Objects that are read of a cluster before other tasks may run; fewer where they have ``LOADED_KEYS`` keys."""
+LOADED_KEYS: Final = MAX_INSTANCES
 T = TypeVar("T")
 
 
@@ -33,29 +47,106 @@ def cluster_key(namespace: str, name: str) -> ClusterKey:
 class _Index(Generic[T]):
     """Values of one source object each, found again by derived keys."""
 
-    def __init__(self, derive: Callable[[T], Iterable[Hashable]]) -> None:
+    def __init__(self, derive: Callable[[T], Iterable[tuple[str, ...]]]) -> None:
+        """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
+        self._in_use: set[ClusterKey] = set()
+        """Clusters that somebody has asked for."""
+        self._cluster_of: dict[str, ClusterKey] = {}
+        self._sources: dict[ClusterKey, set[str]] = defaultdict(set)
+        self._unread: dict[ClusterKey, dict[str, Callable[[], Iterable[T]]]] = defaultdict(dict)
+        """What reads the values of a source, of clusters that nobody has asked for yet."""
         self._of_source: dict[str, tuple[T, ...]] = {}
-        self._by_key: dict[Hashable, dict[int, T]] = defaultdict(dict)
+        self._single: dict[Hashable, T] = {}
+        """By key, of keys that have one value, as most have."""
+        self._shared: dict[Hashable, dict[int, T]] = {}
+        """Of the others, by identity: each is taken out in one step."""
 
-    def put(self, source: str, values: Iterable[T]) -> None:
-        """Replace all that came from a source."""
+    def put(self, source: str, cluster: ClusterKey, read: Callable[[], Iterable[T]]) -> tuple[T, ...] | None:
+        """Replace all that came from a source; returns its values, or None where they are not read yet."""
+        self._take_out(source)
+        self._cluster_of[source] = cluster
+        self._sources[cluster].add(source)
+        if cluster in self._in_use:
+            self._take_in(source, read)
+            return self._of_source[source]
+        self._unread[cluster][source] = read
+        return None
+
+    def remove(self, source: str) -> None:
+        """Forget all that came from a source, and with the last source its cluster."""
+        cluster = self._take_out(source)
+        if cluster is not None and not self._sources[cluster]:
+            del self._sources[cluster]
+            self._unread.pop(cluster, None)
+            self._in_use.discard(cluster)
+
+    async def load(self, cluster: ClusterKey) -> None:
+        """Read a cluster's objects, some at a time; those of one that was not loaded the first ``find`` reads."""
+        while unread := self._unread.get(cluster):
+            keys = 0
+            for source in list(islice(unread, LOADED)):
+                keys += self._take_in(source, unread.pop(source))
+                if keys >= LOADED_KEYS:
+                    break
+            await asyncio.sleep(0)
+        self._use(cluster)
+
+    def find(self, cluster: ClusterKey, *key: str) -> list[T]:
+        """Return what has a key."""
+        self._use(cluster)
+        whole = (cluster, *key)
+        return [self._single[whole]] if whole in self._single else list(self._shared.get(whole, {}).values())
+
+    def first(self, cluster: ClusterKey, *key: str) -> T | None:
+        """Return one value that has a key."""
+        self._use(cluster)
+        whole = (cluster, *key)
+        return self._single[whole] if whole in self._single else next(iter(self._shared.get(whole, {}).values()), None)
+
+    def _use(self, cluster: ClusterKey) -> None:
+        self._in_use.add(cluster)
+        for source, read in self._unread.pop(cluster, {}).items():
+            self._take_in(source, read)
+
+    def _take_in(self, source: str, read: Callable[[], Iterable[T]]) -> int:
+        """Read the values of a source; returns how many keys they have."""
+        cluster, values, keys = self._cluster_of[source], tuple(read()), 0
+        self._of_source[source] = values
+        for value in values:
+            for key in self._derive(value):
+                whole, keys = (cluster, *key), keys + 1
+                if whole in self._single or whole in self._shared:
+                    self._share(whole, value)
+                else:
+                    self._single[whole] = value
+        return keys
+
+    def _take_out(self, source: str) -> ClusterKey | None:
+        """Forget all that came from a source; returns the cluster that it was of."""
+        cluster = self._cluster_of.pop(source, None)
+        if cluster is None:
+            return None
+        self._sources[cluster].discard(source)
+        self._unread.get(cluster, {}).pop(source, None)
         for old in self._of_source.pop(source, ()):
             for key in self._derive(old):
-                found = self._by_key[key]
-                found.pop(id(old), None)
-                if not found:
-                    del self._by_key[key]
-        kept = tuple(values)
-        if kept:
-            self._of_source[source] = kept
-        for value in kept:
-            for key in self._derive(value):
-                self._by_key[key][id(value)] = value
+                self._drop((cluster, *key), old)
+        return cluster
 
-    def find(self, key: Hashable) -> list[T]:
-        """Return what has a key."""
-        return list(self._by_key.get(key, {}).values())
+    def _share(self, key: Hashable, value: T) -> None:
+        if key in self._single:
+            single = self._single.pop(key)
+            self._shared[key] = {id(single): single}
+        self._shared[key][id(value)] = value
+
+    def _drop(self, key: Hashable, value: T) -> None:
+        if key in self._single:
+            del self._single[key]
+        elif key in self._shared:  # else derived twice
+            self._shared[key].pop(id(value), None)
+            if not self._shared[key]:
+                del self._shared[key]
 
 
 class Inventory:
@@ -63,59 +154,77 @@ class Inventory:
 
     def __init__(self) -> None:
         self._members: _Index[MachineView] = _Index(_member_keys)
+        self._pools: _Index[PoolView] = _Index(_pool_keys)
         self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
-    def put_machine(self, key: str, machine: JsonObject | None) -> None:
-        """Take in a Machine, or forget it."""
-        self._members.put(f"machine:{key}", views_of_machine(machine) if machine else ())
+    def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...] | None:
+        """Take in a Machine, or forget it; returns what it is, or None where its cluster is not read yet."""
+        return _put(self._members, f"machine:{key}", machine, views_of_machine)
 
-    def put_pool(self, key: str, pool: JsonObject | None) -> None:
-        """Take in a MachinePool, or forget it."""
-        self._members.put(f"pool:{key}", views_of_pool(pool) if pool else ())
+    def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...] | None:
+        """Take in a MachinePool, or forget it; returns the same."""
+        return _put(self._pools, key, pool, lambda obj: (pool_view(obj),))
 
-    def put_record(self, key: str, record: JsonObject | None) -> None:
-        """Take in a MachineRecord, or forget it."""
-        self._members.put(f"record:{key}", views_of_record(record) if record else ())
+    def put_record(self, key: str, record: JsonObject | None) -> tuple[MachineView, ...] | None:
+        """Take in a MachineRecord, or forget it; returns the same."""
+        return _put(self._members, f"record:{key}", record, views_of_record)
 
     def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
         """Take in a MachineAttestation, or forget it."""
-        self._attestations.put(key, (parse_attestation(attestation),) if attestation else ())
+        _put(self._attestations, key, attestation, lambda obj: (parse_attestation(obj),))
+
+    async def load(self, cluster: ClusterKey) -> None:
+        """Read the objects of a cluster that is used from now on, some at a time."""
+        await self._members.load(cluster)
+        await self._pools.load(cluster)
+        await self._attestations.load(cluster)
 
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
 
-        A Machine or a pool does not answer for a record: two sources that claim one machine are two members.
+        A Machine or a pool does not answer for a record: two sources that claim one machine are two members. Where a
+        pool is not read, it alone is the member: who else lists this machine cannot be told.
         """
-        found = self._members.find((cluster, "id", provider_id))
+        found = self._members.find(cluster, "id", provider_id)
         if any(member.kind == "Machine" for member in found):
-            return [member for member in found if not member.is_pool_instance]
-        return found
+            return found
+        unread = self._pools.first(cluster, "unread")
+        listed = self._pools.find(cluster, "id", provider_id) if unread is None else [unread]
+        return (found if unread is None else []) + [pool.member(provider_id) for pool in listed]
 
     def bootstrap_owner(self, cluster: ClusterKey, member: MachineView) -> MachineView:
         """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
         if member.kind != "Machine" or member.bootstrap is not None:
             return member
-        listed = self._members.find((cluster, "id", member.provider_id))
-        pools = [one for one in listed if one.is_pool_instance]
-        return pools[0] if len(pools) == 1 else member
+        pools = self._pools.find(cluster, "id", member.provider_id)
+        unread = self._pools.first(cluster, "unread") is not None
+        return pools[0].member(member.provider_id) if len(pools) == 1 and not unread else member
 
-    def owners(self, cluster: ClusterKey, provider_id: str) -> frozenset[str]:
-        """Return the UIDs of the objects that list a machine: a pool's instance may be a Machine besides."""
-        return frozenset(member.uid for member in self._members.find((cluster, "id", provider_id)))
+    def is_owner(self, cluster: ClusterKey, provider_id: str, uid: str) -> bool:
+        """Return whether an object lists a machine, or may: a pool's instance may be a Machine besides."""
+        pool = self._pools.first(cluster, "uid", uid)
+        if pool is not None and pool.lists(provider_id):
+            return True
+        return any(member.uid == uid for member in self._members.find(cluster, "id", provider_id))
 
-    def members_of(self, cluster: ClusterKey) -> list[MachineView]:
-        """Return every member of a cluster, each once; a pool's instances that are Machines are those Machines."""
-        found = self._members.find((cluster, "all"))
-        machines = {member.provider_id for member in found if not member.is_pool_instance}
-        return [member for member in found if not member.is_pool_instance or member.provider_id not in machines]
+    def members_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
+        """Yield every member of a cluster, each once; a pool's instances that are Machines are those Machines.
+
+        Those that are there when the first is asked for: what changes meanwhile does no harm.
+        """
+        found, pools = self._members.find(cluster, "all"), self._pools.find(cluster, "all")
+        yield from found
+        machines = {member.provider_id for member in found}
+        for pool in pools:
+            yield from (pool.member(each) for each in pool.provider_ids if each not in machines)
 
     def attestations_of(self, cluster: ClusterKey) -> list[Attestation]:
         """Return every ledger of a cluster."""
-        return self._attestations.find((cluster, "all"))
+        return self._attestations.find(cluster, "all")
 
     def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster whose own name sources give this name."""
-        return self._members.find((cluster, "name", node_name))
+        return self._members.find(cluster, "name", node_name)
 
     def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster that claim a node's name or are bound to it, each once."""
@@ -126,53 +235,64 @@ class Inventory:
 
     def conflicting_members(self, cluster: ClusterKey, place: str, provider_id: str) -> list[MachineView]:
         """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
-        found = self._members.find((cluster, "place", place)) + self.members_of_node(cluster, place)
+        found = self._members.find(cluster, "place", place) + self.members_of_node(cluster, place)
         return [member for member in found if member.provider_id != provider_id]
 
     def attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
         """Return the ledger of one machine."""
-        return next(iter(self._attestations.find((cluster, "id", provider_id))), None)
+        return self._attestations.first(cluster, "id", provider_id)
 
     def own_attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
         """Return the ledger of one machine, unless it is a predecessor's that is about to be collected."""
         attestation = self.attestation(cluster, provider_id)
-        return (
-            attestation
-            if attestation is not None and attestation.owner_uid in self.owners(cluster, provider_id)
-            else None
-        )
+        known = attestation is not None and self.is_owner(cluster, provider_id, attestation.owner_uid)
+        return attestation if known else None
 
     def attestations_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[Attestation]:
         """Return the ledgers of a cluster that bound this node name."""
-        return self._attestations.find((cluster, "name", node_name))
+        return self._attestations.find(cluster, "name", node_name)
 
     def key_holders(self, cluster: ClusterKey, spki: str) -> list[Attestation]:
         """Return the ledgers of a cluster that issued for this key, ever as far as is known."""
-        return self._attestations.find((cluster, "spki", spki))
+        return self._attestations.find(cluster, "spki", spki)
 
     def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Attestation]:
         """Return the ledgers of a cluster that pin this fingerprint, by whichever provider or part of a composite."""
-        return self._attestations.find((cluster, "fingerprint", kind, value))
+        return self._attestations.find(cluster, "fingerprint", kind, value)
 
 
-def _member_keys(member: MachineView) -> Iterable[Hashable]:
-    cluster = cluster_key(member.namespace, member.cluster_name)
-    yield (cluster, "all")
-    yield (cluster, "id", member.provider_id)
+def _put(
+    index: _Index[T], source: str, obj: JsonObject | None, read: Callable[[JsonObject], Iterable[T]]
+) -> tuple[T, ...] | None:
+    if obj is None:
+        index.remove(source)
+        return ()
+    cluster = cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj))
+    return index.put(source, cluster, lambda: read(obj))
+
+
+def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
+    yield ("all",)
+    yield ("id", member.provider_id)
     for name in dict.fromkeys(allowed_node_names(member)):
-        yield (cluster, "name", name)
+        yield ("name", name)
     for place in san_candidates(member):
-        yield (cluster, "place", place)
+        yield ("place", place)
 
 
-def _attestation_keys(attestation: Attestation) -> Iterable[Hashable]:
-    cluster = cluster_key(attestation.namespace, attestation.cluster_name)
-    yield (cluster, "all")
-    yield (cluster, "id", attestation.provider_id)
+def _pool_keys(pool: PoolView) -> Iterable[tuple[str, ...]]:
+    """As a list, which costs no call for each provider ID."""
+    unread = [("unread",)] if pool.pool.flaw else []
+    return [("all",), ("uid", pool.pool.uid), *unread, *[("id", provider_id) for provider_id in pool.provider_ids]]
+
+
+def _attestation_keys(attestation: Attestation) -> Iterable[tuple[str, ...]]:
+    yield ("all",)
+    yield ("id", attestation.provider_id)
     if attestation.node_name:
-        yield (cluster, "name", attestation.node_name)
+        yield ("name", attestation.node_name)
     for key in (*attestation.issued, *attestation.retired):
-        yield (cluster, "spki", key.spki)
+        yield ("spki", key.spki)
     for pin, value in attestation.fingerprints.items():
         for kind in {pin, split_pin(pin)[1]}:  # a record of an earlier version has the kind alone, maybe with a dot
-            yield (cluster, "fingerprint", kind, value)
+            yield ("fingerprint", kind, value)

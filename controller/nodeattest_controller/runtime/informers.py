@@ -23,6 +23,10 @@ __all__ = ["InformerSet", "without_managed_fields"]
 _LOG: Final = logging.getLogger(__name__)
 
 
+MAX_OBJECTS: Final = 200_000
+"""Of one kind, in all namespaces; one namespace gets half of it."""
+
+
 class InformerSet:
     """Starts caches and knows how they are; the tasks are its owner's."""
 
@@ -49,7 +53,9 @@ class InformerSet:
         def kept(obj: JsonObject) -> JsonObject:
             return without_managed_fields(keep(obj) if keep is not None else obj)
 
-        reflector = Reflector(self.client, path, query=query, on_change=on_change, transform=kept)
+        reflector = Reflector(
+            self.client, path, query=query, on_change=on_change, transform=kept, max_objects=MAX_OBJECTS, shares=True
+        )
         if required:
             self._required[name] = reflector
         self._tasks.create_task(_if_served(reflector, self.client, path) if may_be_absent else reflector.run())

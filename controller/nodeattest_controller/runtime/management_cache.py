@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
-from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_kinds import machine_view
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
@@ -31,6 +31,7 @@ from nodeattest_controller.runtime.sources import (
     OWN_VERSION,
     Changed,
     InformerRef,
+    namespaces,
     node_key,
     sources_of,
 )
@@ -83,7 +84,8 @@ class ManagementCache:
         self._reflectors: dict[str, Reflector] = {}
         self._infra: dict[tuple[str, str], Reflector] = {}
         self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
-        self._policies: dict[str, tuple[str, Policy]] = {}
+        self._policies: dict[str, tuple[str, Policy | Denied]] = {}
+        """By the version of the spec; one that is refused is not parsed twice, either."""
         self._policy_versions: dict[str, str] = {}
         """By policy: the version of its spec that the clusters beside it have been woken for."""
         self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority | Unavailable]] = {}
@@ -98,6 +100,7 @@ class ManagementCache:
                 await source.start(self._caches)
             start, kept = self._caches.start, self._reflectors
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
+            kept["policies"].index("namespace", namespaces)
             kept["ledgers"] = start("ledgers", self._own("machineattestations"), self._attestation_changed)
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
@@ -123,12 +126,12 @@ class ManagementCache:
 
     def clusters_in(self, namespace: str) -> list[JsonObject]:
         """Return the Clusters of a namespace."""
-        return [cluster for cluster in self.clusters() if text(cluster, "metadata", "namespace") == namespace]
+        found = {key_of(one): one for source in reversed(self._sources) for one in source.clusters_in(namespace)}
+        return list(found.values())
 
     def policies(self, namespace: str) -> list[JsonObject]:
         """Return the policies beside a namespace's clusters."""
-        found = self._reflectors["policies"].values()
-        return [policy for policy in found if text(policy, "metadata", "namespace") == namespace]
+        return self._reflectors["policies"].by_index("namespace", namespace)
 
     def policy_of(self, cluster: JsonObject) -> Policy:
         """Return the one policy of a cluster; raises Denied or Unavailable."""
@@ -175,8 +178,9 @@ class ManagementCache:
         key, version = key_of(policy), _spec_version(policy)
         known = self._policies.get(key)
         if known is None or known[0] != version:
-            known = (version, parse_attestation_policy(policy))
-            self._policies[key] = known
+            known = self._policies[key] = version, _parsed_or_denied(policy)
+        if isinstance(known[1], Denied):
+            raise _copy_of(known[1])
         return known[1]
 
     def kubeconfig(self, key: ClusterKey) -> bytes | None:
@@ -249,8 +253,8 @@ class ManagementCache:
             )
         except NotFound:
             return None
-        members = machine_views(found, member.kind)
-        return next((m for m in members if m.uid == member.uid and m.provider_id == member.provider_id), None)
+        now = machine_view(found, member.kind, member.provider_id)
+        return now if now is not None and now.uid == member.uid else None
 
     async def infra_of(self, member: MachineView) -> JsonObject | None:
         """Return the infrastructure object of a Machine, from a cache that starts with its kind.
@@ -338,6 +342,18 @@ def _spec_version(policy: JsonObject) -> str:
     return f"{text(policy, 'metadata', 'uid')}/{version}"
 
 
+def _parsed_or_denied(policy: JsonObject) -> Policy | Denied:
+    try:
+        return parse_attestation_policy(policy)
+    except Denied as denied:
+        return _copy_of(denied)  # without the frames, which hold the policy
+
+
+def _copy_of(denied: Denied) -> Denied:
+    """Make an exception that no other task raises or adds to."""
+    return Denied(denied.reason, expected=denied.expected, got=denied.got, remedy=denied.remedy)
+
+
 def _ignore_policies(_namespace: str) -> None:
     """Nothing waits for policies."""
 
@@ -359,16 +375,19 @@ def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
 
 def _slim_secret(secret: JsonObject) -> JsonObject:
     """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
-    wanted = text(secret, "metadata", "name").endswith(_KEPT_SECRETS)
-    return {"metadata": mapping(secret, "metadata"), "data": mapping(secret, "data") if wanted else {}}
+    meta = mapping(secret, "metadata")
+    wanted = text(meta, "name").endswith(_KEPT_SECRETS)
+    return {"metadata": _identity(meta), "data": mapping(secret, "data") if wanted else {}}
+
+
+def _identity(meta: JsonObject) -> JsonObject:
+    return {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
 
 
 def _slim_infra(infra: JsonObject) -> JsonObject:
     """Keep what providers look at."""
     meta = mapping(infra, "metadata")
-    kept: JsonObject = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
-    kept["annotations"] = dict(text_map(meta, "annotations"))
-    return {"metadata": kept}
+    return {"metadata": {**_identity(meta), "annotations": dict(text_map(meta, "annotations"))}}
 
 
 def _ignore(_key: str, _object: JsonObject | None) -> None:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_kinds import machine_views
-from nodeattest_controller.model.machine_view import MachineResource, MachineView
+from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
@@ -27,7 +27,17 @@ from nodeattest_kube.client import ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["CLUSTER_GROUP", "OWN_GROUP", "OWN_VERSION", "Changed", "InformerRef", "Source", "node_key", "sources_of"]
+__all__ = [
+    "CLUSTER_GROUP",
+    "OWN_GROUP",
+    "OWN_VERSION",
+    "Changed",
+    "InformerRef",
+    "Source",
+    "namespaces",
+    "node_key",
+    "sources_of",
+]
 
 Changed = Callable[[ClusterKey, frozenset[str] | None], None]
 """Told what changed: a cluster, and the provider IDs and names (``node_key``) of the machines concerned; None where
@@ -66,6 +76,10 @@ class Source(Protocol):
         """Return every cluster's object."""
         ...
 
+    def clusters_in(self, namespace: str) -> Iterable[JsonObject]:
+        """Return the clusters' objects of a namespace."""
+        ...
+
     def kept(self, resource: MachineResource) -> InformerRef | None:
         """Return the objects of one kind of machines; None where this source has none of that kind."""
         ...
@@ -83,6 +97,11 @@ def sources_of(
 def node_key(node_name: str) -> str:
     """Spell a node's name among provider IDs, for requests that name a node only."""
     return f"node:{node_name}"
+
+
+def namespaces(obj: JsonObject) -> list[str]:
+    """Name the namespace of an object, for an index."""
+    return [text(obj, "metadata", "namespace")]
 
 
 class BaseSource:
@@ -103,6 +122,10 @@ class BaseSource:
         """Return every cluster's object."""
         return self._clusters.values() if self._clusters is not None else ()
 
+    def clusters_in(self, namespace: str) -> Iterable[JsonObject]:
+        """Return the clusters' objects of a namespace."""
+        return self._clusters.by_index("namespace", namespace) if self._clusters is not None else ()
+
     def kept(self, resource: MachineResource) -> InformerRef | None:
         """Return the objects of one kind of machines."""
         return self._kept.get(resource)
@@ -117,14 +140,13 @@ class BaseSource:
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
         self._on_change(ClusterKey(key), None)
 
-    def _member_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
-        found = list(members)
-        name = text(obj, "spec", "clusterName")
-        concerned = [member.provider_id for member in found]
-        concerned += [
-            node_key(name) for member in found if not member.is_pool_instance for name in allowed_node_names(member)
-        ]
-        self._on_change(cluster_key(text(obj, "metadata", "namespace"), name), frozenset(concerned))
+    def _machines_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
+        """Notify of Machines or records; of a cluster that nobody has asked for, nobody waits for one of them."""
+        concerned: set[str] = set()
+        for member in members:
+            concerned.add(member.provider_id)
+            concerned.update(map(node_key, allowed_node_names(member)))
+        self._on_change(_cluster_of(obj), frozenset(concerned))
 
 
 class ClusterAPI(BaseSource):
@@ -138,9 +160,10 @@ class ClusterAPI(BaseSource):
             return self._path(CLUSTER_GROUP, version, resource)
 
         self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
-        machines = caches.start("machines", path("machines"), self._machine_changed)
+        self._clusters.index("namespace", namespaces)
+        machines = caches.start("machines", path("machines"), self._machine_changed, keep=bounded)
         pools = caches.start(
-            "machinepools", path("machinepools"), self._pool_changed, required=False, may_be_absent=True
+            "machinepools", path("machinepools"), self._pool_changed, keep=bounded, required=False, may_be_absent=True
         )
         self._keep("machines", machines, CLUSTER_GROUP, version)
         self._keep("machinepools", pools, CLUSTER_GROUP, version)
@@ -164,14 +187,14 @@ class ClusterAPI(BaseSource):
             await asyncio.sleep(START_RETRY)
 
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
-        self._inventory.put_machine(key, machine)
+        found = self._inventory.put_machine(key, machine)
         if machine is not None:
-            self._member_changed(machine, machine_views(machine, "Machine"))
+            self._machines_changed(machine, found or ())
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
-        self._inventory.put_pool(key, pool)
+        found = self._inventory.put_pool(key, pool)
         if pool is not None:
-            self._member_changed(pool, machine_views(pool, "MachinePool"))
+            self._on_change(_cluster_of(pool), frozenset[str]().union(*(view.provider_ids for view in found or ())))
 
 
 class MachineRecords(BaseSource):
@@ -182,25 +205,30 @@ class MachineRecords(BaseSource):
         self._clusters = caches.start(
             "clusterrecords", self._path(OWN_GROUP, OWN_VERSION, "clusterrecords"), self._cluster_changed
         )
+        self._clusters.index("namespace", namespaces)
         path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
         records = caches.start("machinerecords", path, self._record_changed)
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:
-        self._inventory.put_record(key, record)
+        found = self._inventory.put_record(key, record)
         if record is None:
             return
-        members = machine_views(record, "MachineRecord")
+        members = machine_views(record, "MachineRecord") if found is None else found
         for flawed in (member for member in members if member.flaw):
             _LOG.warning(
                 "cannot use a MachineRecord",
                 extra=fields(record=key, cluster=flawed.cluster_name, detail=flawed.flaw, remedy="correct the record"),
             )
-        self._member_changed(record, members)
+        self._machines_changed(record, members)
 
 
-def _cluster_keys(machine: JsonObject) -> list[str]:
-    return [cluster_key(text(machine, "metadata", "namespace"), text(machine, "spec", "clusterName"))]
+def _cluster_of(obj: JsonObject) -> ClusterKey:
+    return cluster_key(text(obj, "metadata", "namespace"), text(obj, "spec", "clusterName"))
+
+
+def _cluster_keys(obj: JsonObject) -> list[str]:
+    return [_cluster_of(obj)]
 
 
 _SOURCES: Final[Mapping[str, Callable[..., Source]]] = MappingProxyType(

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.runtime.changes import notify
 from nodeattest_controller.runtime.cluster_controller import ClusterController, ClusterRunner
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.notify import notify
 
 __all__ = ["RESTART", "SupervisedRunner", "supervise"]
 
@@ -39,21 +39,30 @@ async def supervise(
     failures = 0
     while True:
         started = time.monotonic()
-        try:
-            await run()
-        except Exception as error:  # noqa: BLE001 - the task's edge: a bug in one controller must not end another
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                return  # it died of being ended
-            failures = 1 if time.monotonic() - started > _HEALTHY else failures + 1
-            delay = backoff.delay(failures, random.random)
-            where = {"controller": name, "delay": round(delay, 1)} | ({"cluster": cluster} if cluster else {})
-            _LOG.error(
-                "a bug ended a controller; it starts again: please report it", exc_info=error, extra=fields(**where)
-            )
-        else:
+        error = await _end_of(run)
+        if error is None:
             return
+        failures = 1 if time.monotonic() - started > _HEALTHY else failures + 1
+        delay = backoff.delay(failures, random.random)
+        where = {"controller": name, "delay": round(delay, 1)} | ({"cluster": cluster} if cluster else {})
+        _LOG.error("a bug ended a controller; it starts again: please report it", exc_info=error, extra=fields(**where))
         await asyncio.sleep(delay)
+
+
+async def _end_of(run: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """Run in a task of its own; returns the bug that ended it, and drops one that comes of being cancelled.
+
+    Only a task of its own tells them apart: a TaskGroup in which a bug came up leaves its task looking as if somebody
+    had cancelled it (``Task.cancelling``), up to Python 3.12.
+    """
+    running = asyncio.ensure_future(run())
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+    return running.exception()
 
 
 class SupervisedRunner:
@@ -67,6 +76,7 @@ class SupervisedRunner:
         self._client = client
         self._backoff = backoff
         self._runner: ClusterRunner | None = None
+        self._health_bug_logged = False
         self._task = asyncio.create_task(supervise(controller.name, self._run, cluster=key, backoff=backoff))
 
     @property
@@ -74,12 +84,25 @@ class SupervisedRunner:
         """Whether the controller runs, its informers are complete, and nothing keeps them from being up to date."""
         if self._task.done():
             return not self._task.cancelled()  # it has nothing to do in this cluster
-        return self._runner is not None and self._runner.synced and self._runner.last_error is None
+        if self._runner is None:
+            return False
+        try:
+            return self._runner.synced and self._runner.last_error is None
+        except Exception as error:  # noqa: BLE001 - the edge between controllers: who asks serves the others, too
+            self._log_health_bug(error)
+            return False
 
     def changed(self, keys: frozenset[str] | None) -> None:
         """Pass a change on; while the controller is down there is nobody to pass it to, and its start reads all."""
         if self._runner is not None:
             notify(self._runner.changed, keys)
+
+    def _log_health_bug(self, error: Exception) -> None:
+        """Log it once until the controller starts anew: it is asked every few seconds."""
+        if not self._health_bug_logged:
+            self._health_bug_logged = True
+            where = fields(controller=self._controller.name, cluster=self._key)
+            _LOG.error("a bug hides a controller's health: please report it", exc_info=error, extra=where)
 
     async def close(self) -> None:
         """End the controller and wait for it."""
@@ -87,6 +110,7 @@ class SupervisedRunner:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        self._health_bug_logged = False
         self._runner = self._controller.for_cluster(self._key, self._client)
         try:
             if self._runner is not None:

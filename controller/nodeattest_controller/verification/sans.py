@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from nodeattest_controller.model.identity_rules import has_name, names_by_operator
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.serving_names import (
     addresses_final,
     check_sans_listed,
     check_sans_unclaimed,
     for_machine,
+    is_ip,
     network_of,
 )
 from nodeattest_controller.verification.checks import Needs, RequestCheck
@@ -32,8 +34,14 @@ _SOURCE: Final = "serving certificates"
 async def _unclaimed(facts: RequestFacts, machine: MachineView) -> None:
     inventory, key = facts.source.inventory, facts.source.key
 
+    name, holders = facts.node_name, (await facts.name_context()).holders
+
     def conflicting(host: str) -> Sequence[MachineView]:
-        return inventory.conflicting_members(key, host, machine.provider_id)
+        found = inventory.conflicting_members(key, host, machine.provider_id)
+        if host != name or is_ip(host) or name not in names_by_operator(machine):
+            return found
+        # A name by the machine's own objects: a guest that only lists it has it not.
+        return [other for other in found if has_name(other, name, holders) or name in names_by_operator(other)]
 
     network, rivals = for_machine(machine, network_of(await facts.cluster()), conflicting)
     check_sans_unclaimed(facts.names, network=network, rivals=rivals)

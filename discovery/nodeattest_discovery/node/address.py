@@ -25,7 +25,7 @@ _PORT: Final = re.compile(r":[0-9]+\Z", re.ASCII)
 
 
 def cluster_info_path(server: Endpoint) -> str:
-    """Return where a server serves cluster-info, and how long it may take for that (``fetch.SECONDS``)."""
+    """Return the path of cluster-info on a server, with the seconds that the server may take."""
     return f"{server.prefix}{PATH}?timeout=10s"
 
 

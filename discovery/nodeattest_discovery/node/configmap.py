@@ -19,6 +19,8 @@ from nodeattest_providers.errors import Denied, Reason
 __all__ = ["PublishedClusterInfo", "parse"]
 
 _MAX_SIZE: Final = 1 << 20
+_MAX_VALUES: Final = 50_000
+"""A signature for each token that signs is one of them."""
 """Bytes; etcd's limit of an object."""
 
 
@@ -69,7 +71,7 @@ def parse(body: bytes) -> PublishedClusterInfo:
 
 def _document(body: bytes) -> JsonObject:
     try:
-        return strict_json.parse_object(body, max_size=_MAX_SIZE, floats=True)
+        return strict_json.parse_object(body, max_size=_MAX_SIZE, max_values=_MAX_VALUES, floats=True)
     except ParseError as error:
         raise _malformed("a JSON object of UTF-8", error.found) from None
 

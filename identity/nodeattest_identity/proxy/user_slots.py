@@ -6,12 +6,12 @@ page that loads more things at once than the limit is served, and a user's slow 
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
+
+from nodeattest_identity.proxy.wait_queue import WaitQueue
 
 __all__ = ["UserBusyError", "UserSlots"]
 
@@ -26,7 +26,7 @@ class UserBusyError(Exception):
 @dataclass(slots=True)
 class _User:
     held: int = 0
-    waiters: deque[asyncio.Future[None]] = field(default_factory=deque[asyncio.Future[None]])
+    waiters: WaitQueue = field(default_factory=WaitQueue)
 
 
 class UserSlots:
@@ -59,26 +59,14 @@ class UserSlots:
 
     async def _wait(self, name: Hashable, user: _User) -> None:
         """Wait for a slot, which its holder hands over."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        user.waiters.append(waiter)
         try:
-            async with asyncio.timeout(self._seconds):
-                await waiter
-        except BaseException as error:  # a cancelled waiter leaves the queue, too
-            if waiter in user.waiters:
-                user.waiters.remove(waiter)
-            elif not waiter.cancelled():
-                self._release(name, user)  # it was ours in the moment in which we gave up
-            if isinstance(error, TimeoutError):
-                raise UserBusyError from None
-            raise
+            await user.waiters.wait(self._seconds, pass_on=lambda: self._release(name, user))
+        except TimeoutError:
+            raise UserBusyError from None
 
     def _release(self, name: Hashable, user: _User) -> None:
-        while user.waiters:
-            waiter = user.waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        if user.waiters.serve():
+            return
         user.held -= 1
         if not user.held:
             del self._users[name]

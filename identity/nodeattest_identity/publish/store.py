@@ -79,7 +79,7 @@ class Store(Protocol):
     async def write(
         self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
     ) -> None:
-        """Replace that version; None: create. Raises ``LostRace`` and other ``PublishError``."""
+        """Replace that version; None: create. Raises ``WriteConflictError`` and other ``PublishError``."""
         ...
 
     async def aclose(self) -> None:

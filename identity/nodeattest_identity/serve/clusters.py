@@ -14,6 +14,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
@@ -26,6 +27,8 @@ from nodeattest_identity.serve.sources import read_api_server
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
 from nodeattest_kube.jsontypes import dig, dig_text
+from nodeattest_kube.lookups import Lookups
+from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
 
@@ -82,6 +85,9 @@ class Clusters:
     ) -> None:
         self._settings, self._routes, self._metrics, self._config = settings, routes, metrics, config
         self._connect = connect
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kubeconfig")
+        self._lookups = Lookups()
+        self._pace = ReadPace()
         self._clusters: dict[str, _PolledCluster] = {}
         self._refused: dict[str, str] = {}
         """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
@@ -96,6 +102,7 @@ class Clusters:
             query=_SELECTOR,
             transform=partial(_kubeconfig_only, settings.secret_suffix),
             max_bytes=_MAX_BYTES,
+            shares=True,
         )
 
     async def run(self) -> None:
@@ -109,6 +116,8 @@ class Clusters:
                     while self._dirty:
                         await self._reconcile(self._dirty.pop())
         finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._lookups.close()
             for key in list(self._clusters):
                 await self._end(key)
 
@@ -150,11 +159,13 @@ class Clusters:
         if self._refused.get(key) == fingerprint:
             return
         try:
-            client = await asyncio.to_thread(self._connect, kubeconfig)
+            client = await asyncio.get_running_loop().run_in_executor(self._thread, self._connect, kubeconfig)
         except KubeconfigError as error:
             self._refused[key] = fingerprint
             _log.error("cannot use the Secret %s: %s", key, error)
             return
+        client.use_resolver(self._lookups.of(key.partition("/")[0]))
+        client.limit_reading(self._pace.of(key.partition("/")[0]))
         self._refused.pop(key, None)
         if cluster is not None:
             await cluster.reconnect(fingerprint, client)

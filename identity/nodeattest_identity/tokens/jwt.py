@@ -2,8 +2,8 @@
 
 Promises: ``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``; ``verify`` returns
 ``Claims`` that one of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that
-are good now. No message quotes the token. Leaves to others: signatures (joserfc), where keys come from (``keyring``),
-who may do what.
+are good now. No message quotes the token. Leaves to others: signatures (joserfc), where keys come from
+(``jwks_cache``), who may do what.
 
 Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
 without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused

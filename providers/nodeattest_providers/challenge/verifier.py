@@ -47,7 +47,7 @@ _RESET: Final = "an operator gives the Machine a new secret and resets its ledge
 
 
 class SecretChallengeSigner:
-    """Verifies answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``SecretChallengeSigner``."""
+    """Verifies answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)

@@ -1,6 +1,6 @@
 """The chain from an endorsement certificate to a configured authority, by the TCG's rules and not by the web's.
 
-Promises: ``verify_chain`` returns only when there is a chain now. Whatever certificates are sent, at most
+Promises: ``verify`` returns only when there is a chain now. Whatever certificates are sent, at most
 ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length; a certificate is used once, and only as the issuer
 of the one before it. Leaves to others: the endorsement certificate's own extensions (``endorsement_certificate``).
 Not checked: revocation; name constraints and policy mappings, which are refused where they are critical.
@@ -31,6 +31,8 @@ MAX_SIGNATURES: Final = 8
 _MAX_CHAIN: Final = 4
 """Authorities below the anchor."""
 _RSA_BITS: Final = range(2048, 4097)
+_MAX_EXPONENT: Final = 2**31 - 1
+"""Of an RSA key: OpenSSL takes one as long as a key of 3,072 bits, and a check then takes 40 times as long."""
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies)
@@ -166,5 +168,7 @@ def _check_authority(authority: x509.Certificate, *, below: int, is_anchor: bool
             raise ChainError(f"an issuer with the critical extension {unknown[0]}")
     key = authority.public_key()  # 6
     is_rsa = isinstance(key, rsa.RSAPublicKey) and key.key_size in _RSA_BITS
+    if isinstance(key, rsa.RSAPublicKey) and key.public_numbers().e > _MAX_EXPONENT:
+        raise ChainError("an issuer with an RSA exponent of more than 31 bits")
     if not is_rsa and not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES)):
         raise ChainError("an issuer whose key is neither RSA of 2048 to 4096 bits nor P-256, P-384 or P-521")

@@ -1,8 +1,8 @@
 """The TPM protocol's two rounds as the controller checks them, whatever provider trusts the endorsement key.
 
-Promises: an ``AttestedNode`` only when the TPM that holds an endorsement key that ``Speaker.trust`` lets through
-attested, after the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds;
-any replica gives the same answer, now or later. No network, no clock of its own.
+Promises: an ``AttestedNode`` only when the TPM that holds an endorsement key that the provider trusts attested, after
+the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds; any replica
+gives the same answer, now or later. No network, no clock of its own.
 Leaves to others: whose the endorsement key is (each provider that uses the protocol: ``tpm``, ``gcp``), the CSR's own
 rules and the Machine's (the controller's review), once-only use (the ledger).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.

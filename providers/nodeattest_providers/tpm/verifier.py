@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
@@ -27,6 +29,9 @@ from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeReq
 
 __all__ = ["TpmSigner"]
 
+THREADS: Final = 4
+"""Verifications at once: they compute, so more would only wait for a core."""
+
 
 class TpmSigner:
     """Evaluates TPM evidence; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
@@ -38,14 +43,16 @@ class TpmSigner:
     def __init__(self, *, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
         self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=True, random=random)
         self._policies = PolicyCache()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tpm")
+        """Apart from the loop's own threads, which others may keep busy."""
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return await asyncio.to_thread(self._verify, request, facts, self._policies.get(facts.settings))
+        return await self._in_thread(request, facts)
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return await asyncio.to_thread(self._verify, request, facts, self._policies.get(facts.settings))
+        return await self._in_thread(request, facts)
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -65,6 +72,14 @@ class TpmSigner:
         """Return the node names of registered keys; a TPM proves no other. Raises Denied for invalid settings."""
         del sections
         return self._policies.get(settings).node_names
+
+    async def aclose(self) -> None:
+        """End the threads; verifications under way are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        policy, loop = self._policies.get(facts.settings), asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._verify, request, facts, policy)
 
     def _verify(self, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> AttestedNode:
         """Verify in a thread: certificates and event logs of the worst kind take milliseconds."""

@@ -43,7 +43,7 @@ _ECDSA: Final = {
     bytes.fromhex("2a8648ce3d040304"): hashes.SHA512(),
 }
 _RSA: Final = {
-    bytes.fromhex("2a864886f70d010105"): hashes.SHA1(),  # noqa: S303 - the same
+    bytes.fromhex("2a864886f70d010105"): hashes.SHA1(),  # noqa: S303 - Go lets a request have it (RSA)
     bytes.fromhex("2a864886f70d01010b"): hashes.SHA256(),
     bytes.fromhex("2a864886f70d01010c"): hashes.SHA384(),
     bytes.fromhex("2a864886f70d01010d"): hashes.SHA512(),

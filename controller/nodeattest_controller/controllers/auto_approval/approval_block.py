@@ -1,9 +1,11 @@
 """What keeps bootstrap tokens from the in-tree signer in a workload cluster, before kubeadm grants them its approval.
 
-Two ways, by what the API server has (ADR 34):
-1. Kubernetes 1.30 and later: a ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all.
-2. Before: the ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so.
-Each is verified after it was installed: ``in_force`` makes a dry run against the first, and reads the second.
+Two parts (ADR 34):
+1. On every API server the ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so.
+   This takes effect at once, also for requests that were filed before.
+2. On Kubernetes 1.30 and later a ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all,
+   whoever would approve it. API servers evaluate a new policy up to a second later.
+Each is verified after it was installed: ``in_force`` reads the first, and makes a dry run against the second.
 Leaves to others: when to install and to remove, and what is granted by other roles (``rbac_audit``).
 Sources: kubernetes staging/src/k8s.io/api/admissionregistration/v1/types.go and apiserver/pkg/admission/plugin/policy/
 validating/dispatcher.go (the text of a refusal); rbac/v1/types.go (AutoUpdateAnnotationKey) and
@@ -31,7 +33,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 )
 from nodeattest_controller.model.objects import flag, items, mapping, text, text_map
 from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, Forbidden, Invalid, NotFound
+from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["CHECK_NAME", "EXPRESSION", "IN_TREE_SIGNER", "POLICY_NAME", "ApprovalBlock"]
@@ -73,17 +75,25 @@ class ApprovalBlock:
         """Our objects' specs as the API server completed them, by resource."""
 
     async def install(self) -> None:
-        """Create the block, or correct it; raises ApiError."""
+        """Create the block, or correct it; raises ApiError. What one part is refused does not keep the other away."""
+        refused: ApiError | None = None
+        try:
+            await self._suspend_role()
+        except ApiError as error:
+            refused = error
         if await self._serves_admission_policies():
             await self._apply(_POLICIES, _policy())
             await self._apply(_BINDINGS, _binding())
-        else:
-            await self._suspend_role()
+        if refused is not None:
+            raise refused
 
     async def in_force(self) -> bool:
-        """Return whether the API server refuses, or grants nothing by the role; raises ApiError."""
+        """Return whether the role grants nothing, and the API server refuses where it has policies; raises ApiError."""
+        role = await self._role()
+        if role is not None and permissions_of_role(role):
+            return False
         if not await self._serves_admission_policies():
-            return not permissions_of_role(await self._client.get(_ROLE))
+            return True
         path = paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE)
         try:
             await self._client.create(f"{path}?dryRun=All", self._request)
@@ -101,8 +111,8 @@ class ApprovalBlock:
         if await self._serves_admission_policies():
             for resource in (_BINDINGS, _POLICIES):
                 await self._delete(paths.object_path(*_ADMISSION, resource, POLICY_NAME))
-        role = await self._client.get(_ROLE)
-        if _SUSPENDED not in text_map(role, "metadata", "annotations"):
+        role = await self._role()
+        if role is None or _SUSPENDED not in text_map(role, "metadata", "annotations"):
             return
         unmarked = _role_patch(role, {_AUTO_UPDATE: "true", _SUSPENDED: None})
         rules: JsonObject = {"rules": _ROLE_RULES} if await self._may_grant() else {}
@@ -156,8 +166,17 @@ class ApprovalBlock:
         except NotFound:
             return
 
+    async def _role(self) -> JsonObject | None:
+        """Return the ClusterRole; None where somebody deleted it: a binding to it grants nothing until it is back."""
+        try:
+            return await self._client.get(_ROLE)
+        except NotFound:
+            return None
+
     async def _suspend_role(self) -> None:
-        role = await self._client.get(_ROLE)
+        role = await self._role()
+        if role is None:
+            return
         marks = text_map(role, "metadata", "annotations")
         if marks.get(_AUTO_UPDATE) == "false" and not items(role, "rules"):
             return

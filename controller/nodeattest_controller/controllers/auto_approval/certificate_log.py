@@ -4,15 +4,13 @@ Requests are recorded as they appear, since kube-controller-manager deletes them
 certificate that slipped through stays valid, and stays reported, when its request is gone.
 A certificate counts when its request was made after the policy (and after what an operator said was dealt with), and:
 1. no ledger of the node that it names holds its key, and 2. it is no renewal by a node for itself that is not in the
-ledger, or whose Node is older than that time: those are counted as Nodes (``standing``).
-Leaves to others: what the condition says of it (``decide``), Events and metrics (``report``).
+ledger, or whose Node is older than that time: those are counted as Nodes (``node_coverage``).
+Leaves to others: what the condition says of it (``decide``), Events and metrics (``status``).
 Sources: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpiration), approver/sarapprove.go.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +32,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName, Purpose
 
 __all__ = ["CertificateLog", "IssuedInTree", "UncoveredCertificates", "is_covered"]
@@ -271,10 +270,7 @@ def _requested(encoded: str) -> JsonObject:
 def _decoded(encoded: str) -> bytes:
     if len(encoded) > _MAX_PEM:
         raise ValueError("too long")
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except binascii.Error:
-        raise ValueError("no base64") from None
+    return decode_base64(encoded)
 
 
 def _named(found: x509.Certificate | x509.CertificateSigningRequest) -> JsonObject:

@@ -19,6 +19,7 @@ from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCo
 from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
+    NODE_CLIENT_ROLE,
     Permission,
     RoleGrant,
     SubjectKind,
@@ -199,11 +200,12 @@ def other_bootstrap_provider(provider: BootstrapProvider) -> Unverified:
 
 
 def block_not_verified() -> Unverified:
-    """Return the reason that the API server did not refuse the dry run."""
+    """Return the reason that the API server did not refuse the dry run, or that the ClusterRole is not empty."""
     return Unverified(
         ApprovalReason.BLOCK_NOT_VERIFIED,
         "the API server does not refuse requests of bootstrap tokens for the in-tree signer yet: if this lasts, see "
-        "whether the admission plugin ValidatingAdmissionPolicy is enabled there",
+        "whether the admission plugin ValidatingAdmissionPolicy is enabled there, and whether somebody fills the "
+        f"ClusterRole {NODE_CLIENT_ROLE} again",
     )
 
 

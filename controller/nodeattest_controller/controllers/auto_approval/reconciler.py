@@ -57,6 +57,8 @@ _ATTEMPTS: Final = 4
 """Audits in one run: one after each of two deletions, and two for an API server whose caches lag."""
 _RECHECK: Final = 10.0
 """Seconds until the next audit while something is awaited that no watch shows."""
+_DOUBLINGS: Final = 5
+"""Doublings of it, where what was found may as well last; then the resync period is as short."""
 _REPORT_AFTER: Final = 3
 """Failures in a row after which the condition becomes Unknown; a short outage does not change it."""
 _REMOVAL_LIMIT: Final = 5.0
@@ -105,6 +107,10 @@ class AutoApprovalReconciler:
         self._enforced_from: datetime | None = None
         """When the policy was first seen to say ``Enforce`` after ``Audit``, under which others may approve."""
         self._was_audit = False
+        self._reason: ApprovalReason | None = None
+        """What the last audit found."""
+        self._repeated = 0
+        """How often it was found again since."""
         self._nodes: Mapping[str, datetime | None] | None = None
         """When each Node was created, as far as they were counted."""
         self._rbac.subscribe(self._grant_appeared)
@@ -153,11 +159,19 @@ class AutoApprovalReconciler:
         finding = None if cluster is None else await self._reconcile(cluster)
         if finding is not None:
             await self._write_condition(finding)
-        waits = finding is not None and finding.reason in {
-            ApprovalReason.WAITING_FOR_CLUSTER_INFO,
-            ApprovalReason.BLOCK_NOT_VERIFIED,
-        }
-        return _RECHECK if waits else None
+        return None if finding is None else self._recheck_after(finding.reason)
+
+    def _recheck_after(self, reason: ApprovalReason) -> float | None:
+        """Return when to audit again though no watch may show that what was found is over."""
+        self._repeated = self._repeated + 1 if reason is self._reason else 0
+        self._reason = reason
+        match reason:
+            case ApprovalReason.WAITING_FOR_CLUSTER_INFO | ApprovalReason.BLOCK_NOT_VERIFIED:
+                return _RECHECK
+            case ApprovalReason.CANNOT_VERIFY | ApprovalReason.FOREIGN_AUTHORIZER if self._repeated < _DOUBLINGS:
+                return _RECHECK * 2**self._repeated  # a list that failed, a cache of the API server that lags
+            case _:
+                return None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Report a failure: a missing right at once, and at once where a watch has shown a permission."""

@@ -16,17 +16,22 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_controller.model.objects import flag, mapping, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, parse_json
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, parse_json
 from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["MAX_BODY", "AdmissionReview", "Operation", "allowed", "parse", "refused"]
+__all__ = ["MAX_BODY", "MAX_VALUES", "AdmissionReview", "Operation", "allowed", "cost", "parse", "refused"]
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 MAX_BODY: Final = 4 << 20
 """Bytes: the object and the one before it, of which etcd takes 1.5 MiB each (--max-request-bytes), and some more."""
-_MAX_VALUES: Final = 200_000
+MAX_VALUES: Final = 50_000
+"""Of a review: a KubeadmControlPlane with a hundred files has some thousands, twice at an update."""
+_VALUE_COST: Final = 256
+"""Bytes of memory that a value costs at most beside its text: an object of one member."""
+_WIDEST: Final = 4
+"""Bytes of memory for a character of a text that is not ASCII."""
 _MAX_UID: Final = 128
 """Characters; a UID is a UUID of 36."""
 _MAX_WARNING: Final = 256
@@ -58,6 +63,15 @@ class AdmissionReview:
     """The object as it is to be."""
     before: JsonObject = field(repr=False)
     """The object as it is; empty at a creation."""
+
+
+def cost(body: bytes) -> int:
+    """Return how many bytes of memory a review costs at most once it is parsed; raises ``Denied``."""
+    try:
+        values = check_value_count(body, MAX_VALUES)
+    except TooManyValues:
+        raise _malformed(f"at most {MAX_VALUES} values", "more") from None
+    return len(body) * (1 if body.isascii() else _WIDEST) + values * _VALUE_COST
 
 
 def parse(body: bytes) -> AdmissionReview:
@@ -98,7 +112,7 @@ def allowed(uid: str, patch: list[JsonObject] | None = None, warnings: tuple[str
     """Let the object pass, changed by a JSON patch (RFC 6902) where there is one."""
     response: JsonObject = {"uid": uid, "allowed": True}
     if patch:
-        encoded = json.dumps(patch, separators=(",", ":")).encode()
+        encoded = json.dumps(patch, separators=(",", ":"), ensure_ascii=False).encode()
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(encoded).decode()}
     return _answer(response, warnings)
 
@@ -129,10 +143,9 @@ def _short(warning: str) -> str:
 def _document(body: bytes) -> JsonObject:
     if len(body) > MAX_BODY:
         raise _malformed(f"at most {MAX_BODY} bytes", str(len(body)))
+    cost(body)
     try:
-        document = parse_json(body, max_values=_MAX_VALUES)
-    except TooManyValues:
-        raise _malformed(f"at most {_MAX_VALUES} values", "more") from None
+        document = parse_json(body)
     except ParseError as error:
         raise _malformed(f"a JSON object: {error.expected}", error.found) from None
     if document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:

@@ -2,7 +2,7 @@
 
 Promises: whatever is served is signed by a CA that has been announced before; a CA that signed what may still be served
 stays announced. ``advance`` takes one step at a time, each good to stop after: what the next step needs is in the
-Secret. Leaves to others: the Secret and the announcement (``keeper``).
+Secret. Leaves to others: the Secret and the announcement (``cert_rotator``).
 Source: RFC 5280; Go crypto/x509, which is what verifies it (SAN only, EKU serverAuth).
 """
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from nodeattest_controller.controllers.bootstrap_config import json_patch
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
@@ -23,6 +23,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
+    "LEFT_WITHOUT",
     "AdmissionOutcome",
     "Allow",
     "Change",
@@ -35,6 +36,10 @@ __all__ = [
     "needs_no_facts",
     "refuse_unnamed",
 ]
+
+
+LEFT_WITHOUT: Final = "left without attestation:"
+_WOULD_REFUSE: Final = "its cluster's policy would refuse this if it enforced:"
 
 
 class AdmissionOutcome(StrEnum):
@@ -59,6 +64,9 @@ class Allow:
 
     outcome: AdmissionOutcome
     warnings: tuple[str, ...] = ()
+    """That name no object but the one in question: whoever asks is told them."""
+    because: Denied | None = None
+    """Ends the last warning; who is told how much of it, ``handler`` decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,6 @@ class Change:
 
     patch: list[JsonObject] = field(repr=False)
     outcome: AdmissionOutcome = AdmissionOutcome.RENDERED
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +149,12 @@ def refuse_unnamed(subject: Subject, policy: Policy) -> Verdict:
     denied = Denied(
         Reason.BOOTSTRAP_CONFIG_REFUSED,
         expected=f"instances of MachinePool {subject.pool} that have Machines, or whose provider proves a node name",
-        got=f"neither: no infrastructureMachineKind in the pool's infrastructure, and no name by policy {policy.name}",
+        got="neither: no infrastructureMachineKind in the pool's infrastructure, and no name by its policy",
         remedy=POOL_REMEDY,
     )
     if policy.enforce:
         return Refuse(denied)
-    return Allow(AdmissionOutcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {denied}",))
+    return Allow(AdmissionOutcome.AUDITED, (_WOULD_REFUSE,), denied)
 
 
 def decide(
@@ -183,7 +190,7 @@ def _untouched(subject: Subject, policy: Policy, renderer: Renderer) -> Verdict:
     if renderer.is_rendered(subject.spec):  # by another version of us
         return Allow(AdmissionOutcome.UNCHANGED)
     if not policy.enforce:
-        return Allow(AdmissionOutcome.AUDITED, (_would(subject, policy),))
+        return Allow(AdmissionOutcome.AUDITED, (_would(subject),))
     return Allow(AdmissionOutcome.LEFT, (_by_control_plane(subject),))
 
 
@@ -235,18 +242,17 @@ def _change(subject: Subject, spec: JsonObject) -> Verdict:
 
 def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, denied: Denied) -> Verdict:
     """Refuse a configuration in which the agent has no place, unless the update has nothing to do with that."""
-    said = f"{denied.reason}: expected {denied.expected}, got {denied.got}; {denied.remedy}"
     if not policy.enforce:
-        return Allow(AdmissionOutcome.AUDITED, (f"policy {policy.name} would refuse this if it enforced: {said}",))
+        return Allow(AdmissionOutcome.AUDITED, (_WOULD_REFUSE,), denied)
     if subject.made_by_control_plane:
         return Allow(AdmissionOutcome.LEFT, (_by_control_plane(subject),))
     innocent = before is not None and subject.is_providers_own(subject.changes(before))
-    return Allow(AdmissionOutcome.LEFT, (f"left without attestation: {said}",)) if innocent else Refuse(denied)
+    return Allow(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), denied) if innocent else Refuse(denied)
 
 
-def _would(subject: Subject, policy: Policy) -> str:
+def _would(subject: Subject) -> str:
     return (
-        f"policy {policy.name} is Audit: {subject.kind} {subject.name} is not rendered, its machines join without "
+        f"its cluster's policy is Audit: {subject.kind} {subject.name} is not rendered, its machines join without "
         "attestation; set enforcement to Enforce"
     )
 

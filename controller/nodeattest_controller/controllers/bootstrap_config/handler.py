@@ -2,8 +2,11 @@
 
 Promises: every request gets an answer within ``MAX_WAIT``, whatever it holds; what is no AdmissionReview of v1 is a 400
 that says so; no object, no patch and no token is logged, nor kept. Where facts cannot be had, what concerns the
-configuration of machines is refused with 503, for its creator to try again, and the rest passes.
-Leaves to others: connections (``nodeattest_serving.listener``), the verdict (``decide``).
+configuration of machines is refused with 503, for its creator to try again, and the rest passes. At most
+``MOST_REVIEWS`` are worked on at one time, and what they cost in memory is bounded from the first byte of a request to
+the last one of its answer; of both, one client leaves the others their share. Callers that were not verified are told
+nothing of a policy.
+Leaves to others: connections and client certificates (``nodeattest_serving.listener``), the verdict (``decide``).
 Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
 
@@ -12,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
 
@@ -22,6 +26,7 @@ from aiohttp import web
 from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
 from nodeattest_controller.controllers.bootstrap_config.decide import (
+    LEFT_WITHOUT,
     AdmissionOutcome,
     Allow,
     Change,
@@ -40,9 +45,11 @@ from nodeattest_controller.controllers.bootstrap_config.subject import Subject, 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import text
+from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.client import ApiError
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_serving.replies import Reply
+from nodeattest_serving.tls import common_name
 
 __all__ = ["PATH", "AdmissionHandler"]
 
@@ -50,11 +57,24 @@ PATH: Final = "/mutate-bootstrap-config"
 MAX_WAIT: Final = 4.0
 """Seconds for all reads of one review; the API server gives us five (``timeoutSeconds`` in manifests/webhook)."""
 MOST_HELD: Final = 64 << 20
-"""Bytes of bodies in memory at one time: sixteen of the largest, some thousands of usual ones."""
+"""Bytes that requests cost at one time: nine of the largest in ASCII, some thousands of usual ones."""
+MOST_HELD_OF_CLIENT: Final = MOST_HELD // 2
+MOST_REVIEWS: Final = 16
+_MOST_WAITING: Final = 128
+"""Each connection has one request."""
+_PLACE_WAIT: Final = 2.0
+"""Seconds that a review waits for its turn; counted in ``MAX_WAIT``."""
 _LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 _RETRY_AFTER: Final = 2
 """Seconds."""
 _UNREADABLE: Final = "cannot read the object's Cluster and policy: {}; try again"
+_UNREADABLE_TO_ALL: Final = "cannot read the object's Cluster and policy; try again"
+_BUSY: Final = "too many reviews at one time; try again"
+_POLICY_SAYS_WHY: Final = (
+    "its cluster's policy does not allow it: see the policy's status, Events of the machine's owner, and the "
+    "controller's log"
+)
+"""What a caller that was not verified is told where the reason would name a policy, or quote it."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -78,50 +98,82 @@ class AdmissionHandler:
         *,
         clock: Callable[[], float],
         reporter: RefusalReporter,
+        verifies_clients: bool = False,
+        client_names: Collection[str] = (),
         max_wait: float = MAX_WAIT,
     ) -> None:
-        """``clock`` is monotonic seconds."""
+        """``clock`` is monotonic seconds.
+
+        ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
+        """
         self._reader = reader
         self._renderer = renderer
         self._metrics = metrics
         self._clock = clock
         self._reporter = reporter
         self._max_wait = max_wait
-        self._held = 0
+        self._verifies_clients = verifies_clients
+        self._client_names = frozenset(client_names)
+        self._held = Counter[str]()
+        """Bytes, by client."""
+        self._places = FairSemaphore(limit=MOST_REVIEWS, max_waiting=_MOST_WAITING, timeout=min(_PLACE_WAIT, max_wait))
+
+    @property
+    def held(self) -> int:
+        """Bytes that requests cost now."""
+        return self._held.total()
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
         """Answer an API server."""
-        began = self._clock()
+        if self._client_names and common_name(request.transport) not in self._client_names:
+            return _text_reply(HTTPStatus.FORBIDDEN, "expected the client certificate of an API server")
         refused = _misdirected(request)
         if refused is not None:
             return refused
+        hold = _Hold(self._held, client)
         try:
-            body = await self._body(request)
+            body = await _read_body(request, hold)
+            async with self._places.acquire(client):
+                reply = await self._review(body, client, hold)
         except _TooMuchError as error:
-            return _text_reply(error.status, str(error))
+            reply = _text_reply(error.status, str(error))
+        except Unavailable:
+            reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, _BUSY)
+        except BaseException:  # nobody is left to be answered
+            hold.release()
+            raise
+        return replace(reply, written=hold.release)
+
+    async def _review(self, body: bytearray, client: str, hold: _Hold) -> Reply:
+        began = self._clock()
+        content = bytes(body)
+        body.clear()
         try:
-            question = admission_review.parse(body)
+            hold.resize(admission_review.cost(content))
+            question = admission_review.parse(content)
         except Denied as denied:
             _LOG.warning(
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
             )
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
-        del body
-        verdict = await self._verdict(question)
+        del content
+        verdict = await self._verdict(question, client)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
-        return Reply(status=HTTPStatus.OK, body=_answer(question, verdict))
+        answer = _answer(question, verdict, tells_everything=self._verifies_clients)
+        hold.resize(len(answer))
+        return Reply(status=HTTPStatus.OK, body=answer)
 
-    async def _verdict(self, question: AdmissionReview) -> Verdict | _Unable:
+    async def _verdict(self, question: AdmissionReview, client: str) -> Verdict | _Unable:
         """Decide, and log it unless nothing happened."""
-        verdict = await self._evaluate(question)
+        verdict = await self._evaluate(question, client)
         if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
             _LOG.log(
                 _level_of(question, verdict), "bootstrap configuration", extra=fields(**_reported(question, verdict))
             )
         return verdict
 
-    async def _evaluate(self, question: AdmissionReview) -> Verdict | _Unable:
+    async def _evaluate(self, question: AdmissionReview, client: str) -> Verdict | _Unable:
         if question.operation is None:
             return Allow(AdmissionOutcome.UNCONCERNED)
         subject, before = _subject(question, new=True), None
@@ -134,7 +186,7 @@ class AdmissionHandler:
             return settled
         try:
             async with asyncio.timeout(self._max_wait):
-                return await self._informed(subject, before, report=not question.dry_run)
+                return await self._informed(subject, before, reported_by=None if question.dry_run else client)
         except (ApiError, Unavailable) as error:
             why = str(error)
         except TimeoutError:
@@ -143,20 +195,21 @@ class AdmissionHandler:
             return Allow(AdmissionOutcome.LEFT)  # nothing that a machine is made of changes
         return _Unable(_UNREADABLE.format(why))
 
-    async def _informed(self, subject: Subject, before: Subject | None, *, report: bool) -> Verdict:
+    async def _informed(self, subject: Subject, before: Subject | None, *, reported_by: str | None) -> Verdict:
         facts = await self._reader.of(subject)
         # A paused cluster is being moved: clusterctl makes its objects anew, as they are.
         if facts is None or facts.paused:
             return Allow(AdmissionOutcome.UNCONCERNED)
         verdict = await self._decided(subject, before, facts)
-        if report:
-            self._reporter.observe(subject, verdict, text(facts.cluster, "metadata", "name"), facts.policy_object)
+        if reported_by is not None:
+            name = text(facts.cluster, "metadata", "name")
+            self._reporter.observe(subject, verdict, name, facts.policy_object, client=reported_by)
         return verdict
 
     async def _decided(self, subject: Subject, before: Subject | None, facts: RenderFacts) -> Verdict:
         if isinstance(facts.policy, Denied):
             if before is not None and not subject.changes(before):
-                return Allow(AdmissionOutcome.LEFT, (f"left without attestation: {facts.policy}",))
+                return Allow(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), facts.policy)
             return Refuse(facts.policy)
         policy, cluster = facts.policy, facts.cluster
         unnamed = needs_names(subject, before, policy=policy, cluster=cluster, renderer=self._renderer)
@@ -172,24 +225,28 @@ class AdmissionHandler:
             renderer=self._renderer,
         )
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        """Read the body within what all bodies may take; the connection's time limit bounds how long it takes."""
-        kept = bytearray()
-        try:
-            async for chunk in request.content.iter_any():
-                kept += chunk
-                self._held += len(chunk)
-                if len(kept) > admission_review.MAX_BODY:
-                    raise _TooMuchError(
-                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {admission_review.MAX_BODY} bytes"
-                    )
-                if self._held > MOST_HELD:
-                    raise _TooMuchError(
-                        HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again"
-                    )
-        finally:
-            self._held -= len(kept)
-        return bytes(kept)
+
+class _Hold:
+    """What one request costs of the memory for all."""
+
+    def __init__(self, held: Counter[str], client: str) -> None:
+        self._held = held
+        self._client = client
+        self._size = 0
+
+    def resize(self, size: int) -> None:
+        """Hold so many bytes from now on; raises ``_TooMuchError``."""
+        self._held[self._client] += size - self._size
+        self._size = size
+        if self._held[self._client] > MOST_HELD_OF_CLIENT or self._held.total() > MOST_HELD:
+            raise _TooMuchError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
+
+    def release(self) -> None:
+        """Hold nothing more."""
+        self._held[self._client] -= self._size
+        self._size = 0
+        if not self._held[self._client]:
+            del self._held[self._client]
 
 
 class _TooMuchError(Exception):
@@ -198,6 +255,19 @@ class _TooMuchError(Exception):
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
         self.status = status
+
+
+async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytearray:
+    """Read the body within what all may cost; the connection's time limit bounds how long it takes."""
+    kept = bytearray()
+    async for chunk in request.content.iter_any():
+        kept += chunk
+        hold.resize(len(kept))
+        if len(kept) > admission_review.MAX_BODY:
+            raise _TooMuchError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {admission_review.MAX_BODY} bytes"
+            )
+    return kept
 
 
 def _level_of(question: AdmissionReview, verdict: Verdict | _Unable) -> int:
@@ -223,21 +293,34 @@ def _subject(question: AdmissionReview, *, new: bool) -> Subject | None:
     return subject_of(whole, group=question.group, kind=question.kind, namespace=question.namespace, name=question.name)
 
 
-def _answer(question: AdmissionReview, verdict: Verdict | _Unable) -> bytes:
+def _answer(question: AdmissionReview, verdict: Verdict | _Unable, *, tells_everything: bool) -> bytes:
     match verdict:
         case Allow():
-            return admission_review.allowed(question.uid, warnings=verdict.warnings)
+            return admission_review.allowed(question.uid, warnings=_warnings(verdict, tells_everything))
         case Change():
-            return admission_review.allowed(question.uid, verdict.patch, verdict.warnings)
-        case Refuse():
+            return admission_review.allowed(question.uid, verdict.patch)
+        case Refuse(denied):
+            message = _explain(denied, tells_everything)
+            return admission_review.refused(question.uid, HTTPStatus.FORBIDDEN, denied.reason, message)
+        case _Unable(why):
+            status, message = HTTPStatus.SERVICE_UNAVAILABLE, why if tells_everything else _UNREADABLE_TO_ALL
             return admission_review.refused(
-                question.uid, HTTPStatus.FORBIDDEN, verdict.denied.reason, str(verdict.denied)
+                question.uid, status, "ServiceUnavailable", message, retry_after=_RETRY_AFTER
             )
-        case _Unable():
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            return admission_review.refused(
-                question.uid, status, "ServiceUnavailable", verdict.why, retry_after=_RETRY_AFTER
-            )
+
+
+def _warnings(verdict: Allow, tells_everything: bool) -> tuple[str, ...]:
+    if verdict.because is None:
+        return verdict.warnings
+    *others, last = verdict.warnings
+    return (*others, f"{last} {_explain(verdict.because, tells_everything)}")
+
+
+def _explain(denied: Denied, tells_everything: bool) -> str:
+    """Write a refusal for the caller; what contradicts the rendering is in the caller's own object."""
+    if tells_everything or denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED:
+        return str(denied)
+    return f"{denied.reason}: {_POLICY_SAYS_WHY}"
 
 
 def _reported(question: AdmissionReview, verdict: Verdict | _Unable) -> dict[str, object]:
@@ -257,7 +340,7 @@ def _reported(question: AdmissionReview, verdict: Verdict | _Unable) -> dict[str
         case Change():
             reported["changed"] = [str(operation["path"]) for operation in verdict.patch]
         case Allow():
-            reported["warnings"] = list(verdict.warnings)
+            reported["warnings"] = list(_warnings(verdict, tells_everything=True))
     return reported
 
 

@@ -3,8 +3,8 @@
 A MachineSet that cannot make a bootstrap configuration stays without Machines, and its users see nothing of the
 webhook's answer. Promises: a review never waits for a report, and a dry run makes none; an owner is read from the API
 server before it is written about, because whoever reaches the port can send a review that names one; look-ups and
-reports are limited in number, each on its own and for each namespace, so that no namespace silences another; what is
-left out is made up for by the owner's next attempt.
+reports are limited in number, for each caller and namespace, so that no namespace silences another, and reviews that
+others make up silence no API server's; what is left out is made up for by the owner's next attempt.
 Leaves to others: the decision (``decide``), the end of a refusal that nobody repeats (``policy_status``).
 """
 
@@ -48,14 +48,15 @@ BURST, RATE = 20, 1 / 6
 LOOKUP_BURST, LOOKUP_RATE = 40, 1.0
 """The same of look-ups: each is one read, of whatever owner a review names."""
 NAMESPACES: Final = 8
-"""How many times a namespace's share all namespaces have together."""
+"""How many times a namespace's share all namespaces have together, by the reviews of one caller."""
 _REMEMBERED: Final = 1000
-"""Namespaces whose shares are counted; one that is forgotten has a whole share again."""
+"""Callers' namespaces whose shares are counted; one that is forgotten has a whole share again."""
 EVENT_PERIOD: Final = 600.0
 """Seconds between two Events about the same refusal of one owner."""
 REWRITE_SECONDS: Final = 300.0
 """Seconds after which an entry gets a new time although nothing else of it has changed."""
 _MOST_TASKS: Final = 16
+_MOST_TASKS_OF_CALLER: Final = _MOST_TASKS // 2
 _ATTEMPTS: Final = 3
 _OWNERS: Final = {
     ("cluster.x-k8s.io", "MachineSet"): "machinesets",
@@ -72,15 +73,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class _Budget:
-    """A share for each namespace, and a larger one for all together."""
+    """Of each caller: a share for each namespace, and a larger one for all together."""
 
     def __init__(self, burst: int, per_second: float, clock: Callable[[], float]) -> None:
         self._each = RateLimiter(burst=burst, per_second=per_second, clock=clock, remembered=_REMEMBERED)
-        self._all = RateLimiter(burst=burst * NAMESPACES, per_second=per_second * NAMESPACES, clock=clock)
+        self._all = RateLimiter(
+            burst=burst * NAMESPACES, per_second=per_second * NAMESPACES, clock=clock, remembered=_REMEMBERED
+        )
 
-    def take(self, namespace: str) -> bool:
+    def take(self, caller: str, namespace: str) -> bool:
         """Take one of both; a namespace without any left takes nothing of the others'."""
-        return self._each.take(namespace) and self._all.take("")
+        return self._each.take(f"{caller} {namespace}") and self._all.take(caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +122,30 @@ class RefusalReporter:
         self._lookups = _Budget(LOOKUP_BURST, LOOKUP_RATE, clock)
         self._reports = _Budget(BURST, RATE, clock)
         self._limiter = EventLimiter(clock)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Reports that are being written, each with the caller whose review it is about."""
 
-    def observe(self, subject: Subject, verdict: Verdict, cluster: str, policy: JsonObject | None) -> None:
-        """Take in a verdict on an object of a cluster; ``policy`` as it was read for it. Returns at once."""
+    def observe(
+        self, subject: Subject, verdict: Verdict, cluster: str, policy: JsonObject | None, *, client: str
+    ) -> None:
+        """Take in a verdict on an object of a cluster; ``policy`` as it was read for it. Returns at once.
+
+        ``client``: the address of the caller whose review it is.
+        """
         owner = _owner_of(subject)
         if owner is None:
             return
         match verdict:
             case Refuse(denied):
-                if self._has_task() and self._lookups.take(subject.namespace):
-                    self._start(self._refused(subject, owner, denied, cluster, policy))
+                if self._has_task(client) and self._lookups.take(client, subject.namespace):
+                    self._start(client, self._refused(subject, owner, denied, cluster, policy, client=client))
             case Change() | Allow():
                 known = items(policy or {}, "status", REFUSED_CONFIGURATIONS)
                 named = any(_is_of(one, cluster, owner) for one in known)
                 wanted = policy is not None and named and verdict.outcome in _ACCEPTED
-                if policy is not None and wanted and self._has_task() and self._reports.take(subject.namespace):
-                    self._start(self._accepted(owner, cluster, policy))
+                may = policy is not None and wanted and self._has_task(client)
+                if policy is not None and may and self._reports.take(client, subject.namespace):
+                    self._start(client, self._accepted(owner, cluster, policy))
 
     async def drain(self, timeout_seconds: float = 2.0) -> None:
         """Wait for reports that are being written, at shutdown."""
@@ -145,13 +155,14 @@ class RefusalReporter:
             task.cancel()
         await self._events.drain(timeout_seconds)
 
-    def _has_task(self) -> bool:
-        return len(self._tasks) < _MOST_TASKS
+    def _has_task(self, client: str) -> bool:
+        own = sum(each == client for each in self._tasks.values())
+        return len(self._tasks) < _MOST_TASKS and own < _MOST_TASKS_OF_CALLER
 
-    def _start(self, report: Coroutine[None, None, None]) -> None:
+    def _start(self, client: str, report: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(self._guarded(report))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = client
+        task.add_done_callback(self._tasks.pop)
 
     async def _guarded(self, report: Coroutine[None, None, None]) -> None:
         try:
@@ -162,10 +173,10 @@ class RefusalReporter:
                 _LOG.warning("cannot report a refused configuration", extra=fields(error=str(error), remedy=remedy))
 
     async def _refused(
-        self, subject: Subject, owner: _Owner, denied: Denied, cluster: str, policy: JsonObject | None
+        self, subject: Subject, owner: _Owner, denied: Denied, cluster: str, policy: JsonObject | None, *, client: str
     ) -> None:
         found = await self._live(owner, subject.namespace)
-        if found is None or not self._reports.take(subject.namespace):
+        if found is None or not self._reports.take(client, subject.namespace):
             return
         deployments = [one for one in items(found, "metadata", "ownerReferences") if _is_deployment(one)][:1]
         message = f"{subject.kind} for {owner.kind} {owner.name} is refused: {denied}"

@@ -1,4 +1,4 @@
-"""The renderer of ``bootstrap.render``, told by a policy what to render. Pure.
+"""Renders the agent into a bootstrap configuration (``kubeadmconfig.render``), with a policy's options. Pure.
 
 Promises: what is rendered depends on the object, its policy and its Cluster only, so that every replica renders alike.
 """

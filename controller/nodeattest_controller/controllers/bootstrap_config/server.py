@@ -25,13 +25,19 @@ from nodeattest_controller.settings import COMPONENT, Settings, SettingsError
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_serving import settings as serving
+from nodeattest_serving.bounded_server import UnauthenticatedLimits
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.tls import common_name
 
 __all__ = ["WebhookServer"]
 
 _LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=10.0)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
+_UNVERIFIED: Final = UnauthenticatedLimits(
+    is_unauthenticated=lambda transport: common_name(transport) is None, connections=64, connections_of_client=64
+)
+"""Where clients are verified: connections before the end of their handshake."""
 
 
 class WebhookServer:
@@ -40,6 +46,7 @@ class WebhookServer:
     def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
         self._address = settings.webhook_address if settings.enabled("bootstrap-config") else None
         self._settings = settings
+        self._client_ca = settings.webhook_client_ca_file
         self._client = client
         self._metrics = metrics
         self._listener: Listener | None = None
@@ -77,11 +84,18 @@ class WebhookServer:
             self._metrics,
             clock=time.monotonic,
             reporter=self._reporter,
+            verifies_clients=self._client_ca is not None,
+            client_names=self._settings.webhook_client_names,
         )
         try:
             context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
             self._listener = Listener(
-                service.handle, serving.BindAddress(host, port), context, _LIMITS, most_body=MAX_BODY
+                service.handle,
+                serving.BindAddress(host, port),
+                context,
+                _LIMITS,
+                most_body=MAX_BODY,
+                unauthenticated=_UNVERIFIED if self._client_ca is not None else None,
             )
             await self._listener.start()
         except serving.SettingsError as error:
@@ -100,7 +114,7 @@ class WebhookServer:
             await self._reporter.drain()
 
     def _own(self) -> DynamicCertificate:
-        held, settings = DynamicCertificate(), self._settings
+        held, settings = DynamicCertificate(self._client_ca), self._settings
         service = f"{settings.webhook_service_name}.{settings.namespace}.svc"
         self._rotator = CertRotator(
             self._client,
@@ -113,7 +127,7 @@ class WebhookServer:
         return held
 
     def _given(self) -> FileCertificate:
-        self._files = FileCertificate(Path(self._settings.webhook_cert_dir or ""), now=_now)
+        self._files = FileCertificate(Path(self._settings.webhook_cert_dir or ""), self._client_ca, now=_now)
         return self._files
 
 

@@ -11,12 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.metrics import Metrics, write_outcome
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.supervisor import supervise
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
@@ -68,14 +70,16 @@ class TokenPairController:
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> TokenPairRunner:
         """Make the pair of one cluster."""
         events = ClusterEvents(key, self._management, self._events, log=_LOG, clock=self._clock)
-        return TokenPairRunner(client, self._enabled, TokenPairEvents(events, self._metrics))
+        return TokenPairRunner(key, client, self._enabled, TokenPairEvents(events, self._metrics))
 
 
 class TokenPairRunner:
     """The pair of one cluster (``ClusterRunner``)."""
 
-    def __init__(self, client: ApiClient, enabled: frozenset[TokenController], events: TokenPairEvents) -> None:
-        self._pair = TokenControllers(client, enabled, observer=events)
+    def __init__(
+        self, key: ClusterKey, client: ApiClient, enabled: frozenset[TokenController], events: TokenPairEvents
+    ) -> None:
+        self._pair = TokenControllers(client, enabled, observer=events, supervise=partial(supervise, cluster=key))
         self._events = events
 
     @property

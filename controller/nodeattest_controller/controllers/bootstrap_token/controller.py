@@ -152,7 +152,7 @@ class TokenEvents:
 
     def cannot_reconcile(self, error: ApiError, failures: int, delay: float) -> None:
         """Report that the tokens, or the objects that they are for, cannot be read."""
-        self._trouble("cannot look after bootstrap tokens", error, failures=failures, delay=delay)
+        self._trouble("cannot set the ends of bootstrap tokens", error, failures=failures, delay=delay)
 
     def lost(self, owner: Owner) -> None:
         """Report on the machine that it cannot join with the token that it has."""

@@ -8,8 +8,7 @@ Leaves to others: when to run (``controller``), every decision (``decide``).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -33,17 +32,16 @@ from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
 from nodeattest_kube import paths
+from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Unavailable
 
-__all__ = ["BATCH", "BootstrapTokenReconciler", "Recorder", "in_batches"]
+__all__ = ["BootstrapTokenReconciler", "Recorder"]
 
 _TOKENS: Final = {"fieldSelector": f"type={SECRET_TYPE}"}
 _CLOCKS_DIFFER: Final = timedelta(seconds=30)
 """A token that has run out is removed so much later: clocks differ."""
-BATCH: Final = 200
-"""Owners that are processed before other tasks may run."""
 CONFIRM_AFTER: Final = 10.0
 """Seconds until a second run confirms that the owner of a token is gone."""
 CONFIRM_LOST: Final = timedelta(minutes=5)
@@ -85,17 +83,14 @@ class TokenSnapshot:
     held: Mapping[tuple[str, str], Sequence[Token]]
     """The same tokens by the cluster and owner that they are recorded for."""
 
+    @property
+    def unrecorded(self) -> Sequence[Token]:
+        """Return the tokens that no run has recorded yet."""
+        return [token for token in self.tokens.values() if token.record is None and not token.is_past(self.now)]
+
     def of(self, cluster: str, owner: str) -> Sequence[Token]:
         """Return the tokens that are recorded for an owner."""
         return self.held.get((cluster, owner), ())
-
-
-async def in_batches(owners: Iterable[Owner]) -> AsyncGenerator[Owner]:
-    """Yield every owner, and let other tasks run before each batch: most owners are settled and await nothing."""
-    for number, owner in enumerate(owners):
-        if number % BATCH == 0:
-            await asyncio.sleep(0)
-        yield owner
 
 
 class BootstrapTokenReconciler:
@@ -137,7 +132,7 @@ class BootstrapTokenReconciler:
         """
         tokens, others = await self._listed(now)
         view = TokenSnapshot(
-            cluster, now, tokens, others, {owner.key: owner for owner in self._owners()}, _by_owner(tokens)
+            cluster, now, tokens, others, {owner.key: owner async for owner in self._owners()}, _by_owner(tokens)
         )
         self._missed, self._missing = self._missing, {}
         async for owner in in_batches(view.owners.values()):
@@ -165,13 +160,11 @@ class BootstrapTokenReconciler:
                     others.add(other.id)
         return found, frozenset(others)
 
-    def _owners(self) -> Sequence[Owner]:
-        machines = [
-            token_owner(one, "Machine", attested=self._has_joined(text(one, "spec", "providerID")))
-            for one in self._management.objects_of(self._key, "machines")
-        ]
-        pools = [token_owner(one, "MachinePool") for one in self._management.objects_of(self._key, "machinepools")]
-        return [*machines, *pools]
+    async def _owners(self) -> AsyncGenerator[Owner]:
+        async for one in in_batches(self._management.objects_of(self._key, "machines")):
+            yield token_owner(one, "Machine", attested=self._has_joined(text(one, "spec", "providerID")))
+        async for one in in_batches(self._management.objects_of(self._key, "machinepools")):
+            yield token_owner(one, "MachinePool")
 
     def _has_joined(self, provider_id: str) -> bool:
         attestation = self._management.inventory.own_attestation(self._key, provider_id) if provider_id else None
@@ -216,7 +209,8 @@ class BootstrapTokenReconciler:
         try:
             config = await self._configs.read(owner.config, owner.namespace)
         except Unavailable as unavailable:
-            self._recorder.unreadable(owner, unavailable.detail)
+            if not owner.settled:  # the configuration of a Machine that is being deleted may be gone
+                self._recorder.unreadable(owner, unavailable.detail)
             return None
         return None if PAUSED_ANNOTATION in mapping(config, "metadata", "annotations") else config
 
@@ -224,12 +218,24 @@ class BootstrapTokenReconciler:
 
     async def _settle(self, owner: Owner, view: TokenSnapshot) -> None:
         """Let the owner's tokens run out, and remove what has."""
-        for token in view.of(self._key, owner.key):
+        held = view.of(self._key, owner.key)
+        if not held and owner.is_recent(view.now):
+            await self._settle_unrecorded(owner, view)
+        for token in held:
             until = expire_at(token, view.now)
             if until is not None and token.record is not None:
                 await self._write(token, token.record, until, "let run out")
             elif token.expires + _CLOCKS_DIFFER <= view.now:
                 await self._delete(token, owner.key)
+
+    async def _settle_unrecorded(self, owner: Owner, view: TokenSnapshot) -> None:
+        """Record the token of an owner that joined before a run saw it, and let it run out like any other."""
+        unrecorded = view.unrecorded
+        config = await self._config(owner) if unrecorded else None
+        named = next((one for one in unrecorded if config is not None and is_named(one, config)), None)
+        if named is not None:
+            until = expire_at(named, view.now) or named.expires
+            await self._write(named, self._record(owner), until, "let run out")
 
     async def _collect(self, view: TokenSnapshot) -> bool:
         """Delete the tokens of owners that are gone; returns whether another run is to confirm that some are."""

@@ -4,45 +4,57 @@ Cheap first: what the request itself says, then memory, then the provider's veri
 the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of docs/architecture.md,
 "Identity rules". The rules are pure functions of ``model``; a check here says which facts they get.
 The parser (``model.csr_request``) comes before all of these: without a ``NodeRequest`` there is nothing to check.
+Leaves to others: where a fact comes from (``verification.facts``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.controllers.csr.facts import CSRFacts
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.bound_tokens import check_bound_token
-from nodeattest_controller.model.csr_request import RequestState
+from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.challenge_rules import (
+    check_challenge_answered_once,
+    check_first_request_pending,
+    check_not_answered,
+)
+from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.identity_rules import (
     check_adoption,
     check_binding,
     check_fingerprints,
     check_node_name,
     check_takeover,
+    find_machine,
 )
 from nodeattest_controller.model.issuance_rules import (
     check_approval_known,
-    check_challenge_answered_once,
     check_key_is_new,
     check_live_certificates,
     check_pinned_fingerprints,
     check_replacement_interval,
 )
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import check_authorized
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage
+from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import evidence_versions
-from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.pins import COMPOSITE, split_pin
 from nodeattest_providers.platform import provable_names
+from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
 
-__all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION"]
+__all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
 
 EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"
@@ -50,8 +62,113 @@ VERIFICATION: Final = "the provider's verification"
 _SERVING: Final = frozenset({Purpose.SERVING})
 _FIRST: Final = frozenset({Round.FIRST})
 _FINAL: Final = frozenset({Round.FINAL})
-_RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
-"""What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
+
+
+class CSRFacts(RequestFacts):
+    """The facts about one attested request."""
+
+    def __init__(self, source: FactSource, request: NodeRequest, state: RequestState = RequestState.PENDING) -> None:
+        """``state`` is the request's own."""
+        super().__init__(
+            source,
+            purpose=request.purpose,
+            node_name=request.csr.node_name,
+            names=SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses),
+            created=request.created,
+        )
+        self.request = request
+        self.state = state
+
+    async def verifier(self) -> ClusterAPISigner:
+        """Return the verifier that the request names; looked up by name, so only after the policy named it."""
+        return self.source.verifier(self.request.evidence.provider)
+
+    @fact
+    async def ref(self) -> FirstRequestRef | None:
+        """Return which first request this one answers; raises Denied on malformed evidence."""
+        verifier = await self.verifier()
+        return verifier.first_request(self.request) if isinstance(verifier, ChallengeSigner) else None
+
+    @fact
+    async def round(self) -> Round:
+        """Return whether this request could be granted."""
+        two_rounds = isinstance(await self.verifier(), ChallengeSigner)
+        return Round.FIRST if two_rounds and await self.ref() is None else Round.FINAL
+
+    def require_one(self, machines: list[MachineView]) -> MachineView:
+        """Apply identity rule 1 by provider ID."""
+        return find_machine(self.request, machines)
+
+    @fact
+    async def candidates(self) -> list[MachineView]:
+        """Return the machines with the request's provider ID."""
+        return self.source.machines(self.request.csr.provider_id)
+
+    async def cached_machine(self) -> MachineView:
+        """Return the first of the candidates; the rule that there is but one is a check of its own."""
+        candidates = await self.candidates()
+        return candidates[0] if candidates else self.require_one([])
+
+    async def machine_for_memory_checks(self) -> MachineView:
+        """Return the machine, which was read live by then where the request could be granted."""
+        return await self.machine()
+
+    async def address_provider(self) -> ProviderName | None:
+        """Return the provider of the evidence."""
+        return self.request.evidence.provider
+
+    @fact
+    async def first_object(self) -> JsonObject | None:
+        """Return the object of the first request, read live."""
+        ref = await self.ref()
+        return await self.source.csr(ref.name) if ref is not None else None
+
+    @fact
+    async def first(self) -> NodeRequest | None:
+        """Return the first request, parsed; None where there is none that a node could have filed here."""
+        first = await self.first_object()
+        stored = summarize(first) if first is not None else None
+        if first is None or stored is None or stored.is_kubelets:
+            return None
+        return parse_request(first, provider_id_oid=self.source.provider_id_oid)
+
+    @fact
+    async def attested(self) -> AttestedNode:
+        """Return what the provider's verification proved; raises Denied, Unavailable or ChallengeRequired."""
+        verification = Verification(
+            request=self.request, verifier=await self.verifier(), ref=await self.ref(), first=await self.first()
+        )
+        return await self.source.verify(self, verification)
+
+    @fact
+    async def registered_machines(self) -> frozenset[ProviderID]:
+        """Return the machines to which a section of the policy gives the requested name, whichever provider attests.
+
+        ``composite`` has no names of its own: those of its parts are in the parts' sections.
+        """
+        sections = (await self.policy()).sections
+        found: set[ProviderID] = set()
+        for provider in sections.keys() - {COMPOSITE}:
+            try:
+                verifier = self.source.verifier(provider)
+            except Denied:  # not installed here
+                continue
+            names = provable_names(verifier, sections) or {}
+            found.update(machine for machine, name in names.items() if name == self.node_name)
+        return frozenset(found)
+
+    @fact
+    async def node(self) -> JsonObject | None:
+        """Return the Node of the requested name, read live."""
+        return await self.source.node(self.node_name, by_node=self.request.is_renewal)
+
+    async def holders_of_fingerprints(self) -> list[Attestation]:
+        """Return the attestations of the cluster that pin what this machine proved itself by."""
+        inventory, key = self.source.inventory, self.source.key
+        pins = (await self.attested()).pins.items()
+        return [
+            holder for pin, value in pins for holder in inventory.fingerprint_holders(key, split_pin(pin)[1], value)
+        ]
 
 
 # The request itself, policy and provider
@@ -90,8 +207,9 @@ async def _one_machine(facts: CSRFacts) -> None:
 
 async def _not_bound_otherwise(facts: CSRFacts) -> None:
     machine, secure = await facts.machine(), (await facts.verifier()).secure
-    owners = facts.source.inventory.owners(facts.source.key, machine.provider_id)
-    check_binding(facts.request, machine, await facts.attestation(), secure=secure, owners=owners)
+    attestation = await facts.attestation()
+    is_owned = facts.source.inventory.is_owner(facts.source.key, machine.provider_id, attestation.owner_uid)
+    check_binding(facts.request, machine, attestation, secure=secure, is_owned=is_owned)
 
 
 async def _joined_machine(facts: CSRFacts) -> None:
@@ -112,13 +230,7 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
 
 
 async def _not_answered(facts: CSRFacts) -> None:
-    if (await facts.attestation()).answered_first(facts.request.uid):
-        raise Denied(
-            Reason.SUPERSEDED,
-            expected="a first request that nobody answered yet",
-            got="one whose second request was certified",
-            remedy="nothing to do",
-        )
+    check_not_answered(facts.request, await facts.attestation())
 
 
 async def _own_token(facts: CSRFacts) -> None:
@@ -128,26 +240,13 @@ async def _own_token(facts: CSRFacts) -> None:
 
 
 async def _first_request_pending(facts: CSRFacts) -> None:
-    """Refuse an answer to a first request that was decided; a provider of one round has none.
-
-    A certificate for this key on record is asked before the first request's own state: a copy of the second request,
-    handled earlier, closes the first one, and must not get the honest second one denied ("Two rounds").
-    """
-    if await facts.ref() is None:
+    if await facts.ref() is None:  # a provider of one round
         return
-    request, attestation = facts.request, await facts.attestation()
+    request, attestation, first = facts.request, await facts.attestation(), await facts.first()
     summary = facts.source.summary(await facts.first_object(), request, attestation)
-    first = await facts.first()
     if first is None or summary is None or first.csr.der != request.csr.der:
         return  # the provider's verification says what is wrong with it
-    known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
-    if summary.state is not RequestState.PENDING and known is None:
-        raise Denied(
-            _RESTARTS.get(summary.denial_reason, Reason.FIRST_REQUEST_MISMATCH),
-            expected="a first request that is still pending",
-            got=f"{key_of(await facts.first_object() or {})} is {summary.state}",
-            remedy="file a new first request",
-        )
+    check_first_request_pending(request, summary, key_of(await facts.first_object() or {}), attestation)
 
 
 async def _verified(facts: CSRFacts) -> None:

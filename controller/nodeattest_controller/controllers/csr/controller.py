@@ -1,8 +1,9 @@
 """Watches the CertificateSigningRequests of every connected cluster and has each reconciled from one queue.
 
-Promises: the queue holds keys only; clusters take turns in it, and within a cluster the users who ask (a bootstrap
-token, or a node that renews), so that neither delays another; a request that waits for a Machine, a policy or a
-certificate authority is woken when that changes; when a runner has ended, nothing of its cluster is under way.
+Promises: the queue holds keys only; namespaces take turns in it, within one its clusters, and within a cluster the
+users who ask (a bootstrap token, or a node that renews), so that none delays another; a request that waits for a
+Machine, a policy or a certificate authority is woken when that changes; when a runner has ended, nothing of its cluster
+is under way.
 Leaves to others: what is done with a request (``reconciler``), its reads and writes (``workload_client``).
 """
 
@@ -67,9 +68,10 @@ class CSRController:
         self.now = now
         self.runners: dict[ClusterKey, CSRRunner] = {}
         self._workers = workers
-        per_cluster = max(1, workers // 4)  # so that three hung clusters leave the rest a quarter
+        of_namespace = max(1, workers - workers // 4)  # so that all of its clusters, hung, leave the others a quarter
+        of_cluster = max(1, workers // 4)
         self.queue: WorkQueue[RequestKey] = WorkQueue(
-            groups=self._groups_of, limits=(per_cluster, max(1, per_cluster // 2))
+            groups=self._groups_of, limits=(of_namespace, of_cluster, max(1, of_cluster // 2))
         )
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> CSRRunner:
@@ -86,12 +88,13 @@ class CSRController:
             self.queue.shut_down()
             raise
 
-    def _groups_of(self, key: RequestKey) -> tuple[ClusterKey, str]:
-        """Name cluster and user; the API server wrote the user name, and nobody can change it."""
+    def _groups_of(self, key: RequestKey) -> tuple[str, ClusterKey, str]:
+        """Name namespace, cluster and user; the API server wrote the user name, and nobody can change it."""
         cluster, name = key
         runner = self.runners.get(cluster)
         request = runner.workload.requests.get(name) if runner is not None else None
-        return cluster, text(request, "spec", "username") if request is not None else ""
+        user = text(request, "spec", "username") if request is not None else ""
+        return cluster.partition("/")[0], cluster, user
 
     async def _process(self, key: RequestKey) -> None:
         """Reconcile in a task of its own, which the end of the runner can cancel without ending the worker."""

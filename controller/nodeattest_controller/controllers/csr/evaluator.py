@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nodeattest_controller.controllers.csr.checks import CHECKS
-from nodeattest_controller.controllers.csr.facts import CSRFacts
+from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority
 from nodeattest_controller.model.csr_request import RequestState, parse_request

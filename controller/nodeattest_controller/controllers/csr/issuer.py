@@ -30,6 +30,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.notify import notify
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID, Purpose, signer_for
 from nodeattest_providers.pins import split_pin
@@ -86,7 +87,8 @@ class Issuer:
         """Find the key's certificate on record, or sign one and record it first."""
         now, request, attestation = self._now(), approval.request, approval.attestation
         known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
-        if known is not None and is_reusable(known, now) and _is_the_same(request, attestation, known):
+        earliest = max(now, request.created)  # our clock may be behind: what is over is not handed out again
+        if known is not None and is_reusable(known, earliest) and _is_the_same(request, attestation, known):
             return known
         with self._reserve(workload.key, approval):
             await self._check_issuance(approval)
@@ -195,7 +197,7 @@ class Issuer:
             at=self._now(),
         )
         for observer in self._observers:
-            observer.granted(verdict)
+            notify(observer.granted, verdict)
 
     async def _close_first(self, workload: WorkloadClient, approval: Approval) -> None:
         """Deny the answered first request, so that the in-tree cleaner removes it."""

@@ -2,7 +2,7 @@
 
 ``creationTimestamp`` is the API server's clock. Where ours is ahead of it, a fresh request would look old and be closed
 at once; so an age is never more than the time since this process first saw the request. (Whether a challenge was
-answered in time is another matter: that compares two timestamps of the API server, in ``twostep``.)
+answered in time is another matter: that compares two timestamps of the API server, in the provider's verifier.)
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_kube.notify import notify
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
@@ -331,7 +332,7 @@ class Reconciler:
         if task.request is not None:
             verdict = replace(_refused(workload.key, task.request, denied, self._now()), evaluated=evaluated)
             for observer in self._observers:
-                observer.refused(verdict)
+                notify(observer.refused, verdict)
         return DONE
 
     def _report(self, task: _Task, denied: Denied) -> Result:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.model.identity_rules import allowed_node_names, check_machine_ready
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.identity_rules import allowed_node_names, check_machine_ready, has_name
 from nodeattest_controller.model.kubelet_csr import KubeletServingRequest
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import text
@@ -50,7 +51,8 @@ class KubeletFacts(RequestFacts):
     @fact
     async def cached_machine(self) -> MachineView:
         """Return the one machine of this node name."""
-        return self.require_one(self.source.machines_of_node(self.node_name))
+        holders = (await self.name_context()).holders
+        return one_machine(self.node_name, self.source.machines_of_node(self.node_name), holders)
 
     async def machine_for_memory_checks(self) -> MachineView:
         """Return the cached machine: what memory refuses costs no read."""
@@ -92,9 +94,15 @@ async def _node_registered(facts: KubeletFacts) -> None:
     check_node(await facts.machine(), await facts.node())
 
 
-def one_machine(node_name: NodeName, candidates: Sequence[MachineView]) -> MachineView:
-    """Rule 1, asked by node name: exactly one Machine of this cluster, alive and ready."""
+def one_machine(
+    node_name: NodeName, candidates: Sequence[MachineView], holders: Sequence[Attestation] = ()
+) -> MachineView:
+    """Rule 1, asked by node name: exactly one Machine of this cluster, alive and ready.
+
+    Who only lists the name among its addresses does not count beside one that has it (``has_name``).
+    """
     staying = [member for member in candidates if not member.deleting] or candidates
+    staying = [member for member in staying if has_name(member, node_name, holders)] or staying
     if not staying:
         raise Unavailable(
             Reason.MACHINE_NOT_FOUND,

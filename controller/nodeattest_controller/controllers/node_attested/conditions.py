@@ -53,6 +53,7 @@ class Known(StrEnum):
     RESET = "AttestationReset"
     INSTANCES_MISSING = "InstancesNotAttested"
     NO_INSTANCES = "NoInstances"
+    TOO_MANY_INSTANCES = "TooManyInstances"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +105,14 @@ def condition_of_machine(
     return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, f"by {attestation.provider}, until {until}")  # 4
 
 
-def condition_of_pool(instances: Sequence[Attestation | None], now: datetime) -> Condition:
-    """Say how many of a MachinePool's instances are attested, by their ledgers.
+def condition_of_pool(instances: Sequence[Attestation | None], now: datetime, *, flaw: str = "") -> Condition:
+    """Say how many of a MachinePool's instances are attested, by their ledgers; ``flaw``: why the pool is not read.
 
     ``False`` where the certificate of an instance ended or its own request was refused; one that has yet to join is
     ``Unknown``, as a Machine is.
     """
+    if flaw:
+        return _unknown(Known.TOO_MANY_INSTANCES, f"{flaw}; no instance of a pool joins in this cluster until then")
     if not instances:
         return _unknown(Known.NO_INSTANCES, "the pool lists no instance yet")
     attested = sum(_is_attested(attestation, now) for attestation in instances)

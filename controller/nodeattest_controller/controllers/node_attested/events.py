@@ -72,7 +72,9 @@ class NodeAttestedEvents:
     def failed(self, what: str, error: ApiError, delay: float) -> None:
         """Report any other refused write."""
         more = {"what": what, "error": error.reason, "message_": error.message, "delay": delay}
-        self._events.warn(("failed", error.reason), "cannot write where a machine stands; will try again", **more)
+        self._events.warn(
+            ("failed", error.reason), "cannot write a machine's condition NodeAttested; will try again", **more
+        )
 
     def _forbidden(self, reason: str, what: str, error: ApiError, remedy: str) -> None:
         if self._events.warn(reason, what, error=error.message, remedy=remedy):

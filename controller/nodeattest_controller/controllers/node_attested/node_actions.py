@@ -1,4 +1,4 @@
-"""Acts on Nodes: records in the MachineAttestation what ``remediation`` decided, then does it, or undoes it.
+"""Acts on Nodes: records in the MachineAttestation what ``decide`` chose, then does it, or undoes it.
 
 Promises: only the machine's own Node is touched, as it was read just now (resourceVersion, and the UID for a delete);
 every step may run twice; a replica that dies between the two writes leaves a record of what it would have done, which
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from nodeattest_controller.controllers.node_attested.attestation_patcher import AttestationPatcher
+from nodeattest_controller.controllers.node_attested.decide import node_patch
 from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
-from nodeattest_controller.controllers.node_attested.remediation import node_patch
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import Remediation
 from nodeattest_controller.model.machine_view import MachineView

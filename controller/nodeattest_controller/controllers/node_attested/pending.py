@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims, is_refused
-from nodeattest_controller.controllers.node_attested.remediation import is_failing
+from nodeattest_controller.controllers.node_attested.decide import is_failing
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision

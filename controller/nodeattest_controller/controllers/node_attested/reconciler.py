@@ -3,13 +3,13 @@
 Promises: conditions follow from MachineAttestations and the time, so an outcome that gets lost is made up for by the
 next resync; writes happen on change, and are rate limited by machine and by cluster; a cluster or machine that is
 paused, being deleted or another replica's is left alone.
-Leaves to others: every decision (``conditions``, ``remediation``).
+Leaves to others: every decision (``conditions``, ``decide``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -19,11 +19,8 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     condition_of_machine,
     condition_of_pool,
 )
-from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
-from nodeattest_controller.controllers.node_attested.missing_machines import MissingMachines
-from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
-from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
-from nodeattest_controller.controllers.node_attested.remediation import (
+from nodeattest_controller.controllers.node_attested.decide import (
+    Around,
     NoAction,
     Remediate,
     Withhold,
@@ -31,15 +28,20 @@ from nodeattest_controller.controllers.node_attested.remediation import (
     decide,
     is_failing,
 )
+from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
+from nodeattest_controller.controllers.node_attested.missing_machines import MissingMachines
+from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
+from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.machine_view import MachineView, views_of_pool
-from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.model.machine_view import MachineView, pool_view
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import MachineResource, ManagementCache
+from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
@@ -56,8 +58,6 @@ _RESOURCES: Final[Mapping[str, MachineResource]] = {"Machine": "machines", "Mach
 RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=1.0, share=30)
 """All machines are checked once a period, because certificates expire without an event; changes are gathered for a
 second, and checks take at most a thirtieth of a core, because a Machine changes often and a check reads all."""
-BATCH: Final = 200
-"""Machines that are checked before other tasks may run."""
 NODE_PERIOD: Final = 300.0
 """Seconds between two reads of a Node that is treated already: it may have been created anew."""
 FORBIDDEN_PAUSE: Final = 120.0
@@ -147,13 +147,10 @@ class NodeAttestedReconciler:
         if not self._may_act():
             return None
         management, policy = self._deps.management, self._policy()
-        pairs = [(member, self._attestation(member)) for member in management.inventory.members_of(self._key)]
-        around, withheld = around_of(pairs, absent=self._missing.count(pairs)), 0
+        pairs, around, withheld = *await self._survey(), 0
         self._pending.show_claims()
         due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
-        for number, (member, attestation) in enumerate(pairs):
-            if number % BATCH == 0:
-                await asyncio.sleep(0)
+        async for member, attestation in in_batches(pairs):
             decision = (
                 decide(member, attestation, policy, around) if policy is not None and attestation else NoAction.LEAVE
             )
@@ -162,10 +159,10 @@ class NodeAttestedReconciler:
                 self._events.withheld(member, attestation, decision.why)
             if self._is_due(member, attestation, decision) or self._condition_differs(member, attestation):
                 due.append(("machine", member.provider_id))
+        pools = management.objects_of(self._key, "machinepools")
+        wanted = [(pool, await self._condition_of_pool(pool)) for pool in pools]
         due.extend(
-            ("pool", text(pool, "metadata", "name"))
-            for pool in management.objects_of(self._key, "machinepools")
-            if self._patch(pool, self._condition_of_pool(pool)) is not None
+            ("pool", text(pool, "metadata", "name")) for pool, one in wanted if self._patch(pool, one) is not None
         )
         for key in sorted(due, key=self._refused_until):  # objects whose writes are refused come last
             self._enqueue_ready(key)
@@ -266,9 +263,7 @@ class NodeAttestedReconciler:
         policy = self._policy()
         if policy is None or (attestation.treatment is None and not is_failing(attestation)):
             return attestation
-        inventory = self._deps.management.inventory
-        pairs = [(one, self._attestation(one)) for one in inventory.members_of(self._key)]
-        around = around_of(pairs, absent=self._missing.count(pairs))
+        _pairs, around = await self._survey()
         try:
             match decide(member, attestation, policy, around):
                 case Remediate(action):
@@ -290,7 +285,8 @@ class NodeAttestedReconciler:
         namespace = self._key.partition("/")[0]
         pool = self._deps.management.object_at("machinepools", namespace, name)
         if pool is not None:
-            await self._write_condition("machinepools", pool, self._condition_of_pool(pool), ("pool", name))
+            wanted = await self._condition_of_pool(pool)
+            await self._write_condition("machinepools", pool, wanted, ("pool", name))
 
     async def _write_condition(
         self, resource: MachineResource, obj: JsonObject, wanted: Condition | None, key: Key
@@ -307,6 +303,12 @@ class NodeAttestedReconciler:
         self._refused_in_a_row.clear()
 
     # What is known
+
+    async def _survey(self) -> tuple[Sequence[tuple[MachineView, Attestation | None]], Around]:
+        """Read every member with its ledger, and count them."""
+        members = self._deps.management.inventory.members_of(self._key)
+        pairs = [(member, self._attestation(member)) async for member in in_batches(members)]
+        return pairs, around_of(pairs, absent=self._missing.count(pairs))
 
     def _may_act(self) -> bool:
         return self._deps.clock() >= self._silent_until and self._deps.guard.may_act(self._key)
@@ -331,11 +333,12 @@ class NodeAttestedReconciler:
     def _condition_of(self, member: MachineView, attestation: Attestation | None) -> Condition:
         return condition_of_machine(member, attestation, self._deps.now(), self._pending.claims(member.provider_id))
 
-    def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
-        instances = views_of_pool(pool)
-        if "deletionTimestamp" in mapping(pool, "metadata") or any(one.paused for one in instances):
+    async def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
+        view, inventory = pool_view(pool), self._deps.management.inventory
+        if view.pool.deleting or view.pool.paused:
             return None
-        return condition_of_pool([self._attestation(one) for one in instances], self._deps.now())
+        found = [inventory.own_attestation(self._key, one) async for one in in_batches(view.provider_ids)]
+        return condition_of_pool(found, self._deps.now(), flaw=view.pool.flaw)
 
     def _patch(self, obj: JsonObject, wanted: Condition | None) -> JsonObject | None:
         return with_condition(obj, wanted, self._deps.now()) if wanted is not None else None

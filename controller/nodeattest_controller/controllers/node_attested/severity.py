@@ -120,6 +120,7 @@ _NOTHING: Final = (
     Reason.MACHINE_NOT_READY,
     Reason.MACHINE_DELETING,
     Reason.RECORD_INVALID,
+    Reason.MACHINE_TOO_LARGE,
     Reason.SECRET_MISSING,
     Reason.SECRET_USED,
     Reason.AUTHORITY_UNAVAILABLE,

@@ -15,6 +15,7 @@ from typing import Final
 from nodeattest_controller.model.objects import items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, selects
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
+from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
@@ -61,13 +62,14 @@ class PolicyFinding:
         )
 
 
-def evaluate(
+async def evaluate(
     policies: Sequence[JsonObject], clusters: Sequence[JsonObject], flaw_of: Callable[[JsonObject], Denied | None]
 ) -> Mapping[str, PolicyFinding]:
-    """Evaluate the policies of one namespace, beside its Clusters; by name."""
+    """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name."""
     ruled: dict[str, int] = {text(policy, "metadata", "name"): 0 for policy in policies}
     shared: dict[str, list[tuple[str, tuple[str, ...]]]] = {name: [] for name in ruled}
-    for cluster in sorted(clusters, key=lambda one: text(one, "metadata", "name")):
+    in_order = sorted(clusters, key=lambda one: text(one, "metadata", "name"))
+    async for cluster in in_batches(in_order, max(1, BATCH // max(1, len(policies)))):
         chosen = sorted(text(policy, "metadata", "name") for policy in policies if selects(policy, cluster))
         if len(chosen) == 1:
             ruled[chosen[0]] += 1
@@ -75,11 +77,11 @@ def evaluate(
         for name in chosen:
             rivals = tuple(other for other in chosen if other != name)
             shared[name].append((text(cluster, "metadata", "name"), rivals))
-    return {
-        name: _finding(policy, flaw_of(policy), ruled[name], tuple(shared[name]))
-        for policy in policies
-        for name in [text(policy, "metadata", "name")]
-    }
+    found: dict[str, PolicyFinding] = {}
+    async for policy in in_batches(policies, 1):
+        name = text(policy, "metadata", "name")
+        found[name] = _finding(policy, flaw_of(policy), ruled[name], tuple(shared[name]))
+    return found
 
 
 def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> JsonObject | None:

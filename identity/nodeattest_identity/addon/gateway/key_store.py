@@ -36,7 +36,7 @@ _RESYNC: Final = 60.0
 """Seconds between two reads; a new key waits more than an hour before it signs."""
 _RETRY: Final = 2.0
 _STALE: Final = 600.0
-"""Seconds; less than a key stays published after it was succeeded (``Schedule.behind``)."""
+"""Seconds; less than a key stays published after it was succeeded (``RotationSchedule.behind``)."""
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
-from nodeattest_serving.tls import ServingCertificate
+from nodeattest_serving.tls import ServingCertificate, common_name
 
 __all__ = ["GatewayTls"]
 
@@ -48,13 +48,8 @@ class GatewayTls(ServingCertificate):
         connection = None if transport is None else cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
         if connection is None or not isinstance(connection.context, _Context):
             return None
-        certificate = connection.getpeercert()
         trusted = self._trust.authorities if self._trust is not None else ()
-        if not certificate or not connection.context.authorities <= set(trusted):
-            return None
-        subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
-        names = [value for attributes in subject for name, value in attributes if name == "commonName"]
-        return names[0] if len(names) == 1 else None
+        return common_name(transport) if connection.context.authorities <= set(trusted) else None
 
     def is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
         """Whether a connection is not of a front proxy that is trusted."""

@@ -9,12 +9,12 @@ Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from nodeattest_identity.proxy.wait_queue import WaitQueue
 from nodeattest_providers.errors import Reason, Unavailable
 
 __all__ = ["FairSemaphore"]
@@ -32,7 +32,7 @@ class FairSemaphore:
         self._free = limit
         self._max_waiting = max_waiting
         self._timeout = timeout
-        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._queues: OrderedDict[str, WaitQueue] = OrderedDict()
         """The waiters of each peer that has any; the peer that is served next is the first."""
 
     @property
@@ -55,48 +55,36 @@ class FairSemaphore:
     async def _wait(self, peer: str) -> None:
         """Wait until the semaphore is ours.
 
-        1. If the queues are full, evict a waiter of the peer with the longest queue. 2. Queue up. 3. Wait.
+        1. If the queues are full, evict a waiter of the peer with the longest queue. 2. Wait in the peer's queue.
         """
         # 1
         if self.waiting >= self._max_waiting:
             self._evict_for(peer)
         # 2
-        queue = self._queues.setdefault(peer, deque())
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(waiter)
-        # 3
+        queue = self._queues.setdefault(peer, WaitQueue())
         try:
-            async with asyncio.timeout(self._timeout):
-                await waiter
-        except BaseException as error:  # a cancelled waiter leaves the queue, too
-            if waiter in queue:
-                queue.remove(waiter)
-                if not queue:
-                    self._queues.pop(peer, None)
-            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._release()  # we were served in the moment in which we gave up
-            if isinstance(error, TimeoutError):
-                raise _busy() from None
-            raise
+            await queue.wait(self._timeout, pass_on=self._release)
+        except TimeoutError:
+            raise _busy() from None
+        finally:
+            if not queue and self._queues.get(peer) is queue:
+                del self._queues[peer]
 
     def _evict_for(self, peer: str) -> None:
         """Remove the newest waiter of the longest queue; raises ``Unavailable`` if that is about the peer's own."""
         longest = max(self._queues, key=lambda each: len(self._queues[each]))
         if len(self._queues[longest]) <= len(self._queues.get(peer, ())) + 1:
             raise _busy()
-        evicted = self._queues[longest].pop()
-        if not evicted.done():  # it may have been cancelled while its task has not run yet
-            evicted.set_exception(_busy())
+        self._queues[longest].evict_newest(_busy())
 
     def _release(self) -> None:
         """Serve the first waiter of the next peer, which then is the last of the peers."""
         while self._queues:
             peer, queue = self._queues.popitem(last=False)
-            waiter = queue.popleft()
+            served = queue.serve()
             if queue:
                 self._queues[peer] = queue
-            if not waiter.done():
-                waiter.set_result(None)
+            if served:
                 return
         self._free += 1
 

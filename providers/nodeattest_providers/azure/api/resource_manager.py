@@ -32,6 +32,8 @@ _TIMEOUT: Final = 10.0
 """Seconds for one page; Azure answers within one or two."""
 _LIMIT: Final = 8 * 1024 * 1024
 """Bytes of a page; a machine has about 4 KiB, a page some hundred machines."""
+_MAX_VALUES: Final = 200_000
+"""Of a page; a thousand machines have some 100,000."""
 _MAX_PAGES: Final = 100
 _MAX_WAIT: Final = 120.0
 """Seconds of back-off at most, whatever is asked for."""
@@ -149,7 +151,7 @@ def _read(answer: CloudResponse) -> _Page:
 
 def _object(body: bytes) -> JsonObject | None:
     try:
-        return strict_json.parse_object(body, max_size=None, floats=True)
+        return strict_json.parse_object(body, max_size=None, max_values=_MAX_VALUES, floats=True)
     except ParseError:
         return None
 

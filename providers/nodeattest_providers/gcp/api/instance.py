@@ -39,6 +39,8 @@ _ID: Final = re.compile(r"[0-9]{1,20}")
 """An unsigned 64-bit number; JSON has it as a string."""
 _ENDORSEMENT_KEYS: Final = ("encryptionKey", "eccP256EncryptionKey")
 """RSA-2048 and P-256; ``signingKey`` and its kin are attestation keys of Google's own template."""
+_MAX_VALUES: Final = 50_000
+"""Of an answer; a page of sixty instances has some 10,000."""
 _MAX_LABEL: Final = 64
 """Characters of a key that a message shows (RFC 1035 §2.3.4)."""
 _MAX_TOKEN: Final = 2048
@@ -154,7 +156,7 @@ def _fingerprint(pem: str) -> str:
 
 def _object(data: bytes) -> JsonObject:
     try:
-        return strict_json.parse_object(data, max_size=None)
+        return strict_json.parse_object(data, max_size=None, max_values=_MAX_VALUES)
     except ParseError:
         raise _malformed("JSON") from None
 

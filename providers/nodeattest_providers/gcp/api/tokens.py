@@ -16,6 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import Message
@@ -157,6 +158,8 @@ class Tokens:
         self._credentials: _Credentials | None = None
         self._transport: _Transport | None = None
         self._flights: SingleFlight[str, str] = SingleFlight()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gcp-token")
+        """Apart from the loop's own threads, which others may keep busy."""
 
     async def token(self) -> str:
         """Return a token that is still good for minutes; raises Unavailable."""
@@ -173,12 +176,13 @@ class Tokens:
     async def aclose(self) -> None:
         """End what is under way."""
         await self._flights.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch(self) -> str:
         started = time.monotonic()
         outcome, failure = CallOutcome.OK, ""
         try:
-            return await asyncio.to_thread(self._refresh)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._refresh)
         except _TokenError as error:
             outcome, failure = error.outcome, str(error)
         finally:

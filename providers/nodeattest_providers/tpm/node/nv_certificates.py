@@ -2,7 +2,8 @@
 
 Promises: a choice that is the same at each call on the same TPM; certificates without the padding that NV areas have.
 Leaves to others: reading NV (``device``), checking certificates (the controller).
-Source: TCG EK Credential Profile 2.5, §2.2.1.4 "NV Index handles", §2.2.1.5 "EK certificate chains".
+Source: TCG EK Credential Profile 2.5, §2.2.1.4 "NV Index handles", §2.2.1.5 "EK certificate chains"; TCG PC Client
+Specific Implementation Specification 1.21, §7.3.2 "TCG_PCCLIENT_STORED_CERT".
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ _MAX_CHAIN: Final = 4
 _SEQUENCE: Final = 0x30
 _LONG_FORM: Final = 0x80
 _HEADER: Final = 2
+_STORED_CERT: Final = bytes.fromhex("100100")
+"""TCG_TAG_PCCLIENT_STORED_CERT and TCG_FULL_CERT; two bytes of length follow."""
+_FULL_CERT: Final = bytes.fromhex("1002")
+"""TCG_TAG_PCCLIENT_FULL_CERT, which the length includes."""
 
 
 def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
@@ -53,7 +58,14 @@ def read_chain(device: Device) -> tuple[bytes, ...]:
 
 
 def split_der(data: bytes) -> Iterator[bytes]:
-    """Cut concatenated DER sequences apart; padding and whatever else is no sequence ends them."""
+    """Cut concatenated DER sequences apart; padding and whatever else is no sequence ends them.
+
+    A certificate that is stored with the header of TPM 1.2 is the one sequence behind it.
+    """
+    start = len(_STORED_CERT) + 2
+    if data.startswith(_STORED_CERT) and data.startswith(_FULL_CERT, start):
+        size = int.from_bytes(data[len(_STORED_CERT) : start], "big")
+        data = data[start + len(_FULL_CERT) : start + size]
     while len(data) >= _HEADER and data[0] == _SEQUENCE:
         size, header = data[1], _HEADER
         if size >= _LONG_FORM:

@@ -1,6 +1,6 @@
 """What a rendered node shall do: by which provider it attests, and how it finds what that needs.
 
-Promises: values only. Leaves to others where they come from (a policy, flags) and what they turn into (``content``).
+Promises: values only. Leaves to others where they come from (a policy, flags) and what they turn into (``payload``).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_attested_kit import ledger, machine, policy
 
-from nodeattest_controller.controllers.node_attested.remediation import (
+from nodeattest_controller.controllers.node_attested.decide import (
     TAINT_KEY,
     Around,
     NoAction,

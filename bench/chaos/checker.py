@@ -1,0 +1,195 @@
+"""The laws, each a pure function of the whole history.
+
+A law names what breaks it (``violations``) and what it could not decide (``unknown``: something was never seen, for
+example because etcd lost it before the collector read it). A run is sound if no law has a violation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench.chaos.history import History, Write, all_certificates, node_of, signs
+from bench.soak.audit import keys_of_several_nodes, keys_with_several_serials
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one law found."""
+
+    law: str
+    checked: int
+    violations: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """A finding that is no violation: the history does not say."""
+
+    what: str
+
+
+_Findings = Iterator[str | _Doubt]
+
+
+def check(history: History) -> list[Verdict]:
+    """Apply every law."""
+    return [_verdict(law, count, find, history) for law, count, find in LAWS]
+
+
+def _verdict(
+    law: str, count: Callable[[History], int], find: Callable[[History], _Findings], history: History
+) -> Verdict:
+    found = list(find(history))
+    said = tuple(one for one in found if isinstance(one, str))
+    return Verdict(law, count(history), said, tuple(one.what for one in found if isinstance(one, _Doubt)))
+
+
+def _attested(history: History) -> _Findings:
+    """Each certificate was asked for by a second request whose first one showed the registered machine's TPM.
+
+    1. The name is a registered machine's that joins.
+    2. The key is the one of the request.
+    3. The request answers a first one of the same name and key.
+    4. The endorsement key of the first one is the machine's registered one.
+    5. The quote is signed by the attestation key of the first one.
+    """
+    for uid, found in history.certificates.items():
+        request = history.requests[uid]
+        for one in found.values():
+            where = f"{one.where}: certificate {one.serial} of {node_of(one)}"
+            truth = history.machines.get(node_of(one))
+            if truth is None or not truth.joins:  # 1
+                yield f"{where}: no honest machine has this name"
+                continue
+            if (request.node, request.spki) != (truth.node, one.spki):  # 2
+                yield f"{where}: the request is for {request.node} and {request.spki}"
+                continue
+            if request.proof is None:  # 3
+                yield f"{where}: the request proves nothing"
+                continue
+            first = history.requests.get(request.proof.first_uid)
+            if first is None:
+                yield _Doubt(f"{where}: the first request was never seen")
+                continue
+            if (first.node, first.spki) != (request.node, request.spki):
+                yield f"{where}: the first request is for {first.node} and {first.spki}"
+            if first.endorsement_key != truth.endorsement_key:  # 4
+                yield f"{where}: the first request shows {first.endorsement_key}, registered is {truth.endorsement_key}"
+            if not signs(first.attestation_key, request.proof):  # 5
+                yield f"{where}: the quote is not signed by the key of the first request"
+
+
+def _no_attacker(history: History) -> _Findings:
+    for one in set(all_certificates(history)):
+        if one.spki in history.attacker_keys:
+            yield f"{one.where}: certificate {one.serial} of {one.node} has an attacker's key"
+
+
+def _one_name(history: History) -> _Findings:
+    yield from keys_of_several_nodes(all_certificates(history))
+
+
+def _one_certificate_for_a_key(history: History) -> _Findings:
+    """A management cluster that was set back may have forgotten a certificate: then the same key may get another."""
+    found = keys_with_several_serials(all_certificates(history))
+    excused = any(loss.plane == "management" for loss in history.losses)
+    for one in found:
+        yield _Doubt(f"{one}, after the ledger was set back") if excused and "serial numbers" in one else one
+
+
+def _one_certificate_for_a_request(history: History) -> _Findings:
+    for uid, found in history.certificates.items():
+        if len(found) > 1:
+            serials = ", ".join(sorted(one.serial for one in found.values()))
+            yield f"{history.requests[uid].name} was signed {len(found)} times: {serials}"
+
+
+def _one_machine_for_a_name(history: History) -> _Findings:
+    """No name has ledgers of two machines, now or in any version, and none but its own machine's."""
+    owners = defaultdict[str, set[str]](set)
+    for ledger in history.ledgers:
+        if ledger.node and ledger.certificates:
+            owners[ledger.node].add(ledger.provider_id)
+    for node, ids in owners.items():
+        truth = history.machines.get(node)
+        if truth is None or ids != {truth.provider_id}:
+            yield f"{node} has the machines {', '.join(sorted(ids))}, registered is {truth and truth.provider_id}"
+
+
+def _ledger_holds_what_was_issued(history: History) -> _Findings:
+    """At the end every certificate that is newer than each loss of the management cluster is in a ledger."""
+    kept = {(one.spki, one.serial) for ledger in history.final_ledgers for one in ledger.certificates}
+    last = max((loss.restored for loss in history.losses if loss.plane == "management"), default=0.0)
+    for found in history.certificates.values():
+        for one in found.values():
+            if (one.spki, one.serial) in kept:
+                continue
+            at, _ = history.seen_at[one.serial]
+            said = f"{one.where}: certificate {one.serial} of {node_of(one)} is in no ledger"
+            yield said if at > last else _Doubt(f"{said}; it was seen before the management cluster was set back")
+
+
+def _one_replica(history: History) -> _Findings:
+    """A replica writes for the cluster only while it is the last that wrote the cluster's Lease.
+
+    A request that was received before the Lease changed hands was sent by the owner.
+    """
+    leases = {f"lease/{name}" for name, shard in history.shard_of_lease.items() if shard == history.cluster_shard}
+    moves = sorted((write for write in history.writes if write.what in leases), key=lambda write: write.completed)
+    for write in history.writes:
+        if write.what.startswith("lease/"):
+            continue
+        owner = _owner(moves, write.received)
+        if owner is None:
+            yield _Doubt(f"{write.replica} wrote {write.what} at {write.received:.3f}, and no owner was seen before")
+        elif owner.replica != write.replica:
+            yield (
+                f"{write.replica} wrote {write.what} at {write.received:.3f}, {write.received - owner.completed:.3f} s "
+                f"after {owner.replica} had taken the cluster"
+            )
+
+
+def _owner(moves: list[Write], moment: float) -> Write | None:
+    return next((move for move in reversed(moves) if move.completed <= moment), None)
+
+
+def _every_node_ends_well(history: History) -> _Findings:
+    for node, truth in history.machines.items():
+        if truth.joins and (wrong := history.ends.get(node, "nobody looked")):
+            yield f"{node}: {wrong}"
+
+
+def _conditions_are_true(history: History) -> _Findings:
+    for one in history.conditions:
+        if one.status not in one.expected:
+            expected = " or ".join(sorted(one.expected))
+            yield f"{one.subject}: {one.kind} is {one.status or 'absent'}, and {expected} would be true"
+
+
+def _issued(history: History) -> int:
+    return sum(map(len, history.certificates.values()))
+
+
+def _everywhere(history: History) -> int:
+    return len({one.spki for one in all_certificates(history)})
+
+
+def _ledgers(history: History) -> int:
+    return len(history.ledgers)
+
+
+LAWS: tuple[tuple[str, Callable[[History], int], Callable[[History], _Findings]], ...] = (
+    ("nobody is certified without the proof of its registered TPM", _issued, _attested),
+    ("no attacker's key is certified", lambda history: len(history.attacker_keys), _no_attacker),
+    ("no key is certified for two names", _everywhere, _one_name),
+    ("no key is certified twice", _everywhere, _one_certificate_for_a_key),
+    ("no request is signed twice", lambda history: len(history.certificates), _one_certificate_for_a_request),
+    ("no two machines have one node name", _ledgers, _one_machine_for_a_name),
+    ("every certificate is in a ledger", _issued, _ledger_holds_what_was_issued),
+    ("one replica at a time writes for a cluster", lambda history: len(history.writes), _one_replica),
+    ("every honest node ends with a valid certificate", lambda history: len(history.ends), _every_node_ends_well),
+    ("conditions are true at the end", lambda history: len(history.conditions), _conditions_are_true),
+)

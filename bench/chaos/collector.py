@@ -1,0 +1,123 @@
+"""Writes down what both API servers show, while it happens, so that a control plane that is set back hides nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from bench.chaos.fleet import UNREACHABLE
+from bench.chaos.history import History, LedgerSeen, Write
+from bench.chaos.replicas import Replica
+from bench.soak.audit import written_certificates
+from nodeattest_cli.demo.world import NAMESPACE, USER, World
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
+
+LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases"
+SHARD = "nodeattest.x-k8s.io/shard"
+WINDOW = 2
+"""Seconds of one watch."""
+WRITES = frozenset({"create", "update", "patch"})
+SUCCESS = range(200, 300)
+
+
+class Collector:
+    """Lists and watches requests and ledgers until ``end``."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self._world, self._history = world, history
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._follow, args=(world.workload, CSRS, self._add_request), daemon=True),
+            threading.Thread(target=self._follow, args=(world.management, LEDGERS, self._add_ledger), daemon=True),
+        ]
+
+    def begin(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Read everything once more, and what only the end shows."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.sweep()
+        for obj in self._world.management.client().list(LEDGERS):
+            self._history.final_ledgers.append(_ledger(obj))
+        for lease in self._world.management.client().list(LEASES):
+            shard = text(lease, "metadata", "annotations", SHARD)
+            if shard:
+                self._history.shard_of_lease[text(lease, "metadata", "name")] = shard
+
+    def sweep(self) -> None:
+        """Read everything that is there now."""
+        for csr in self._world.workload.client().list(CSRS):
+            self._add_request(csr)
+        for obj in self._world.management.client().list(LEDGERS):
+            self._add_ledger(obj)
+
+    def read_audit_logs(self, replicas: list[Replica]) -> None:
+        """Take the replicas' writes from both audit logs."""
+        names = {replica.address: replica.name for replica in replicas}
+        for plane in (self._world.management, self._world.workload):
+            for entry in plane.requests():
+                what = write_of(entry)
+                if what and entry.user == USER and entry.source in names:
+                    moments = (datetime.fromisoformat(each).timestamp() for each in (entry.received, entry.completed))
+                    self._history.writes.append(Write(names[entry.source], what, *moments))
+
+    def _follow(self, plane: ControlPlane, path: str, add: Callable[[JsonObject], None]) -> None:
+        version = ""
+        while not self._stop.is_set():
+            try:
+                client = plane.client(timeout=WINDOW + 10.0)
+                if not version:
+                    listed = client.get(path)
+                    version = text(listed, "metadata", "resourceVersion")
+                    for obj in client.list(path):
+                        add(obj)
+                for event in client.watch(path, WINDOW, resourceVersion=version):
+                    if text(event, "type") == "ERROR":
+                        version = ""
+                        break
+                    add(mapping(event, "object"))
+                    version = text(event, "object", "metadata", "resourceVersion")
+            except UNREACHABLE:
+                version = ""
+                self._stop.wait(1.0)
+
+    def _add_request(self, csr: JsonObject) -> None:
+        with self._lock:
+            self._history.add_request(csr, time.time())
+
+    def _add_ledger(self, obj: JsonObject) -> None:
+        with self._lock:
+            self._history.ledgers.add(_ledger(obj))
+
+
+def _ledger(obj: JsonObject) -> LedgerSeen:
+    return LedgerSeen(
+        name=text(obj, "metadata", "name"),
+        provider_id=text(obj, "spec", "providerID"),
+        node=text(obj, "spec", "nodeName"),
+        certificates=tuple(written_certificates(obj)),
+    )
+
+
+def write_of(entry: AuditEntry) -> str:
+    """Name a successful write that only a cluster's owner makes, or that makes an owner; others are empty."""
+    if entry.verb not in WRITES or entry.code not in SUCCESS:
+        return ""
+    if entry.resource == "leases":
+        return f"lease/{entry.name}"
+    if entry.resource == "machineattestations":
+        return "ledger"
+    if entry.resource == "certificatesigningrequests":
+        return {"approval": "approval", "status": "certificate"}.get(entry.subresource, "")
+    return ""

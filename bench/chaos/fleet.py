@@ -1,0 +1,165 @@
+"""What the run registers, and registers again where a control plane forgot it: machines and bootstrap tokens.
+
+Every call is repeated until it succeeds or the run ends, as Cluster API's controllers do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import TypeVar
+
+from bench.chaos.history import Truth
+from nodeattest_cli.demo.fleet import new_token
+from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
+
+T = TypeVar("T")
+
+RETRY = 1.0
+"""Seconds between two tries of a write."""
+CONFLICT = 409
+NODES = "/api/v1/nodes"
+UNREACHABLE = (OSError, HTTPException, ApiRefusal, ValueError)
+"""What a client raises while a server is down, starts, or ends in the middle of an answer."""
+
+
+class Stopped(Exception):
+    """The run ended first."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One machine."""
+
+    truth: Truth
+    name: str
+    """Of its Machine."""
+    token: str = field(repr=False)
+
+
+@dataclass
+class Fleet:
+    """Registers machines."""
+
+    world: World
+    stop: threading.Event
+    machines: dict[str, Registered] = field(default_factory=dict[str, Registered])
+    """By node."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def register(self, truth: Truth, token: str = "") -> Registered:
+        """Create a Machine and its token; returns when both clusters have them."""
+        one = Registered(truth, f"{CLUSTER}-{truth.node}", token or new_token())
+        with self._lock:
+            self.machines[truth.node] = one
+        self.until_done(lambda: self._create(one))
+        self.until_done(lambda: self._await_token(one.token))
+        return one
+
+    def register_again(self) -> None:
+        """Create what a control plane has lost since it was set back."""
+        with self._lock:
+            machines = list(self.machines.values())
+        for one in machines:
+            self.until_done(lambda one=one: self._create(one))
+
+    def until_done(self, act: Callable[[], T]) -> T:
+        """Repeat what fails while servers restart."""
+        while True:
+            try:
+                return act()
+            except UNREACHABLE:
+                if self.stop.wait(RETRY):
+                    raise Stopped from None
+
+    def _create(self, one: Registered) -> None:
+        _unless_there(lambda: create_bootstrap_token(self.world.workload.client(timeout=5.0), one.token))
+        client = self.world.management.client(timeout=5.0)
+        path = f"/apis/{text(self.world.cluster, 'apiVersion')}/namespaces/{NAMESPACE}/machines/{one.name}"
+        try:
+            if text(client.get(path), "status", "phase"):
+                return
+            client.delete(path)  # a server died between the writes of one machine
+        except ApiRefusal as refusal:
+            if refusal.code != 404:
+                raise
+        annotations: Mapping[str, str] = {ANNOTATION_TPM_ENDORSEMENT_KEY: one.truth.endorsement_key}
+        for kind in ("devmachines", "kubeadmconfigs"):
+            _remove(self.world, kind, one.name)
+        create_machine(
+            client,
+            one.name,
+            cluster=self.world.cluster,
+            provider_id=one.truth.provider_id,
+            addresses=[("Hostname", one.truth.node)],
+            infrastructure_annotations=annotations,
+            bootstrap_token=one.token,
+        )
+
+    def _await_token(self, token: str) -> None:
+        workload = self.world.workload
+        workload.client(workload.token_kubeconfig(token), timeout=5.0).send("GET", "/api")
+
+
+def _remove(world: World, kind: str, name: str) -> None:
+    """Remove what an interrupted creation left behind."""
+    group = "infrastructure" if kind == "devmachines" else "bootstrap"
+    version = text(world.cluster, "apiVersion").rpartition("/")[2]
+    path = f"/apis/{group}.cluster.x-k8s.io/{version}/namespaces/{NAMESPACE}/{kind}/{name}"
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}-bootstrap"
+    for each in (path, secret):
+        try:
+            world.management.client(timeout=5.0).delete(each)
+        except ApiRefusal as refusal:
+            if refusal.code != 404:
+                raise
+
+
+def _unless_there(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except ApiRefusal as refusal:
+        if refusal.code != CONFLICT:
+            raise
+
+
+class ClusterApi:
+    """What Cluster API and kubelets do besides: a Node for each machine that joined, and its name in the Machine."""
+
+    def __init__(self, fleet: Fleet, joined: Callable[[], Iterable[str]]) -> None:
+        """``joined``: the nodes whose kubelets run."""
+        self._fleet, self._joined = fleet, joined
+
+    def reconcile(self) -> None:
+        """Create Nodes that are missing, and write each Machine's nodeRef; what fails is done the next time."""
+        with suppress(*UNREACHABLE):
+            self._create_nodes()
+            self._write_references()
+
+    def _create_nodes(self) -> None:
+        client = self._fleet.world.workload.client(timeout=5.0)
+        there = {text(node, "metadata", "name") for node in client.list(NODES)}
+        for name in set(self._joined()) - there:
+            spec: JsonObject = {"providerID": self._fleet.machines[name].truth.provider_id}
+            client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
+
+    def _write_references(self) -> None:
+        world = self._fleet.world
+        nodes = {text(node, "spec", "providerID"): node for node in world.workload.client(timeout=5.0).list(NODES)}
+        client = world.management.client(timeout=5.0)
+        path = f"/apis/{text(world.cluster, 'apiVersion')}/namespaces/{NAMESPACE}/machines"
+        for machine in client.list(path):
+            node = nodes.get(text(machine, "spec", "providerID"))
+            uid = text(node, "metadata", "uid") if node is not None else ""
+            if node is not None and text(machine, "status", "nodeRef", "uid") != uid:
+                name = text(node, "metadata", "name")
+                reference: JsonObject = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+                client.patch(f"{path}/{text(machine, 'metadata', 'name')}/status", {"status": {"nodeRef": reference}})

@@ -1,0 +1,210 @@
+"""What a run has seen: requests, certificates, ledgers, the controller's writes, nodes and conditions. Values only."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from bench.soak.audit import Signed, signed_certificate
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
+from nodeattest_providers.tpm.public_area import parse_public
+
+_POINT: Final = 2 + 32
+"""Bytes of a coordinate at the end of a public area, with its length."""
+_ALGORITHMS: Final = 4
+"""Bytes of the two algorithms at the beginning of TPMT_SIGNATURE."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One registered machine, as the run itself made it."""
+
+    node: str
+    provider_id: str
+    endorsement_key: str
+    """``sha256:<hex>`` of its TPM's key."""
+    joins: bool = True
+    """Whether it is honest and asks at all; a victim never does."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a second request shows."""
+
+    first_uid: str
+    quote: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One CertificateSigningRequest, as it was created."""
+
+    uid: str
+    name: str
+    username: str
+    node: str = ""
+    spki: str = ""
+    endorsement_key: str = ""
+    """That a first request shows."""
+    attestation_key: bytes = field(default=b"", repr=False)
+    """x and y of the P-256 key that a first request shows."""
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True)
+class LedgerSeen:
+    """One version of one MachineAttestation."""
+
+    name: str
+    provider_id: str
+    node: str
+    certificates: tuple[Signed, ...] = ()
+
+
+@dataclass(frozen=True)
+class Write:
+    """A successful write of a replica, from an audit log."""
+
+    replica: str
+    what: str
+    """``lease/<name>``, ``ledger``, ``approval``, ``certificate``."""
+    received: float
+    """Unix time at which the API server got the request."""
+    completed: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A control plane was set back to a snapshot."""
+
+    plane: str
+    """``management`` or ``workload``."""
+    snapshot: float
+    """Unix time of the snapshot."""
+    restored: float
+
+
+@dataclass(frozen=True)
+class ConditionSeen:
+    """A condition at the end, what it says and what is so."""
+
+    subject: str
+    kind: str
+    status: str
+    expected: frozenset[str]
+    """Statuses that are true here."""
+
+
+@dataclass
+class History:
+    """Everything that a run has seen."""
+
+    machines: dict[str, Truth] = field(default_factory=dict[str, Truth])
+    """By the name of the node."""
+    attacker_keys: set[str] = field(default_factory=set[str])
+    """SPKI of every key that an attacker made."""
+    requests: dict[str, Request] = field(default_factory=dict[str, Request])
+    """By UID."""
+    certificates: dict[str, dict[str, Signed]] = field(default_factory=dict[str, dict[str, Signed]])
+    """By the request's UID, then by the SHA-256 of the bytes: two entries are two certificates of one request."""
+    seen_at: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
+    """When a serial number was seen first (Unix time), and whose it is."""
+    valid_until: dict[str, float] = field(default_factory=dict[str, float])
+    """By node: the end of its last certificate (Unix time)."""
+    ledgers: set[LedgerSeen] = field(default_factory=set[LedgerSeen])
+    final_ledgers: list[LedgerSeen] = field(default_factory=list[LedgerSeen])
+    writes: list[Write] = field(default_factory=list[Write])
+    shard_of_lease: dict[str, str] = field(default_factory=dict[str, str])
+    """Name of a shard's Lease to the shard."""
+    cluster_shard: str = ""
+    """The shard whose owner issues certificates."""
+    losses: list[Loss] = field(default_factory=list[Loss])
+    ends: dict[str, str] = field(default_factory=dict[str, str])
+    """By node: what is wrong with its credential at the end, or an empty string."""
+    conditions: list[ConditionSeen] = field(default_factory=list[ConditionSeen])
+
+    def add_request(self, csr: JsonObject, at: float) -> None:
+        """Note a request, and its certificate if it has one."""
+        uid = text(csr, "metadata", "uid")
+        if uid not in self.requests:
+            self.requests[uid] = read_request(csr)
+        encoded = text(csr, "status", "certificate")
+        if encoded:
+            pem = base64.b64decode(encoded)
+            found = signed_certificate(text(csr, "metadata", "name"), pem)
+            self.certificates.setdefault(uid, {})[hashlib.sha256(pem).hexdigest()] = found
+            self.seen_at.setdefault(found.serial, (at, node_of(found)))
+            end = x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+            self.valid_until[node_of(found)] = max(end, self.valid_until.get(node_of(found), 0.0))
+
+
+def node_of(signed: Signed) -> str:
+    """Return the node's name of a certificate."""
+    return signed.node.removeprefix("system:node:")
+
+
+def read_request(csr: JsonObject) -> Request:
+    """Read what a request claims; what is no envelope claims nothing."""
+    bare = Request(text(csr, "metadata", "uid"), text(csr, "metadata", "name"), text(csr, "spec", "username"))
+    try:
+        asked, evidence = envelope.decode(base64.b64decode(text(csr, "spec", "request")))
+        shown = parse_evidence(evidence.data)
+        key = _fingerprint(shown) if isinstance(shown, FirstEvidence) else ""
+    except (Denied, binascii.Error):
+        return bare
+    return Request(
+        bare.uid,
+        bare.name,
+        bare.username,
+        node=asked.node_name,
+        spki=asked.spki_sha256,
+        endorsement_key=key,
+        attestation_key=_coordinates(shown.ak_public) if isinstance(shown, FirstEvidence) else b"",
+        proof=Proof(shown.first.uid, shown.quote, shown.signature) if isinstance(shown, SecondEvidence) else None,
+    )
+
+
+def _fingerprint(shown: FirstEvidence) -> str:
+    return parse_public(shown.ek_public, what="key", reason=Reason.ENDORSEMENT_KEY_MALFORMED).fingerprint
+
+
+def _coordinates(public: bytes) -> bytes:
+    """Take x and y from the end of a TPMT_PUBLIC, TPM 2.0 Part 2 §11.2.4.9, each with its length."""
+    return public[-2 * _POINT + 2 : -_POINT] + public[-_POINT + 2 :]
+
+
+def signs(attestation_key: bytes, proof: Proof) -> bool:
+    """Return whether the key of the first request made the quote of the second one."""
+    x, y = (int.from_bytes(part, "big") for part in (attestation_key[:32], attestation_key[32:]))
+    rest = proof.signature[_ALGORITHMS:]
+    size = 2 + int.from_bytes(rest[:2], "big")
+    r, s = (int.from_bytes(part, "big") for part in (rest[2:size], rest[size + 2 :]))
+    try:
+        key = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+        key.verify(encode_dss_signature(r, s), proof.quote, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def all_certificates(history: History) -> Iterable[Signed]:
+    """Return every certificate that was seen anywhere."""
+    for found in history.certificates.values():
+        yield from found.values()
+    for ledger in history.ledgers:
+        yield from ledger.certificates

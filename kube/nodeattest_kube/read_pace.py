@@ -1,0 +1,70 @@
+"""How much of API servers' answers is read and parsed for each tenant in a second, so that none keeps the loop busy.
+
+Bytes are charged as they come, also of an answer that turns out too large; values before they are parsed, since parsing
+holds the loop. Who is over its rate waits; TCP slows its server down meanwhile. Leaves to others: the size of one
+answer, and so of what is parsed in one piece (``paging``).
+Source: generic cell rate algorithm (ITU-T I.371).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+__all__ = ["BURST", "RATE", "Pace", "ReadPace", "parsing_cost"]
+
+Pace = Callable[[int], Awaitable[None]]
+"""Waits until work of such a cost may be done; a byte that is read costs 1."""
+
+RATE: Final = 8 << 20
+"""Cost a second, a third of a core: some 1,300 ordinary requests, or three events of 100,000 values."""
+BURST: Final = 16 << 20
+"""Cost at once: what a connection reads at its start."""
+_SHARE: Final = 2
+"""A tenant's rate and burst over those of one of its clients: one cluster that floods leaves half to the others."""
+_VALUE: Final = 16
+"""A value costs as much as so many bytes of text."""
+_LONG: Final = 1 << 16
+"""Cost, above which others get a turn in any case."""
+
+
+def parsing_cost(body: bytes) -> int:
+    """Tell what it costs to parse a JSON document that was read; its values are counted by their separators."""
+    return _VALUE * sum(body.count(each) for each in (b",", b"{", b"["))
+
+
+class ReadPace:
+    """The rates of all tenants."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """``clock`` is monotonic seconds."""
+        self._clock = clock
+        self._sleep = sleep
+        self._due: dict[str, float] = {}
+        """When all that a tenant has read so far is paid for."""
+
+    def of(self, tenant: str) -> Pace:
+        """Return the pace of one of a tenant's clients."""
+        own_due = 0.0
+
+        async def pace(cost: int) -> None:
+            nonlocal own_due
+            now = self._clock()
+            own_due = max(own_due, now) + cost * _SHARE / RATE
+            own_wait = own_due - now - BURST / RATE
+            if own_wait > 0:  # before it is charged to the tenant: who waits here keeps nobody else waiting
+                await self._sleep(own_wait)
+                now = self._clock()
+            due = self._due[tenant] = max(self._due.get(tenant, now), now) + cost / RATE
+            wait = due - now - BURST / RATE
+            if wait > 0 or cost > _LONG:
+                await self._sleep(max(0.0, wait))
+
+        return pace

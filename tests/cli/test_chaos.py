@@ -1,0 +1,358 @@
+"""The chaos bench's checker finds each broken law in a history that breaks it; schedule and proxy do what they say."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from bench.chaos.checker import LAWS, check
+from bench.chaos.collector import write_of
+from bench.chaos.history import ConditionSeen, History, LedgerSeen, Loss, Proof, Request, Truth, Write, read_request
+from bench.chaos.link import Link, Mode, owner_of_port
+from bench.chaos.schedule import RESTORES, Kind, plan
+from bench.soak.audit import Signed
+from bench.software_tpm import SoftwareAttestor
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
+from nodeattest_sandbox.control_plane import AuditEntry
+
+ROOT = Path(__file__).parents[2]
+LAW = [law for law, _, _ in LAWS]
+QUOTE = b"a quote"
+AK = ec.derive_private_key(77, ec.SECP256R1())
+
+
+def coordinates(key: ec.EllipticCurvePrivateKey) -> bytes:
+    numbers = key.public_key().public_numbers()
+    return numbers.x.to_bytes(32, "big") + numbers.y.to_bytes(32, "big")
+
+
+def signature(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return TPMT_SIGNATURE over the quote."""
+    r, s = decode_dss_signature(key.sign(QUOTE, ec.ECDSA(hashes.SHA256())))
+    return b"\x00\x18\x00\x0b" + b"".join(b"\x00\x20" + part.to_bytes(32, "big") for part in (r, s))
+
+
+SIGNATURE = signature(AK)
+
+
+def sound() -> History:
+    """Return a history of two machines, each certified once, by two replicas one after the other."""
+    history = History(cluster_shard="fleet/demo", shard_of_lease={"l": "fleet/demo", "m": "management"})
+    for number, node in enumerate(("a", "b")):
+        spki, serial, provider_id = f"key-{node}", f"{number + 10:x}", f"demo://{node}"
+        history.machines[node] = Truth(node, provider_id, f"ek-{node}")
+        first = Request(f"first-{node}", f"f-{node}", "u", node, spki, f"ek-{node}", coordinates(AK))
+        second = Request(f"second-{node}", f"s-{node}", "u", node, spki, proof=Proof(first.uid, QUOTE, SIGNATURE))
+        history.requests |= {first.uid: first, second.uid: second}
+        issued = Signed(second.name, f"system:node:{node}", spki, serial)
+        history.certificates[second.uid] = {"digest": issued}
+        history.seen_at[serial] = (100.0 + number, node)
+        history.ends[node] = ""
+        entry = replace(issued, where=f"ledger-{node}")
+        history.ledgers.add(LedgerSeen(f"ledger-{node}", provider_id, node, (entry,)))
+    history.machines["victim"] = Truth("victim", "demo://victim", "ek-victim", joins=False)
+    history.final_ledgers = sorted(history.ledgers, key=lambda one: one.name)
+    history.attacker_keys.add("key-thief")
+    history.writes = [
+        Write("replica-1", "lease/l", 1.0, 1.1),
+        Write("replica-1", "ledger", 2.0, 2.1),
+        Write("replica-2", "lease/m", 2.2, 2.3),  # another shard
+        Write("replica-1", "certificate", 2.9, 3.3),  # it was sent before the cluster changed hands
+        Write("replica-2", "lease/l", 3.0, 3.1),
+        Write("replica-2", "ledger", 4.0, 4.1),
+    ]
+    history.conditions = [ConditionSeen("Cluster demo", "SideDoorsClosed", "True", frozenset({"True"}))]
+    return history
+
+
+def of(history: History, node: str) -> Signed:
+    return history.certificates[f"second-{node}"]["digest"]
+
+
+def set_certificate(history: History, machine: str, **changes: str) -> None:
+    history.certificates[f"second-{machine}"]["digest"] = replace(of(history, machine), **changes)
+
+
+def victim_certified(history: History) -> None:
+    set_certificate(history, "a", node="system:node:victim")
+
+
+def another_key_than_asked(history: History) -> None:
+    set_certificate(history, "a", spki="key-other")
+
+
+def no_proof(history: History) -> None:
+    history.requests["second-a"] = replace(history.requests["second-a"], proof=None)
+
+
+def another_tpm(history: History) -> None:
+    history.requests["first-a"] = replace(history.requests["first-a"], endorsement_key="ek-b")
+
+
+def first_request_of_another(history: History) -> None:
+    proof = Proof("first-b", QUOTE, SIGNATURE)
+    history.requests["second-a"] = replace(history.requests["second-a"], proof=proof)
+
+
+def quote_by_another_key(history: History) -> None:
+    other = ec.derive_private_key(78, ec.SECP256R1())
+    proof = Proof("first-a", QUOTE, signature(other))
+    history.requests["second-a"] = replace(history.requests["second-a"], proof=proof)
+
+
+def thief_certified(history: History) -> None:
+    history.attacker_keys.add("key-a")
+
+
+def thief_in_a_ledger_only(history: History) -> None:
+    stolen = Signed("ledger-a", "system:node:a", "key-thief", "ff")
+    history.ledgers.add(LedgerSeen("ledger-a", "demo://a", "a", (stolen,)))
+
+
+def one_key_two_names(history: History) -> None:
+    set_certificate(history, "b", spki="key-a")
+
+
+def one_key_two_serials(history: History) -> None:
+    history.ledgers.add(LedgerSeen("ledger-a", "demo://a", "a", (Signed("ledger-a", "system:node:a", "key-a", "ee"),)))
+
+
+def signed_twice(history: History) -> None:
+    history.certificates["second-a"]["other"] = replace(of(history, "a"), serial="dd")
+    history.seen_at["dd"] = (200.0, "a")
+
+
+def name_of_two_machines(history: History) -> None:
+    entry = replace(of(history, "a"), where="ledger-c")
+    history.ledgers.add(LedgerSeen("ledger-c", "demo://c", "a", (entry,)))
+
+
+def not_in_a_ledger(history: History) -> None:
+    del history.final_ledgers[0]
+
+
+def old_owner_writes(history: History) -> None:
+    history.writes.append(Write("replica-1", "ledger", 5.0, 5.1))
+
+
+def no_credential(history: History) -> None:
+    history.ends["b"] = "its certificate is over"
+
+
+def never_looked_at(history: History) -> None:
+    del history.ends["b"]
+
+
+def untrue_condition(history: History) -> None:
+    history.conditions.append(ConditionSeen("Machine of victim", "NodeAttested", "True", frozenset({"False", ""})))
+
+
+BROKEN: list[tuple[Callable[[History], None], int]] = [
+    (victim_certified, 0),
+    (another_key_than_asked, 0),
+    (no_proof, 0),
+    (another_tpm, 0),
+    (first_request_of_another, 0),
+    (quote_by_another_key, 0),
+    (thief_certified, 1),
+    (thief_in_a_ledger_only, 1),
+    (one_key_two_names, 2),
+    (one_key_two_serials, 3),
+    (signed_twice, 4),
+    (name_of_two_machines, 5),
+    (not_in_a_ledger, 6),
+    (old_owner_writes, 7),
+    (no_credential, 8),
+    (never_looked_at, 8),
+    (untrue_condition, 9),
+]
+
+
+def test_a_sound_history_breaks_no_law_and_leaves_nothing_unknown() -> None:
+    for verdict in check(sound()):
+        assert (verdict.violations, verdict.unknown) == ((), ()), verdict.law
+        assert verdict.checked, verdict.law
+
+
+@pytest.mark.parametrize(("spoil", "law"), BROKEN, ids=[spoil.__name__ for spoil, _ in BROKEN])
+def test_a_history_that_breaks_a_law_is_caught_by_it(spoil: Callable[[History], None], law: int) -> None:
+    history = sound()
+    spoil(history)
+    caught = {verdict.law for verdict in check(history) if verdict.violations}
+    assert LAW[law] in caught
+
+
+def test_every_law_has_a_history_that_breaks_it() -> None:
+    assert {law for _, law in BROKEN} == set(range(len(LAWS)))
+
+
+@pytest.mark.parametrize(("spoil", "law"), [(one_key_two_serials, 3), (not_in_a_ledger, 6)])
+def test_what_a_ledger_that_was_set_back_forgot_is_unknown_and_no_violation(
+    spoil: Callable[[History], None], law: int
+) -> None:
+    history = sound()
+    spoil(history)
+    history.losses.append(Loss("management", 50.0, 150.0))
+    found = check(history)[law]
+    assert not found.violations
+    assert found.unknown
+
+
+def test_a_loss_excuses_no_second_name_and_no_thief() -> None:
+    history = sound()
+    one_key_two_names(history)
+    thief_certified(history)
+    history.losses.append(Loss("management", 50.0, 150.0))
+    assert {LAW[1], LAW[2]} <= {verdict.law for verdict in check(history) if verdict.violations}
+
+
+def test_a_certificate_that_was_issued_after_the_loss_must_be_in_a_ledger() -> None:
+    history = sound()
+    not_in_a_ledger(history)
+    history.losses.append(Loss("management", 50.0, 90.0))
+    assert check(history)[6].violations
+
+
+def test_a_first_request_that_nobody_saw_leaves_a_doubt() -> None:
+    history = sound()
+    del history.requests["first-a"]
+    found = check(history)[0]
+    assert (len(found.unknown), found.violations) == (1, ())
+
+
+def test_a_request_is_read_as_its_machine_is_registered() -> None:
+    attestor, key = SoftwareAttestor(), ec.derive_private_key(79, ec.SECP256R1())
+    der = build_csr(key, "a", "demo://a")
+    csr: JsonObject = {"metadata": {"uid": "u", "name": "r"}, "spec": {"username": "x"}}
+    request = envelope.encode(der, Evidence(ProviderName("tpm"), 1, attestor.tpm.first().to_json()))
+    csr["spec"] = {"username": "x", "request": base64.b64encode(request).decode()}
+    found = read_request(csr)
+    assert (found.node, found.endorsement_key) == ("a", attestor.fingerprint)
+    assert found.attestation_key == coordinates(attestor.attestation_key)
+    csr["spec"] = {"username": "x", "request": base64.b64encode(b"no envelope").decode()}
+    assert read_request(csr) == Request("u", "r", "x")
+
+
+def test_a_schedule_is_its_seed_s_and_has_every_kind_once_before_any_comes_again() -> None:
+    faults = plan(7, seconds=1800, slot=57.5)
+    assert faults == plan(7, seconds=1800, slot=57.5)
+    assert faults != plan(8, seconds=1800, slot=57.5)
+    first = [fault.kind for fault in faults[: len(Kind)]]
+    assert set(first) == set(Kind)
+    assert tuple(first[-2:]) == RESTORES
+    assert all(b.at - a.at == pytest.approx(57.5) for a, b in pairwise(faults))
+    assert faults[-1].at + 57.5 <= 1800
+
+
+def test_only_successful_writes_of_a_cluster_s_owner_are_writes() -> None:
+    entry = AuditEntry("u", (), "update", "/", "certificatesigningrequests", "approval", "r", 200)
+    assert write_of(entry) == "approval"
+    assert write_of(replace(entry, code=409)) == ""
+    assert write_of(replace(entry, verb="get")) == ""
+    assert write_of(replace(entry, resource="leases", subresource="", name="x")) == "lease/x"
+
+
+@contextmanager
+def linked() -> Generator[tuple[Link, socket.socket, list[str]]]:
+    """A server behind a link, a client's replica being 127.0.0.9, and the addresses that the server saw."""
+    server = socket.create_server(("127.0.0.1", 0))
+    seen: list[str] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, address = server.accept()
+            except OSError:
+                return
+            seen.append(address[0])
+            threading.Thread(target=echo, args=(connection,), daemon=True).start()
+
+    def echo(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(1024):
+                    connection.sendall(data)
+            except OSError:
+                pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    link = Link(server.getsockname()[1], lambda _port: "127.0.0.9")
+    try:
+        with socket.create_connection(("127.0.0.1", link.port), timeout=10) as client:
+            client.sendall(b"hello")
+            assert client.recv(5) == b"hello"
+            yield link, client, seen
+    finally:
+        link.close()
+        server.close()
+
+
+def test_a_link_speaks_from_the_replica_s_address() -> None:
+    with linked() as (_, _, seen):
+        assert seen == ["127.0.0.9"]
+
+
+def test_what_hangs_arrives_later() -> None:
+    with linked() as (link, client, _):
+        link.set("127.0.0.9", Mode.HANG)
+        client.sendall(b"late")
+        link.set("127.0.0.9", Mode.OPEN)
+        assert client.recv(4) == b"late"
+
+
+@pytest.mark.parametrize("mode", [Mode.DROP, Mode.ANSWERS])
+def test_a_connection_that_lost_bytes_ends_with_the_fault(mode: Mode) -> None:
+    with linked() as (link, client, _):
+        link.set("127.0.0.9", mode)
+        client.sendall(b"lost")
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(4)
+        client.settimeout(10)
+        link.set("127.0.0.9", Mode.OPEN)
+        with pytest.raises(ConnectionResetError):
+            client.recv(4)
+
+
+def test_a_reset_ends_what_is_open_and_what_comes() -> None:
+    with linked() as (link, client, _):
+        link.set("127.0.0.9", Mode.RESET)
+        with pytest.raises(ConnectionResetError):
+            client.recv(4)
+        with (
+            socket.create_connection(("127.0.0.1", link.port), timeout=10) as late,
+            pytest.raises(ConnectionResetError),
+        ):
+            late.recv(1)
+
+
+def test_a_connection_s_process_is_found_by_its_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        port = client.getsockname()[1]
+        assert owner_of_port(port, [1, os.getpid()]) == os.getpid()
+        assert owner_of_port(port, []) is None
+
+
+def test_chaos_names_what_it_needs() -> None:
+    command = [sys.executable, "-m", "bench", "chaos", "--minutes", "x"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "invalid float value" in done.stderr

@@ -1,0 +1,372 @@
+"""Lists without end in one tenant's objects: what they cost others is bounded, and their own cluster is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import CodeType, FrameType
+
+import pytest
+from management_kit import CAPI, POLICIES, add_cluster, add_policy, cached, management_api
+from polling import until
+
+from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
+from nodeattest_controller.controllers.policy_status.decide import evaluate
+from nodeattest_controller.model.identity_rules import check_machine_ready
+from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, views_of_machine
+from nodeattest_controller.model.objects import strings
+from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
+from nodeattest_kube.batches import BATCH
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
+from nodeattest_kube.memory_budget import MemoryBudget, object_size
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+BLUE = ClusterKey("fleet/blue")
+MANY = 100_000
+OWNER: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "MachinePool", "name": "p0"}
+
+
+def pool(count: int, name: str = "p", *, cluster: str = "blue", prefix: str = "x://") -> JsonObject:
+    listed: list[JsonValue] = [f"{prefix}{number}" for number in range(count)]
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "MachinePool",
+        "metadata": {"name": name, "namespace": "fleet", "uid": f"uid-{name}"},
+        "spec": {"clusterName": cluster, "providerIDList": listed},
+        "status": {"bootstrapReady": True, "nodeRefs": [{"name": each} for each in listed]},
+    }
+
+
+def machine(name: str = "m", *, addresses: int = 0, cluster: str = "blue") -> JsonObject:
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "Machine",
+        "metadata": {"name": name, "namespace": "fleet", "uid": f"uid-{name}"},
+        "spec": {"clusterName": cluster, "providerID": f"id://{name}"},
+        "status": {
+            "bootstrapReady": True,
+            "addresses": [{"type": "InternalIP", "address": f"10.0.{n >> 8}.{n & 255}"} for n in range(addresses)],
+        },
+    }
+
+
+# What such an object means
+
+
+def test_a_pool_at_cluster_apis_bound_is_read_and_one_above_is_waited_for_with_both_numbers() -> None:
+    inventory = Inventory()
+    inventory.put_pool("fleet/p", pool(MAX_INSTANCES))
+    [member] = inventory.members(BLUE, f"x://{MAX_INSTANCES - 1}")
+    check_machine_ready(member)
+    inventory.put_pool("fleet/p", pool(MAX_INSTANCES + 1))
+    [member] = inventory.members(BLUE, "x://0")
+    with pytest.raises(Unavailable) as waits:
+        check_machine_ready(member)
+    assert waits.value.reason is Reason.MACHINE_TOO_LARGE
+    assert "MachinePool p" in waits.value.detail
+    assert str(MAX_INSTANCES) in waits.value.detail
+    inventory.put_pool("fleet/p", pool(1))
+    check_machine_ready(*inventory.members(BLUE, "x://0"))
+
+
+def test_a_machine_with_more_addresses_than_any_platform_gives_is_waited_for() -> None:
+    [member] = views_of_machine(machine(addresses=MAX_ADDRESSES))
+    check_machine_ready(member)
+    [member] = views_of_machine(machine(addresses=30_000))
+    assert len(member.addresses) == MAX_ADDRESSES, "it claims some, so that it takes none from another unseen"
+    with pytest.raises(Unavailable) as waits:
+        check_machine_ready(member)
+    assert waits.value.reason is Reason.MACHINE_TOO_LARGE
+
+
+def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_machine() -> None:
+    inventory = Inventory()
+    inventory.put_pool("fleet/large", pool(MANY, "large"))
+    inventory.put_pool("fleet/honest", pool(1, "honest", prefix="y://"))
+    inventory.put_machine("fleet/m", machine())
+    inventory.put_pool("fleet/elsewhere", pool(1, "elsewhere", cluster="green", prefix="y://"))
+    assert [(one.name, bool(one.flaw)) for one in inventory.members(BLUE, "y://0")] == [("large", True)]
+    assert [one.name for one in inventory.members(BLUE, "id://m")] == ["m"]
+    assert inventory.bootstrap_owner(BLUE, *inventory.members(BLUE, "id://m")).name == "m", "its token is none of it"
+    assert [one.name for one in inventory.members(ClusterKey("fleet/green"), "y://0")] == ["elsewhere"]
+    assert {one.name for one in inventory.members_of(BLUE)} == {"m", "honest"}
+
+
+def test_the_condition_of_a_pool_that_is_not_read_says_so() -> None:
+    told = condition_of_pool([], datetime(2026, 1, 1, tzinfo=UTC), flaw=pool_view(pool(MANY)).pool.flaw)
+    assert (told.status, told.reason) == ("Unknown", Known.TOO_MANY_INSTANCES)
+    assert str(MAX_INSTANCES) in told.message
+
+
+# What it costs
+
+
+def parses(action: Callable[[], object]) -> int:
+    """Count the policies that an action parses."""
+    return calls(action, of=parse_attestation_policy.__code__)
+
+
+def calls(action: Callable[[], object], *, of: CodeType | None = None) -> int:
+    """Count the calls of functions, Python's and C's, that an action makes; or those of one function."""
+    count = 0
+
+    def counted(frame: FrameType, event: str, _what: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"} if of is None else event == "call" and frame.f_code is of
+
+    sys.setprofile(counted)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("size", [1, MAX_INSTANCES + 1], ids=["small", "not-read"])
+def test_a_lookup_costs_the_same_with_one_pool_and_with_a_thousand(size: int) -> None:
+    inventory = Inventory()
+    inventory.put_machine("fleet/m", machine())
+    [member] = inventory.members(BLUE, "id://m")
+    ledger: JsonObject = {
+        "metadata": {"name": "l", "namespace": "fleet", "ownerReferences": [{**OWNER, "uid": "uid-p0"}]},
+        "spec": {"clusterName": "blue", "providerID": "p0/0"},
+    }
+    inventory.put_attestation("fleet/l", ledger)
+    large = dig(pool(size), "spec", "providerIDList")
+
+    def add(number: int) -> None:
+        one = pool(1, f"p{number}", prefix=f"p{number}/")
+        if size > 1:
+            one["spec"] = {"clusterName": "blue", "providerIDList": large}
+        inventory.put_pool(f"fleet/p{number}", one)
+
+    def lookups() -> list[int]:
+        assert len(inventory.members(BLUE, "p0/0")) == 1
+        assert inventory.own_attestation(BLUE, "p0/0") is not None
+        return [
+            calls(lambda: inventory.members(BLUE, "p0/0")),
+            calls(lambda: inventory.is_owner(BLUE, "p0/0", "uid-p0")),
+            calls(lambda: inventory.own_attestation(BLUE, "p0/0")),
+            calls(lambda: inventory.bootstrap_owner(BLUE, member)),
+        ]
+
+    add(0)
+    add(1)
+    with_two = lookups()
+    for number in range(2, 1000):
+        add(number)
+    assert lookups() == with_two
+
+
+async def test_a_cluster_of_large_pools_is_loaded_in_slices() -> None:
+    inventory, slices = Inventory(), 0
+    for number in range(5):
+        inventory.put_pool(f"fleet/p{number}", pool(MAX_INSTANCES, f"p{number}", prefix=f"p{number}/"))
+    loading = asyncio.create_task(inventory.load(BLUE))
+    while not loading.done():
+        slices += 1
+        await asyncio.sleep(0)
+    assert slices >= 5
+    assert [one.name for one in inventory.members(BLUE, "p3/7")] == ["p3"]
+
+
+def test_an_instance_that_two_pools_list_is_the_others_when_one_is_gone() -> None:
+    inventory = Inventory()
+    for name in ("a", "b", "c"):
+        inventory.put_pool(f"fleet/{name}", pool(1, name))
+    assert [one.name for one in inventory.members(BLUE, "x://0")] == ["a", "b", "c"]
+    inventory.put_pool("fleet/a", None)
+    inventory.put_pool("fleet/c", pool(0, "c"))
+    assert [one.name for one in inventory.members(BLUE, "x://0")] == ["b"]
+    assert inventory.is_owner(BLUE, "x://0", "uid-b")
+    assert not inventory.is_owner(BLUE, "x://0", "uid-c")
+    inventory.put_pool("fleet/b", None)
+    assert inventory.members(BLUE, "x://0") == []
+
+
+@pytest.mark.parametrize("obj", [machine(addresses=30_000), pool(MANY)], ids=["machine", "pool"])
+def test_an_object_of_a_cluster_that_nobody_asks_for_is_not_read(obj: JsonObject) -> None:
+    inventory = Inventory()
+    put = inventory.put_pool if obj["kind"] == "MachinePool" else inventory.put_machine
+    assert calls(lambda: put("fleet/x", obj)) < 100
+    assert put("fleet/x", obj) is None
+
+
+def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
+    inventory = Inventory()
+    inventory.members(BLUE, "asked for")
+
+    def change(obj: JsonObject) -> int:
+        kept = bounded(obj)
+        put = inventory.put_pool if obj["kind"] == "MachinePool" else inventory.put_machine
+        return calls(lambda: (put("fleet/x", kept), object_size("x", ("", ""), kept)))
+
+    assert change(pool(MANY)) < 5 * MAX_INSTANCES
+    assert change(machine(addresses=30_000)) < 80 * MAX_ADDRESSES
+    assert calls(lambda: inventory.put_pool("fleet/x", pool(MAX_INSTANCES))) < 3 * MAX_INSTANCES
+    assert calls(lambda: inventory.members(BLUE, "x://7")) < 200
+
+
+async def test_a_cluster_is_loaded_in_slices() -> None:
+    inventory = Inventory()
+    for number in range(10 * LOADED):
+        inventory.put_machine(f"fleet/m{number}", machine(f"m{number}"))
+    slices = 0
+
+    async def other() -> None:
+        nonlocal slices
+        while True:
+            slices += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(other())
+    loading = asyncio.create_task(inventory.load(BLUE))
+    await asyncio.sleep(0)
+    inventory.put_machine("fleet/m999", machine("renamed"))
+    inventory.put_machine("fleet/m1", None)
+    await loading
+    working.cancel()
+    assert slices >= 10
+    assert len(list(inventory.members_of(BLUE))) == 10 * LOADED - 1
+    assert [one.name for one in inventory.members(BLUE, "id://renamed")] == ["renamed"]
+
+
+def test_a_lookup_in_the_middle_of_a_load_finds_everything() -> None:
+    inventory = Inventory()
+    for number in range(3 * LOADED):
+        inventory.put_machine(f"fleet/m{number}", machine(f"m{number}"))
+    loading = inventory.load(BLUE)
+    loading.send(None)
+    assert len(list(inventory.members_of(BLUE))) == 3 * LOADED
+    loading.close()
+
+
+def test_with_its_last_object_a_cluster_is_forgotten() -> None:
+    inventory = Inventory()
+    inventory.put_machine("fleet/m", machine())
+    inventory.members(BLUE, "id://m")
+    inventory.put_machine("fleet/m", None)
+    assert inventory.members(BLUE, "id://m") == []
+    inventory.put_machine("fleet/m", machine())
+    inventory.put_machine("fleet/m", machine(cluster="green"))
+    assert inventory.members(BLUE, "id://m") == []
+    assert [one.cluster_name for one in inventory.members(ClusterKey("fleet/green"), "id://m")] == ["green"]
+
+
+async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> None:
+    api = management_api()
+    at = f"{CAPI}/v1beta2/namespaces/{{}}/machines/{{}}"
+    for number in range(300):
+        api.put(at.format("a-flood", f"m{number}"), {**machine(f"m{number}"), "metadata": {}})
+    for number in range(20):
+        api.put(at.format("fleet", f"m{number}"), {**machine(f"m{number}"), "metadata": {}})
+    heard: list[str] = []
+    path = f"{CAPI}/v1beta2/machines"
+    cache = Reflector(api, path, on_change=lambda key, _obj: heard.append(key), max_objects=100, shares=True)
+    running = asyncio.create_task(cache.run())
+    assert await cache.wait_synced(10), "too many objects are no reason to read none"
+    assert sum(key.startswith("a-flood/") for key in heard) == 50
+    assert sum(key.startswith("fleet/") for key in heard) == 20
+    for number in range(300, 400):
+        api.put(at.format("a-flood", f"m{number}"), {**machine(f"m{number}"), "metadata": {}})
+    api.put(at.format("fleet", "later"), {**machine("later"), "metadata": {}})
+    await until(lambda: "fleet/later" in heard)
+    assert len(list(cache.values())) == 71
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_namespace_has_at_most_as_many_bytes_as_it_leaves() -> None:
+    budget = MemoryBudget(100_000, objects=10_000)
+    assert [budget.take(f"a/{number}", 100) for number in range(1_000)].count(True) == 500
+    assert [budget.take(f"b/{number}", 100) for number in range(1_000)].count(True) == 250
+    for number in range(500):
+        budget.release(f"a/{number}")
+    assert budget.left == 75_000
+    assert budget.take("a/again", 100)
+
+
+def test_what_is_kept_and_does_not_grow_stays_whatever_others_take() -> None:
+    budget = MemoryBudget(100_000, objects=10_000)
+    honest = [f"honest/{number}" for number in range(300)]
+    assert all(budget.take(key, 100) for key in honest)
+    for number in range(1_000):
+        budget.take(f"evil/{number}", 100)
+    assert all(budget.take(key, 100) for key in honest)
+    assert not budget.take("evil/more", 100)
+
+
+async def test_a_namespaces_policies_and_clusters_are_compared_in_slices() -> None:
+    many: list[JsonObject] = [{"metadata": {"namespace": "a", "name": f"n{number}"}} for number in range(100)]
+    slices = 0
+
+    async def other() -> None:
+        nonlocal slices
+        while True:
+            slices += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(other())
+    found = await evaluate(many, many, lambda _policy: None)
+    working.cancel()
+    assert len(found) == len(many)
+    assert slices >= len(many) * len(many) // BATCH
+
+
+async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_it_changes() -> None:
+    api = management_api()
+    for number in range(50):
+        add_cluster(api, f"c{number}", kubeconfig=None)
+    add_policy(api, tpm={"x": [0.5]}, labels={})
+    async with cached(api, ChangeBus()) as management:
+        [policy] = management.policies("fleet")
+        first = parses(management.opted_in_clusters)
+        assert (first, parses(management.opted_in_clusters)) == (1, 0)
+        with pytest.raises(Denied, match="a fraction") as refused:
+            management.parsed_policy(policy)
+        with pytest.raises(Denied, match="a fraction") as again:
+            management.parsed_policy(policy)
+        assert refused.value is not again.value, "one task's exception is not another's"
+        add_policy(api, tpm={"x": [5]})
+        await until(lambda: management.policies("fleet") != [policy])
+        assert parses(management.opted_in_clusters) == 1
+        management.parsed_policy(*management.policies("fleet"))
+
+
+async def test_policies_and_clusters_of_other_namespaces_cost_a_lookup_nothing() -> None:
+    api = management_api()
+    add_cluster(api)
+    add_policy(api)
+    elsewhere = POLICIES.replace("/fleet/", "/a-flood/")
+    for number in range(300):
+        api.put(f"{elsewhere}/p{number}", {"kind": "NodeAttestationPolicy", "metadata": {}, "spec": {}})
+        add_cluster(api, f"c{number}", namespace="a-flood", kubeconfig=None)
+    async with cached(api, ChangeBus()) as management:
+        assert calls(lambda: management.policies("fleet")) < 20
+        assert calls(lambda: management.clusters_in("fleet")) < 50
+        assert len(management.clusters_in("a-flood")) == len(management.policies("a-flood")) == 300
+
+
+async def test_a_change_wakes_the_machines_of_a_cluster_that_is_asked_for_and_names_none_elsewhere() -> None:
+    api, changes, heard = management_api(), ChangeBus(), list[tuple[str, frozenset[str] | None]]()
+    changes.subscribe_clusters(lambda cluster, keys: heard.append((cluster, keys)))
+    add_cluster(api)
+    add_policy(api)
+    at = f"{CAPI}/v1beta2/namespaces/fleet/machinepools/p"
+    async with cached(api, changes) as management:
+        heard.clear()
+        api.put(at, pool(3))
+        await until(lambda: (BLUE, frozenset[str]()) in heard)
+        management.inventory.members(BLUE, "x://0")
+        api.put(at, pool(4))
+        await until(lambda: (BLUE, frozenset({f"x://{number}" for number in range(4)})) in heard)
+        api.put(at, pool(MAX_INSTANCES + 5))
+        await until(lambda: bool(management.inventory.members(BLUE, "nobody's")))
+        [kept] = management.objects_of(BLUE, "machinepools")
+        assert dig(kept, "status", "nodeRefs") is None
+        assert len(strings(kept, "spec", "providerIDList")) == MAX_INSTANCES + 1

@@ -1,0 +1,184 @@
+"""Answers of tenants' API servers are parsed at a rate: each tenant has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack, aclosing, nullcontext
+from itertools import count
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from scripted import answers, event, listing, serving, status_object, streams, thing
+
+from nodeattest_kube.client import ApiClient, Forbidden, TooLarge
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, check_value_count
+from nodeattest_kube.paging import TENANT
+from nodeattest_kube.read_pace import BURST, RATE, ReadPace, parsing_cost
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def fat(values: int = 100_000) -> bytes:
+    return json.dumps({f"v{number}": "" for number in range(values)}).encode()
+
+
+def cost_of(document: bytes) -> int:
+    return len(document) + parsing_cost(document)
+
+
+def test_values_cost_more_than_text() -> None:
+    assert cost_of(fat()) > 2 * len(fat())
+    assert cost_of(b'"' + b"x" * 1000 + b'"') == 1002
+
+
+async def test_a_tenant_that_reads_without_end_waits_and_delays_no_other() -> None:
+    clock, cost = Clock(), cost_of(fat())
+    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
+    flood, honest = pace.of("a"), pace.of("b")
+    for _ in range(100):
+        await flood(cost)
+    assert clock.now >= (100 * cost - BURST) / RATE - 1
+    before = clock.now
+    for _ in range(BURST // 2 // cost):
+        await honest(cost)
+    assert clock.now == before
+    clock.now += 3600
+    before = clock.now
+    await flood(cost)
+    assert clock.now == before, "who was silent for long may read at once"
+
+
+async def test_one_cluster_that_floods_leaves_half_of_its_tenants_rate_to_the_tenants_others() -> None:
+    clock, cost = Clock(), cost_of(fat())
+    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
+    flood, sibling = pace.of("a"), pace.of("a")
+    for _ in range(100):
+        await flood(cost)
+    before = clock.now
+    for _ in range(BURST // 2 // cost):
+        await sibling(cost)
+    assert clock.now == before
+
+
+class Charges:
+    """A pace that lets everything pass and keeps what it cost."""
+
+    def __init__(self) -> None:
+        self.costs: list[int] = []
+
+    async def __call__(self, cost: int) -> None:
+        self.costs.append(cost)
+
+
+async def test_every_byte_of_lists_reads_refusals_and_watches_and_every_value_is_charged(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        charges = Charges()
+        client.limit_reading(charges)
+        one, page = json.dumps(thing("a", 1)).encode(), json.dumps(listing(1, thing("a", 1))).encode()
+        refused = json.dumps(status_object(403, "Forbidden")).encode()
+        events = [event("ADDED", thing(name, 2)) for name in ("a", "b")]
+        server.script = [answers(one), answers(page), answers(refused, status=403), streams(*events)]
+        await client.get("/api/v1/things/a")
+        assert [page async for page in client.pages("/api/v1/things")]
+        with pytest.raises(Forbidden):
+            await client.get("/api/v1/things/b")
+        async with aclosing(client.watch("/api/v1/things", {"resourceVersion": "1"})) as watch:
+            assert len([each async for each in watch]) == 2
+    parsed = sum(map(parsing_cost, (one, page, *events)))
+    assert sum(charges.costs) == sum(map(len, (one, page, refused, *events))) + parsed
+
+
+async def test_an_answer_that_is_refused_for_its_size_was_charged(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        charges = Charges()
+        client.limit_reading(charges)
+        server.script = [answers(b" " * (TENANT.object.bytes + (1 << 20)))]
+        with pytest.raises(TooLarge):
+            await client.get("/api/v1/things/a")
+    assert sum(charges.costs) >= TENANT.object.bytes
+
+
+def page_of(values: int, continues: str) -> bytes:
+    """Return a page of one object of so many values."""
+    head = b'{"metadata":{"resourceVersion":"1","continue":"%s"},"items":[' % continues.encode()
+    return head + b'{"metadata":{"name":"a"},"fat":[' + b",".join([b'""'] * (values - 20)) + b"]}]}"
+
+
+@pytest.mark.parametrize("values", [TENANT.page.values, TENANT.page.values + 100])
+async def test_a_tenants_answer_is_parsed_in_pieces_of_bounded_size(tmp_path: Path, values: int) -> None:
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        client.limit_reading(Charges())
+        server.script = [answers(page_of(values, ""))]
+        fits = values <= TENANT.page.values
+        with nullcontext() if fits else pytest.raises(TooLarge):
+            assert [page async for page in client.pages("/x", limit=1)]
+        server.script = [streams(event("ADDED", thing("a", 1)).replace(b"{", page_of(values, "")[:-1] + b",", 1))]
+        with nullcontext() if fits else pytest.raises(TooLarge):
+            async with aclosing(client.watch("/x", {"resourceVersion": "1"})) as watch:
+                assert [each async for each in watch]
+
+
+async def test_an_honest_answer_waits_for_a_few_pages_of_ten_hostile_clusters_at_most(tmp_path: Path) -> None:
+    document, now, held = page_of(TENANT.page.values, "on"), 0.0, asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        if seconds:
+            await held.wait()
+
+    pace, parsed = ReadPace(clock=lambda: now, sleep=sleep), Counter[str]()
+    numbers = count()
+
+    async def endless(_request: web.Request) -> web.Response:
+        return web.Response(body=document.replace(b'"on"', b'"%d"' % next(numbers), 1), content_type="application/json")
+
+    async def follow(client: ApiClient) -> None:
+        async for _page in client.pages("/x"):
+            parsed["hostile"] += 1
+
+    async with serving(tmp_path) as server, AsyncExitStack() as stack:
+        server.script = [endless]
+        clients = [await stack.enter_async_context(ApiClient.from_kubeconfig(server.kubeconfig())) for _ in range(11)]
+        honest, *hostile = clients
+        honest.limit_reading(pace.of("honest"))
+        for client in hostile:
+            client.limit_reading(pace.of("hostile"))
+        tasks = [asyncio.create_task(follow(client)) for client in hostile]
+        try:
+            async with aclosing(honest.pages("/x")) as pages:
+                for _ in range(BURST // cost_of(document) // 2):
+                    await anext(pages)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    assert parsed["hostile"] <= BURST // cost_of(document) + 1
+
+
+async def test_honest_pages_of_a_tenant_are_far_below_the_limit(tmp_path: Path) -> None:
+    fields: JsonObject = {f"f:field{number}": {} for number in range(20)}
+    managed: list[JsonValue] = [{"manager": "m", "fieldsV1": {"f:spec": fields}}] * 3
+    approved: list[JsonValue] = [{"type": "Approved", "status": "True"}] * 2
+    request: JsonObject = {
+        "metadata": {"name": "a", "managedFields": managed},
+        "spec": {"request": "x" * 12_000, "groups": ["g", "h", "i"], "usages": ["u", "v"]},
+        "status": {"conditions": approved, "certificate": "x" * 3_000},
+    }
+    page = json.dumps({"items": [request] * TENANT.objects}).encode()
+    assert check_value_count(page, TENANT.page.values // 2)
+    assert len(page) <= TENANT.page.bytes // 1.5
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        client.limit_reading(Charges())
+        server.script = [answers(page)]
+        assert [page async for page in client.pages("/x")]
+        assert [each.query["limit"] for each in server.requests] == ["100"]

@@ -1,0 +1,112 @@
+"""Waiting in tests: the one place that polls, and that sleeps.
+
+Promises: ``eventually`` blocks its thread, ``until`` lets this process's event loop run meanwhile, ``succeeds`` repeats
+what is refused at first; each reads at least every 0.02 s. A deadline ends only a test that fails anyway, so it is
+generous, and the message says what was seen last.
+Leaves to others: waiting for an event or a future, which needs no polling; that something does not happen, which no
+wall time shows: count work that was done instead (polls, requests, a clock that a test moves).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, Final, TypeVar, cast, overload
+
+from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_sandbox.client import ApiRefusal
+
+__all__ = ["SECONDS", "eventually", "idle", "succeeds", "until"]
+
+INTERVAL: Final = 0.02
+"""Seconds between two reads of what another process does."""
+TURN: Final = 0.005
+"""Seconds that other tasks get between two reads."""
+SECONDS: Final = 20.0
+"""That something may take on a machine with nothing else to do."""
+LOADED: Final = 3
+"""A loaded machine gets so many times as long."""
+T = TypeVar("T")
+
+
+class _Deadline:
+    """When to give up, and what to say then."""
+
+    def __init__(
+        self, what: str, seconds: float, state: Callable[[], object] | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._state = state
+        self._clock = clock
+        self._end = clock() + LOADED * seconds
+
+    def passed(self) -> bool:
+        return self._clock() > self._end
+
+    def failure(self, last: object) -> AssertionError:
+        seen = last if self._state is None else self._state()
+        return AssertionError(f"{self._what} did not happen within {self._seconds} s; last seen: {seen!r}")
+
+
+def eventually(
+    read: Callable[[], T | None],
+    what: str = "it",
+    *,
+    seconds: float = SECONDS,
+    state: Callable[[], object] | None = None,
+) -> T:
+    """Read until what is read is true, and return it; ``state`` tells for the message what there is instead."""
+    deadline = _Deadline(what, seconds, state)
+    while not (found := read()):
+        if deadline.passed():
+            raise deadline.failure(found)
+        time.sleep(INTERVAL)
+    return found
+
+
+@overload
+async def until(
+    read: Callable[[], Awaitable[T | None]], what: str = "it", *, seconds: float = SECONDS,
+    state: Callable[[], object] | None = None,
+) -> T: ...  # fmt: skip
+@overload
+async def until(
+    read: Callable[[], T | None], what: str = "it", *, seconds: float = SECONDS,
+    state: Callable[[], object] | None = None,
+) -> T: ...  # fmt: skip
+async def until(
+    read: Callable[[], object], what: str = "it", *, seconds: float = SECONDS,
+    state: Callable[[], object] | None = None,
+) -> object:  # fmt: skip
+    """Do as ``eventually`` does, by the event loop's clock, and let other tasks run meanwhile."""
+    deadline = _Deadline(what, seconds, state, asyncio.get_running_loop().time)
+    while True:
+        found = read()
+        if isawaitable(found):
+            found = await cast("Awaitable[object]", found)
+        if found:
+            return found
+        if deadline.passed():
+            raise deadline.failure(found)
+        await asyncio.sleep(TURN)
+
+
+async def idle(queue: WorkQueue[Any], *, within: float = 5.0) -> None:
+    """Wait until a work queue has nothing to do now, nor within so many seconds of its clock."""
+
+    await until(lambda: not queue.pending(within), "an idle queue", state=lambda: queue.pending(within))
+
+
+def succeeds(call: Callable[[], T], *, seconds: float = SECONDS) -> T:
+    """Repeat a call until neither the API server refuses it nor an assertion in it fails; return its value."""
+    deadline = _Deadline("a call that is not refused", seconds, None)
+    while True:
+        try:
+            return call()
+        except (ApiRefusal, AssertionError):
+            if deadline.passed():
+                raise
+        time.sleep(INTERVAL)

@@ -1,0 +1,207 @@
+"""Whatever one tenant does, a join of another is delayed by a second at most, and the Lease is kept."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+from filing_requests import Wanted, file_request
+from hostile_server import Behaviour, hostile_server
+from polling import eventually
+from world import Controller, World
+
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
+
+_LOG: Final = logging.getLogger(__name__)
+TENANT: Final = "hostile"
+CLUSTERS: Final = 10
+"""Of the hostile tenant, each with the same API server."""
+TRIES: Final = 3
+BOUND: Final = 1.0
+"""Seconds by which the best join of a few may be later than the best one before."""
+PAUSE: Final = 0.2
+"""Seconds between two changes of a hostile object."""
+LONG_PAUSE: Final = 1.0
+"""The same for an object of more than a megabyte, which costs the sandbox's API server a part of a second."""
+LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
+CAPI: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{TENANT}"
+NAMES: Final = count()
+Hostile = Callable[[World, Path], AbstractContextManager[Callable[[], int]]]
+"""What a tenant does in a world, with a folder for its files; gives how often it was done so far."""
+
+
+@pytest.fixture(scope="module")
+def controller(world: World) -> Iterator[Controller]:
+    world.set_policy(authorizedAttestors=["insecure"])
+    fleet.create_namespace(world.admin, TENANT)
+    policy: JsonMap = {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": "policy", "namespace": TENANT},
+        "spec": {"authorizedAttestors": ["insecure"]},
+    }
+    policies = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{TENANT}/nodeattestationpolicies"
+    world.admin.create(policies, policy)
+    with world.controller(log="isolation.log") as running:
+        world.await_service(running)
+        yield running
+    world.admin.delete(f"{policies}/policy")
+
+
+def join(world: World) -> float:
+    """Let an honest machine join; return the seconds from its request to its certificate."""
+    name = f"isolated-{next(NAMES)}"
+    world.machine(name)
+    token = world.token()
+    began = time.monotonic()
+    filed = file_request(world, Wanted(node=name), token=token)
+    eventually(lambda: filed.state() == "issued", seconds=60, what="the certificate beside the hostile tenant")
+    return time.monotonic() - began
+
+
+def best(world: World) -> float:
+    return min(join(world) for _ in range(TRIES))
+
+
+def terms(world: World) -> JsonValue:
+    """Return who leads, and how often that changed."""
+    spec = map_at(world.admin.get(LEASE), "spec")
+    return [spec.get("holderIdentity"), spec.get("leaseTransitions")]
+
+
+class Repeated:
+    """Does something again and again in a thread, and counts how often it was done."""
+
+    def __init__(self, action: Callable[[int], None], pause: float = PAUSE) -> None:
+        self._action = action
+        self._pause = pause
+        self._end = threading.Event()
+        self.done = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._pause):
+            try:
+                self._action(self.done)
+            except ApiRefusal:  # a server that takes no more of it
+                return
+            self.done += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end.set()
+        self._thread.join(30)
+
+
+@contextmanager
+def clusters(world: World, kubeconfig: bytes, number: int = CLUSTERS) -> Generator[list[JsonMap]]:
+    """Make Clusters of the hostile tenant, and delete what was made."""
+    prefix = f"h{next(NAMES)}"
+    made = [
+        fleet.create_cluster(
+            world.admin,
+            f"{prefix}-{each}",
+            namespace=TENANT,
+            kubeconfig=kubeconfig,
+            ca_certificate=world.workload.ca_certificate.read_bytes(),
+            ca_key=world.workload.ca_key.read_bytes(),
+        )
+        for each in range(number)
+    ]
+    try:
+        yield made
+    finally:
+        for cluster in made:
+            world.admin.delete(f"{CAPI}/clusters/{text_at(cluster, 'metadata', 'name')}")
+
+
+@contextmanager
+def bombs(world: World, _directory: Path) -> Generator[Callable[[], int]]:
+    """Kubeconfigs that cost minutes, or just less than a refusal, changed all the time (HOSTILE 1)."""
+    documents = [
+        b"extensions: " + b":".join([b"59"] * 130_000),
+        b"users: [" + b"1," * 30_000 + b"]",
+        b"[" * 60_000,
+        b'users: [{name: "u", user: {token: "' + b"x" * 60_000 + b'"}}]',
+    ]
+    with clusters(world, b"none", 4) as made:
+        names = [text_at(cluster, "metadata", "name") for cluster in made]
+
+        def change(turn: int) -> None:
+            document = documents[turn % len(documents)] + b"\n# %d\n" % turn
+            data: JsonMap = {"value": base64.b64encode(document).decode()}
+            path = f"/api/v1/namespaces/{TENANT}/secrets/{names[turn % len(names)]}-kubeconfig"
+            world.admin.patch(path, {"data": data})
+
+        with Repeated(change) as repeated:
+            yield lambda: repeated.done
+
+
+@contextmanager
+def endless_lists(world: World, directory: Path) -> Generator[Callable[[], int]]:
+    """A MachinePool of 100,000 provider IDs and a Machine of 30,000 addresses, changed all the time (HOSTILE 8)."""
+    with hostile_server(directory, Behaviour.HANG) as server, clusters(world, server.kubeconfig, 1) as [cluster]:
+        fleet.create_machine_pool(world.admin, "endless", cluster=cluster, provider_ids=["x://first"])
+        fleet.create_machine(world.admin, "endless-m", cluster=cluster, provider_id="x://endless")
+        at = {"machinepools": f"{CAPI}/machinepools/endless", "machines": f"{CAPI}/machines/endless-m"}
+        addresses: list[JsonValue] = [{"type": "Hostname", "address": f"h{each}"} for each in range(30_000)]
+        listed: list[JsonValue] = [f"x://{each}" for each in range(100_000)]
+
+        def change(turn: int) -> None:
+            label: JsonMap = {"metadata": {"labels": {"turn": str(turn)}}}
+            world.admin.patch(at["machinepools" if turn % 2 else "machines"], label)
+
+        world.admin.patch(at["machinepools"], {"spec": {"providerIDList": listed}})
+        world.admin.patch(f"{at['machines']}/status", {"status": {"addresses": addresses}})
+        try:
+            with Repeated(change, LONG_PAUSE) as repeated:
+                yield lambda: repeated.done
+        finally:
+            for path in at.values():
+                world.admin.delete(path)
+
+
+def api_server(behaviour: Behaviour) -> Hostile:
+    """Clusters of one tenant whose API server misbehaves."""
+
+    @contextmanager
+    def running(world: World, directory: Path) -> Generator[Callable[[], int]]:
+        with hostile_server(directory, behaviour) as server, clusters(world, server.kubeconfig):
+            yield lambda: server.connections
+
+    return running
+
+
+HOSTILE: Final[Mapping[str, Hostile]] = {
+    "kubeconfig bombs": bombs,
+    "endless lists": endless_lists,
+    **{f"API server {behaviour}": api_server(behaviour) for behaviour in Behaviour},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_tenant_delays_no_other_tenants_join_and_costs_no_lease(
+    world: World, controller: Controller, tmp_path: Path, name: str
+) -> None:
+    before, leads = best(world), terms(world)
+    with HOSTILE[name](world, tmp_path) as done:
+        eventually(lambda: done() >= TRIES, seconds=60, what="the hostile tenant at work")
+        beside, did = best(world), done()
+    _LOG.info("%s: %.2f s before, %.2f s beside %d hostile acts", name, before, beside, did)
+    assert did >= TRIES
+    assert terms(world) == leads
+    assert controller.said("connected")
+    assert beside <= before + BOUND
