@@ -115,7 +115,7 @@ def test_a_node_joins_through_a_controller_that_its_infrastructure_provider_runs
         thief = world.agent("i-2", "contosocloud", metadata=f"{cloud.url}/i-1")
         refused = thief.join(world.token())
         assert refused.returncode != 0
-        assert "ProofInvalid" in log.read_text()
+        eventually(lambda: "ProofInvalid" in log.read_text(), what="the log of the refusal")
 
 
 def test_the_example_is_short() -> None:
