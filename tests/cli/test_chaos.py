@@ -18,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from polling import eventually
 
 from bench.chaos.checker import LAWS, check
 from bench.chaos.collector import write_of
@@ -32,7 +33,6 @@ from nodeattest_providers.csr import build_csr
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.control_plane import AuditEntry
-from polling import eventually
 
 ROOT = Path(__file__).parents[2]
 LAW = [law for law, _, _ in LAWS]
