@@ -44,12 +44,22 @@ _COMMANDS: Final = {
     "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
     "render": ("nodeattest_cli.render:render", "Render Cluster API's bootstrap configuration for attested machines."),
     "token": ("nodeattest_cli.token.command:token", "Create, list and delete bootstrap tokens, as kubeadm token does."),
-    "version": ("nodeattest_cli.version:version", "Print the version."),
+    "version": (
+        "nodeattest_cli.version:version",
+        "Print version and commit, and which evidence is understood.",
+    ),
 }
 """Name to ``module:command`` and the line that ``--help`` shows."""
 _PLUGINS: Final = "nodeattest.commands"
 """Entry points of further commands: ``demo`` comes with nodeattest-sandbox."""
 _PLUGIN_HELP: Final = {"demo": "Watch nodes with TPMs join and attackers be refused, on this machine."}
+
+
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from nodeattest_cli.version import version
+
+        context.exit(context.invoke(version))
 
 
 @click.group(
@@ -59,6 +69,7 @@ _PLUGIN_HELP: Final = {"demo": "Watch nodes with TPMs join and attackers be refu
     plugin_help=_PLUGIN_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="As version.")
 def cli() -> None:
     """Let only attested machines become nodes of Cluster API clusters."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from nodeattest_providers import __version__
+from nodeattest_providers.version import describe
 
 __all__ = ["version"]
 
 
 @click.command()
 def version() -> None:
-    """Print the version."""
-    click.echo(__version__)
+    """Print version and commit, and which evidence is understood."""
+    click.echo(describe("nodeattest", "signer"))

@@ -30,7 +30,6 @@ from nodeattest_controller.settings import (
     SettingsError,
 )
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_providers import __version__
 
 __all__ = ["cli", "main", "serve"]
 
@@ -86,7 +85,13 @@ async def _until_signal(work: Coroutine[object, object, int]) -> int:
         raise
 
 
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        context.exit(context.invoke(version))
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="As version.")
 def cli() -> None:
     """Verify, approve and sign kubelet certificate requests of Cluster API workload clusters."""
 
@@ -159,8 +164,10 @@ def print_config(**flags: object) -> int:
 
 @cli.command()
 def version() -> int:
-    """Print the version."""
-    click.echo(__version__)
+    """Print version and commit, and which evidence is understood."""
+    from nodeattest_providers.version import describe
+
+    click.echo(describe(_NAME, "signer"))
     return 0
 
 

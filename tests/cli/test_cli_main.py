@@ -18,8 +18,9 @@ BIN = Path(sys.executable).parent
 
 @pytest.mark.parametrize("program", ["nodeattest", "kubectl-nodeattest"])
 def test_both_names_are_installed_and_are_the_same_command(program: str) -> None:
-    done = subprocess.run([str(BIN / program), "version"], capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout.strip() == metadata.version("nodeattest")
+    for word in ("version", "--version"):
+        done = subprocess.run([str(BIN / program), word], capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout.splitlines()[0] == f"nodeattest {metadata.version('nodeattest')}"
 
 
 def commands(group: click.Group) -> Iterator[click.Command]:

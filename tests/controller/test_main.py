@@ -74,9 +74,11 @@ class Work:
         return self.process.wait(timeout=60), out, err
 
 
-def test_version_is_the_distribution_s() -> None:
-    done = run("version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, metadata.version("nodeattest") + "\n", "")
+@pytest.mark.parametrize("words", ["version", "--version"])
+def test_version_is_the_distribution_s(words: str) -> None:
+    done = run(words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == f"node-attestation-controller {metadata.version('nodeattest')}"
 
 
 def test_the_printed_configuration_gives_the_same_settings_again(tmp_path: Path) -> None:

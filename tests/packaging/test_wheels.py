@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import nodeattest_providers
+from nodeattest_providers.registry import BUILT_IN
+
 TREE = Path(__file__).parents[2]
 GIT = shutil.which("git") or "git"
 WHEELS = {
@@ -137,6 +140,31 @@ def test_the_entry_points_of_the_wheels_are_those_of_the_project() -> None:
     for table in ("entry-points", "scripts"):
         merged = {key: value for part in parts for key, value in part.get(table, {}).items()}
         assert merged == root[table]
+
+
+PROGRAMS = {"node-attestation-controller": "signer", "nodeattest": "signer", "kubelet-authenticator": "attestor"}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_command_says_its_version_its_commit_and_the_evidence_that_it_speaks(program: str) -> None:
+    words = [Path(sys.executable).parent / program, "--version"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    verb = "sends" if PROGRAMS[program] == "attestor" else "accepts"
+    assert said[0] == f"{program} {nodeattest_providers.__version__}"
+    assert said[1] == f"commit: {described_commit()} (checkout)"
+    assert said[2].startswith(f"{verb} evidence: aws/v1,azure/v1,")
+    assert {one.partition("/")[0] for one in said[2].rpartition(" ")[2].split(",")} == set(BUILT_IN)
+
+
+def test_a_wheel_says_the_commit_that_it_was_built_from(wheels: dict[str, Path], tmp_path: Path) -> None:
+    unpacked = unpack(wheels, tmp_path, "common")
+    code = "from nodeattest_providers.version import describe; print(describe('agent', 'attestor'))"
+    assert run(unpacked, "-c", code).splitlines()[1] == f"commit: {described_commit()}"
+
+
+def described_commit() -> str:
+    words = [GIT, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    return subprocess.run(words, cwd=TREE, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_the_commands_of_the_node_and_of_kubectl_are_plain_scripts(wheels: dict[str, Path], tmp_path: Path) -> None:

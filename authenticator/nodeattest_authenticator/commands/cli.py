@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.commands import adopt_flags, join_flags
@@ -62,12 +62,26 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+class _Version(argparse.Action):
+    """Prints and ends; what it prints is imported only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **rest: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=rest.get("help"))
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from nodeattest_providers.version import describe
+
+        sys.stdout.write(describe(parser.prog, "attestor") + "\n")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     top = argparse.ArgumentParser(
         prog="kubelet-authenticator",
         description="Gets and renews this node's kubelet certificate by proving what the machine is.",
     )
+    top.add_argument("--version", action=_Version, help="show version and commit, and which evidence is sent")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     places = argparse.ArgumentParser(add_help=False)
     places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
