@@ -83,7 +83,11 @@ class _Controller:
         return self.elector is None or self.elector.is_leader
 
     def _connect(self, kubeconfig: bytes) -> ApiClient:
-        client = ApiClient.from_kubeconfig(kubeconfig, request_timeout=self._settings.request_timeout)
+        client = ApiClient.from_kubeconfig(
+            kubeconfig,
+            request_timeout=self._settings.request_timeout,
+            addresses=self._settings.workload_addresses,
+        )
         client.on_request = _count(self._metrics)
         return client
 

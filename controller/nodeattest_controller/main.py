@@ -126,6 +126,11 @@ _OPTIONS: Final = (
         "--webhook-client-ca-file",
         help="CAs in PEM of API servers' client certificates; without it, anybody who reaches the webhook may ask.",
     ),
+    click.option(
+        "--allowed-addresses",
+        help="Networks, separated by commas, that kubeconfigs of workload clusters may lead to although they are "
+        "loopback, link-local or a cloud's own.",
+    ),
     click.option("--workers", type=int, help="Requests that are worked on at the same time."),
     click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),
     click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged."),
@@ -173,7 +178,7 @@ def version() -> int:
 
 def _settings(flags: dict[str, object]) -> Settings:
     config = flags.pop("config")
-    for name in ("controllers", "inventory"):
+    for name in ("controllers", "inventory", "allowed_addresses"):
         listed = flags[name]
         if isinstance(listed, str):
             flags[name] = [word.strip() for word in listed.split(",") if word.strip()]

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_parsing.durations import format_seconds
 from nodeattest_providers.names import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
@@ -163,6 +164,8 @@ class Settings:
     provider_id_oid: str = PROVIDER_ID_OID
     request_timeout: float = 10.0
     """For one request to an API server, watches excepted."""
+    allowed_addresses: tuple[str, ...] = ()
+    """Networks that a workload cluster's kubeconfig may lead to although they are loopback, link-local or a cloud's."""
     verification_timeout: float = 20.0
     """For one provider's verification of one request: those that ask a platform may hang."""
     log_level: str = "info"
@@ -186,10 +189,16 @@ class Settings:
         _check_inventory(self.inventory)
         _check_webhook(self)
         _check_issuer(self)
+        _check_addresses(self.allowed_addresses)
 
     def enabled(self, controller: str) -> bool:
         """Return whether a controller runs in this process; only implemented ones ever do."""
         return controller in _enabled(self.controllers)
+
+    @property
+    def workload_addresses(self) -> AddressRules:
+        """What kubeconfigs of workload clusters may lead to."""
+        return AddressRules(tuple(parse_network(each) for each in self.allowed_addresses))
 
     @property
     def health_address(self) -> tuple[str, int]:
@@ -306,6 +315,14 @@ def _check_issuer(settings: Settings) -> None:
         parse_location(place.removesuffix("/"))
     except StoreRefusedError as error:
         _refuse("issuer_place", "a place", str(error))
+
+
+def _check_addresses(allowed: tuple[str, ...]) -> None:
+    for each in allowed:
+        try:
+            parse_network(each)
+        except ValueError:
+            _refuse("allowed_addresses", "IP addresses and networks such as 127.0.0.0/8", repr(each))
 
 
 def _is_host(host: str) -> bool:

@@ -26,6 +26,7 @@ from urllib.parse import urlencode
 from aiohttp import ClientTimeout
 from aiohttp.abc import AbstractResolver
 
+from nodeattest_kube.addresses import AddressRules
 from nodeattest_kube.errors import (
     AlreadyExists,
     ApiError,
@@ -143,13 +144,20 @@ class ApiClient:
 
     @classmethod
     def from_kubeconfig(
-        cls, document: bytes, *, context: str | None = None, request_timeout: float = 10.0, trust_env: bool = False
+        cls,
+        document: bytes,
+        *,
+        context: str | None = None,
+        request_timeout: float = 10.0,
+        trust_env: bool = False,
+        addresses: AddressRules | None = None,
     ) -> Self:
         """Make a client out of a self-contained kubeconfig; raises ``KubeconfigError``.
 
         ``trust_env`` lets HTTPS_PROXY and NO_PROXY apply where the kubeconfig names no proxy of its own.
+        ``addresses``: what it may lead to; a service that reads others' kubeconfigs must give it.
         """
-        endpoint = parse_kubeconfig(document, context=context)
+        endpoint = parse_kubeconfig(document, context=context, addresses=addresses)
         return cls.from_endpoint(endpoint, request_timeout=request_timeout, trust_env=trust_env)
 
     @classmethod

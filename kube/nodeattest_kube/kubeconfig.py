@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from nodeattest_kube.addresses import AddressRules
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
@@ -65,14 +66,22 @@ class ApiEndpoint:
     client_key_pem: bytes | None = field(default=None, repr=False)
     user_name: str = ""
     """What the kubeconfig calls its user: its writer's choice, known to no server."""
+    addresses: AddressRules | None = None
+    """What may be connected to; None: anything, since who runs this program wrote the kubeconfig."""
 
 
-def parse_kubeconfig(document: bytes, *, context: str | None = None) -> ApiEndpoint:
+def parse_kubeconfig(
+    document: bytes, *, context: str | None = None, addresses: AddressRules | None = None
+) -> ApiEndpoint:
     """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused.
 
-    Who wrote it may be anybody with rights in one namespace: do not call it in an event loop.
+    Who wrote it may be anybody with rights in one namespace: do not call it in an event loop, and give ``addresses``.
     """
-    return _parse(document, context, base=None)
+    endpoint = _parse(document, context, base=None)
+    if addresses is not None:
+        addresses.check_host(urlsplit(endpoint.server).hostname, "server")
+        addresses.check_host(urlsplit(endpoint.proxy_url or "").hostname, "proxy-url")
+    return replace(endpoint, addresses=addresses)
 
 
 def read_kubeconfig(path: Path, *, context: str | None = None) -> ApiEndpoint:

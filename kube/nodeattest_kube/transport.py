@@ -27,6 +27,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
+from nodeattest_kube.addresses import AddressRules
 from nodeattest_kube.errors import KubeconfigError, TimedOut, TooLarge, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_kube.read_pace import Pace
@@ -89,8 +90,9 @@ class ApiResponse:
 class _Pool(RESTClientObject):
     """The library's pool with the session that an API client needs; knows its sockets, to see them closed."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, addresses: AddressRules | None) -> None:
         super().__init__(configuration)
+        self._addresses = addresses
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self.resolver: AbstractResolver | None = None
 
@@ -139,7 +141,9 @@ class _Pool(RESTClientObject):
         return False
 
     def _socket(self, address: tuple[object, ...]) -> socket.socket:
-        """Open a socket that is known here."""
+        """Open a socket that is known here, for what ``connect`` gets next; raises OSError for a refused address."""
+        if self._addresses is not None:
+            self._addresses.check(_host_of(address))
         opened = _socket(address)
         self._sockets.add(opened)
         return opened
@@ -198,7 +202,7 @@ def _pool(endpoint: ApiEndpoint) -> _Pool:
     # Kubernetes built with Go before 1.15. client-go accepts them; the chain to the given CA is verified all the same.
     settings.disable_strict_ssl_verification = True
     try:
-        pool = _Pool(settings)
+        pool = _Pool(settings, endpoint.addresses)
     except (ssl.SSLError, ValueError) as error:
         raise KubeconfigError(
             expected="CA certificates in PEM",
@@ -237,6 +241,12 @@ def _unwritten_file() -> IO[bytes]:
     return tempfile.NamedTemporaryFile()
 
 
+def _host_of(address: tuple[object, ...]) -> str:
+    """Return the IP address in a row of ``getaddrinfo``, whatever name led there."""
+    where = address[4]
+    return str(where[0]) if isinstance(where, tuple) and where else ""  # pyright: ignore[reportUnknownArgumentType] - any
+
+
 def _socket(address: tuple[object, ...]) -> socket.socket:
     """Open a socket whose dead peer the kernel notices, idle or not (RFC 1122 §4.2.3.6, RFC 5482)."""
     family, kind, protocol = address[0], address[1], address[2]
@@ -266,6 +276,8 @@ def _explain(error: BaseException) -> str:
     """Say what went wrong below HTTP; the libraries' texts name hosts and system errors, never credentials."""
     if isinstance(error, TimeoutError):
         return "no answer within the time limit"
+    if isinstance(error, aiohttp.ClientProxyConnectionError) and error.os_error.errno is None:
+        return f"the proxy: {error.os_error}"  # of our own socket; the library's text is for system errors
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, _OTHER_PEERS):
         cause = error.os_error
         return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror or str(cause)

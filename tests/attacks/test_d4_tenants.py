@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
+import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
@@ -22,9 +25,12 @@ from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import views_of_machine
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.addresses import TENANT_ADDRESSES
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import parse_kubeconfig
+from nodeattest_kube.lookups import Lookups
 
 Case = Callable[[], Expected]
 
@@ -68,11 +74,55 @@ def endless_addresses() -> Expected:
     return evaluated(lambda: check_machine_ready(member))
 
 
+def kubeconfig_for(**cluster: str) -> bytes:
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+    }
+    return json.dumps(document).encode()
+
+
+def inward_literals() -> Expected:
+    for host in ("169.254.169.254", "127.0.0.1", "[fe80::1]", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]"):
+        for cluster in ({"server": f"https://{host}"}, {"server": "https://a.example", "proxy-url": f"http://{host}"}):
+            with pytest.raises(KubeconfigError):
+                parse_kubeconfig(kubeconfig_for(**cluster), addresses=TENANT_ADDRESSES)
+    return Expected(Verdict.IGNORE, "")
+
+
+def inward_names() -> Expected:
+    """Ask a server whose name moves from an address where nobody is to loopback, where somebody listens."""
+    answers = iter(["192.0.2.1", "127.0.0.1", "169.254.169.254"])
+
+    def getaddrinfo(_host: str, port: int, *_more: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (next(answers), port))]
+
+    async def ask(port: int) -> None:
+        lookups = Lookups(getaddrinfo)
+        for _answer in range(3):
+            config = kubeconfig_for(server=f"https://moves.example:{port}")
+            async with ApiClient.from_kubeconfig(config, request_timeout=0.2, addresses=TENANT_ADDRESSES) as client:
+                client.use_resolver(lookups.of("hostile"))
+                with pytest.raises(Unreachable):
+                    await client.get("/version")
+        lookups.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        asyncio.run(ask(listener.getsockname()[1]))
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    return Expected(Verdict.IGNORE, "")
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D4-130": bombs,
     "D4-131": long_key,
     "D4-132": endless_pool,
     "D4-133": endless_addresses,
+    "D4-134": inward_literals,
+    "D4-135": inward_names,
 }
 
 

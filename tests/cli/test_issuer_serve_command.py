@@ -65,6 +65,10 @@ def test_it_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
             "expected the https URL of a key set",
         ),
         (["--clusters-base-url=https://a.example", "--in-cluster", ISSUER], "--clusters-base-url: expected"),
+        (
+            ["--clusters-base-url=https://a.example", "--in-cluster", "--allowed-addresses=10.0.0.0/8,loopback"],
+            "--allowed-addresses: expected IP addresses and networks such as 127.0.0.0/8, got: 'loopback'",
+        ),
         (["--clusters-base-url=https://a.example?x", "--in-cluster"], "expected the https URL of an issuer"),
         (["--kubeconfig=none", ISSUER], "none"),
         ([FILE, ISSUER, "--bind-address=:8443"], "expected --tls-cert-file"),

@@ -15,6 +15,7 @@ from polling import until
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.app import Ports
 from nodeattest_identity.serve.settings import KubeconfigSecretsSource, ServeSettings
+from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -61,7 +62,12 @@ class Management:
 
 @asynccontextmanager
 async def fleet(management: Management, **changes: str) -> AsyncGenerator[Ports]:
-    source = KubeconfigSecretsSource(base_url=BASE, namespace=management.namespace, **changes)
+    source = KubeconfigSecretsSource(
+        base_url=BASE,
+        namespace=management.namespace,
+        addresses=AddressRules((parse_network("127.0.0.0/8"),)),
+        **changes,
+    )
     settings = ServeSettings(
         address=BindAddress(LOOPBACK, 0), health=BindAddress(LOOPBACK, 0), source=source, period=0.05, max_stale=3600.0
     )

@@ -26,6 +26,7 @@ kind: NodeAttestationControllerConfiguration
 kubeconfig: {kubeconfig}
 healthBindAddress: 127.0.0.1:0
 metricsBindAddress: "0"
+allowedAddresses: [127.0.0.0/8]
 """
 
 

@@ -58,7 +58,8 @@ class Controller:
     def start(self) -> Self:
         """Start a process; ``log`` is appended to."""
         command = [BIN / "node-attestation-controller", "run", "--kubeconfig", self._kubeconfig]
-        command += ["--health-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", *self._flags]
+        command += ["--health-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"]
+        command += ["--allowed-addresses", "127.0.0.0/8", *self._flags]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self

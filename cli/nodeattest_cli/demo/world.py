@@ -210,6 +210,7 @@ def controller_config(world: World, platform: DemoPlatform | None = None) -> dic
         "healthBindAddress": "127.0.0.1:0",
         "metricsBindAddress": "127.0.0.1:0",
         "waitLimit": _WAIT_LIMIT,
+        "allowedAddresses": ["127.0.0.0/8"],  # where the demo's API servers are
         "controllers": list(SIGNING_CONTROLLERS) if world.join_info.pin else ["*"],
         "platforms": platform.platforms if platform else {},
     }

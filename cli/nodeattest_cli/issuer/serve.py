@@ -29,6 +29,7 @@ from nodeattest_identity.serve.settings import (
     KubeconfigSecretsSource,
     ServeSettings,
 )
+from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
 
@@ -71,6 +72,11 @@ _FILE: Final = click.Path(path_type=Path)
     default="-kubeconfig",
     show_default=True,
     help="How the Secrets' names end: have narrow kubeconfigs under another ending.",
+)
+@click.option(
+    "--allowed-addresses",
+    help="Networks, separated by commas, that these kubeconfigs may lead to although they are loopback, link-local or "
+    "a cloud's own.",
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="host:port of the documents.")
 @click.option("--tls-cert-file", type=_FILE, help="Serving certificate; read again when it changes.")
@@ -144,7 +150,18 @@ def _source(flags: dict[str, object]) -> FileSource | ApiServerSource | Kubeconf
         base_url=issuer_url(base.removesuffix("/")),
         namespace=_text(flags, "namespace") or None,
         secret_suffix=_text(flags, "kubeconfig_secret_suffix"),
+        addresses=_addresses(_text(flags, "allowed_addresses")),
     )
+
+
+def _addresses(allowed: str) -> AddressRules:
+    words = [word.strip() for word in allowed.split(",") if word.strip()]
+    try:
+        return AddressRules(tuple(parse_network(word) for word in words))
+    except ValueError as error:
+        raise SettingsError(
+            f"--allowed-addresses: expected IP addresses and networks such as 127.0.0.0/8, got: {error}"
+        ) from None
 
 
 def _places(flags: dict[str, object]) -> tuple[IssuerPaths, ...]:

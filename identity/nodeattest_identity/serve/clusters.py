@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -32,10 +31,7 @@ from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
 
-__all__ = ["Clusters", "Connect"]
-
-Connect = Callable[[bytes], ApiClient]
-"""Makes a client of a kubeconfig; raises ``KubeconfigError``."""
+__all__ = ["Clusters"]
 
 _SELECTOR: Final = {"labelSelector": "cluster.x-k8s.io/cluster-name"}
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
@@ -81,10 +77,9 @@ class Clusters:
         routes: RouteTable,
         metrics: Metrics,
         config: PollConfig,
-        connect: Connect = ApiClient.from_kubeconfig,
     ) -> None:
         self._settings, self._routes, self._metrics, self._config = settings, routes, metrics, config
-        self._connect = connect
+        self._connect = partial(ApiClient.from_kubeconfig, addresses=settings.addresses)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kubeconfig")
         self._lookups = Lookups()
         self._pace = ReadPace()

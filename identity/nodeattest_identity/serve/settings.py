@@ -8,6 +8,7 @@ from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.serve.routes import IssuerPaths
+from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
 __all__ = ["ApiServerSource", "CertificateFiles", "FileSource", "KubeconfigSecretsSource", "ServeSettings"]
@@ -54,6 +55,8 @@ class KubeconfigSecretsSource:
     namespace: str | None = None
     """Of the Secrets; None for all namespaces."""
     secret_suffix: str = "-kubeconfig"
+    addresses: AddressRules = TENANT_ADDRESSES
+    """What the kubeconfigs may lead to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

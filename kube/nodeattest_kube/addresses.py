@@ -1,0 +1,108 @@
+"""Which addresses a tenant's kubeconfig may lead to: none that stands for this machine, its link or its cloud.
+
+Promises: an address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver
+comes in between; an IPv4 address in an IPv6 one is judged, too. Leaves to others: networks that only the operator knows
+(a NetworkPolicy), and what a proxy connects to.
+Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from nodeattest_kube.errors import KubeconfigError
+
+__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "Network", "parse_network"]
+
+Network = IPv4Network | IPv6Network
+_REFUSED: Final[tuple[Network, ...]] = tuple(
+    ip_network(each)
+    for each in (
+        *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32"),
+        *("::/96", "fe80::/10", "ff00::/8"),
+        "2001::/32",  # Teredo: leads to an IPv4 address behind a relay
+        "168.63.129.16/32",  # Azure's WireServer; the metadata service is link-local there
+        "100.100.100.200/32",  # Alibaba Cloud's metadata service
+        "192.0.0.192/32",  # Oracle Cloud's first metadata service
+        "fd00:ec2::/32",  # AWS: metadata, DNS, time, credentials of pods
+        "fd20:ce::254/128",  # Google Cloud's metadata server
+    )
+)
+"""Loopback, this network, link-local, multicast, broadcast, IPv4-compatible; clouds' services for their machines."""
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
+"""Of the operator's choice, with a prefix of any length of RFC 6052 from 48 bits on."""
+_REMEDY: Final = "correct the kubeconfig; or, if it is right, let the operator list the network in allowedAddresses"
+
+
+class AddressRefused(OSError):
+    """A connection was not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRules:
+    """What may be connected to: all but ``_REFUSED``, and what is in ``allowed``."""
+
+    allowed: tuple[Network, ...] = ()
+
+    def refuses(self, address: str) -> bool:
+        """Whether an IP address is refused, itself or as what it contains; so is what is no IP address."""
+        try:
+            whole = ip_address(address)
+        except ValueError:
+            return True
+        return any(_within(each, _REFUSED) and not _within(each, self.allowed) for each in (whole, *_embedded(whole)))
+
+    def check(self, address: str) -> None:
+        """Raise ``AddressRefused`` where ``connect`` must not be called."""
+        if self.refuses(address):
+            raise AddressRefused(
+                f"expected an address of a cluster, got {address}, which is of this machine, its link or its cloud: "
+                + _REMEDY
+            )
+
+    def check_host(self, host: str | None, field: str) -> None:
+        """Raise ``KubeconfigError`` if a URL's host is an IP address that is refused; a name is looked up later."""
+        try:
+            literal = str(ip_address(host or ""))
+        except ValueError:
+            return
+        if self.refuses(literal):
+            raise KubeconfigError(
+                expected=f"{field} with an address of a cluster",
+                got=f"{literal}, which is of this machine, its link or its cloud",
+                remedy=_REMEDY,
+            )
+
+
+TENANT_ADDRESSES: Final = AddressRules()
+"""Without exceptions."""
+
+
+def parse_network(text: str) -> Network:
+    """Parse an address or a network in CIDR notation; raises ``ValueError``."""
+    return ip_network(text)
+
+
+def _within(address: IPv4Address | IPv6Address, networks: Iterable[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def _embedded(address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
+    """Yield the IPv4 addresses that a gateway may read out of an IPv6 one."""
+    if isinstance(address, IPv4Address):
+        return
+    for found in (address.ipv4_mapped, address.sixtofour):
+        if found is not None:
+            yield found
+    if address in _NAT64:
+        yield IPv4Address(address.packed[-4:])
+    if address in _LOCAL_NAT64:
+        # RFC 6052 §2.2: four octets after a prefix of 48, 56, 64 or 96 bits, without octet 8. None begins with zero.
+        octets = address.packed[:8] + address.packed[9:]
+        for first in (6, 7, 8, 11):
+            if octets[first]:
+                yield IPv4Address(octets[first : first + 4])

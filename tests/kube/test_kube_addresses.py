@@ -1,0 +1,128 @@
+"""Where a tenant's kubeconfig may lead: checked as the address is connected to, however it is written or found."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from scripted import answers, kubeconfig, serving, thing
+
+from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network
+from nodeattest_kube.client import ApiClient, KubeconfigError, Unreachable
+from nodeattest_kube.lookups import Lookups
+
+LOOPBACK: Final = AddressRules((parse_network("127.0.0.0/8"), parse_network("::1")))
+REFUSED: Final = (
+    *("0.0.0.0", "127.0.0.1", "127.255.0.9", "169.254.169.254", "169.254.170.2", "224.0.0.1", "255.255.255.255"),
+    *("168.63.129.16", "100.100.100.200", "::", "::1", "::7f00:1", "fe80::1", "fe80::1%eth0", "ff02::1"),
+    *("fd00:ec2::254", "fd20:ce::254", "2001:0:1::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254"),
+    *("64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a9:fe:a9fe::"),
+    *("64:ff9b:1:0:a9:fea9:fe00:0", "2002:a9fe:a9fe::1", "2002:7f00:1::", "localhost", ""),
+)
+GRANTED: Final = (
+    *("10.0.0.1", "172.18.0.3", "192.168.1.1", "100.64.0.1", "203.0.113.7", "2001:db8::1", "fd00::1", "fd20:ce::1"),
+    *("::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::1"),
+)
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_an_address_of_the_machine_its_link_or_its_cloud_is_refused(address: str) -> None:
+    assert TENANT_ADDRESSES.refuses(address)
+
+
+@pytest.mark.parametrize("address", GRANTED)
+def test_an_address_at_which_a_cluster_may_be_is_not(address: str) -> None:
+    assert not TENANT_ADDRESSES.refuses(address)
+
+
+def test_what_the_operator_allows_is_allowed_in_every_form_and_nothing_else() -> None:
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert not LOOPBACK.refuses(address)
+    for address in ("169.254.169.254", "::ffff:169.254.169.254", "::2"):
+        assert LOOPBACK.refuses(address)
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "127.0.0.1", "[::ffff:169.254.169.254]", "[fd00:ec2::254]"])
+def test_a_kubeconfig_that_names_such_an_address_is_refused_before_anything_is_opened(host: str) -> None:
+    for cluster in ({"server": f"https://{host}"}, {"server": "https://api.example", "proxy-url": f"http://{host}:80"}):
+        with pytest.raises(KubeconfigError, match="this machine, its link or its cloud"):
+            ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}), addresses=TENANT_ADDRESSES)
+        ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}))
+
+
+class Names:
+    """Resolves every name to loopback, but ``moves.example`` to an honest address when it is asked first."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def getaddrinfo(self, host: str, port: int, *_more: object) -> list[tuple[int, int, int, str, Any]]:
+        self.asked[host] += 1
+        first = host == "moves.example" and self.asked[host] == 1
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (each, port))
+            for each in (["192.0.2.1"] if first else ["127.0.0.1", "127.0.0.2"])
+        ]
+
+
+@asynccontextmanager
+async def listening() -> AsyncGenerator[tuple[int, list[object]]]:
+    """Listen on loopback; gives the port, and what connected."""
+    seen: list[object] = []
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(writer.get_extra_info("peername"))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "0.0.0.0", 0) as server:
+        yield server.sockets[0].getsockname()[1], seen
+
+
+@pytest.mark.parametrize("host", ["internal.example", "127.1", "2130706433", "0"])
+@pytest.mark.parametrize("field", ["server", "proxy-url"])
+async def test_a_name_that_leads_there_is_looked_up_once_and_never_connected_to(host: str, field: str) -> None:
+    names = Names()
+    lookups = Lookups(names.getaddrinfo if host.endswith("example") else socket.getaddrinfo)
+    async with listening() as (port, seen):
+        named = {"server": f"https://{host}:{port}"}
+        if field == "proxy-url":
+            named = {"server": "https://api.example", "proxy-url": f"http://{host}:{port}"}
+        async with ApiClient.from_kubeconfig(kubeconfig({**named}, {}), addresses=TENANT_ADDRESSES) as client:
+            client.use_resolver(lookups.of("a"))
+            with pytest.raises(Unreachable) as refused:  # some forms are refused by the library, before a look-up
+                await client.get("/api/v1/things/a")
+    lookups.close()
+    assert "this machine, its link or its cloud" in str(refused.value) or not names.asked
+    assert seen == []
+    assert sum(names.asked.values()) <= 1
+
+
+async def test_a_name_that_resolves_otherwise_between_two_requests_is_judged_each_time() -> None:
+    names = Names()
+    lookups = Lookups(names.getaddrinfo)
+    async with listening() as (port, seen):
+        moving = kubeconfig({"server": f"https://moves.example:{port}"}, {})
+        async with ApiClient.from_kubeconfig(moving, request_timeout=0.1, addresses=TENANT_ADDRESSES) as client:
+            client.use_resolver(lookups.of("a"))
+            with pytest.raises(Unreachable):  # 192.0.2.1: nobody answers
+                await client.get("/api/v1/things/a")
+        async with ApiClient.from_kubeconfig(moving, request_timeout=5, addresses=TENANT_ADDRESSES) as client:
+            client.use_resolver(lookups.of("a"))
+            with pytest.raises(Unreachable, match="this machine, its link or its cloud"):
+                await client.get("/api/v1/things/a")
+    lookups.close()
+    assert seen == []
+
+
+async def test_an_allowed_address_is_connected_to(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        server.script = [answers(thing("a", 1))]
+        async with ApiClient.from_kubeconfig(server.kubeconfig(), addresses=LOOPBACK) as client:
+            await client.get("/api/v1/things/a")
+    assert len(server.requests) == 1
