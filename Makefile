@@ -12,7 +12,7 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check stats conformance bench fuzz wheels lock clean
+.PHONY: help venv demo test oracles check reference man stats conformance bench fuzz wheels lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
@@ -23,6 +23,8 @@ help:
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
 	@echo "make wheels       build the wheels into dist/"
+	@echo "make reference    renew docs/commands.md"
+	@echo "make man          man pages of the nodeattest command, into dist/man"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
@@ -76,6 +78,12 @@ WHEELS := ./providers ./authenticator ./controller ./cli ./sandbox
 
 wheels: venv
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist $(WHEELS)
+
+reference: venv
+	@$(BIN)/python tools/cli_reference.py --markdown docs/commands.md
+
+man: venv
+	@$(BIN)/python tools/cli_reference.py --man dist/man
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

@@ -1,6 +1,7 @@
 """The kubeconfig that a command was given: of several in KUBECONFIG the first that exists, as a whole.
 
-Promises: ``UserError`` with one clear line for everything that is wrong with it or with the answer of its server.
+Promises: ``UserError`` with one clear line for everything that is wrong with it or with the answer of its server; where
+a ClusterRole of ours would allow what was refused, the line names it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Final, TypeVar
 
 import click
 
-from nodeattest_cli.errors import UserError
-from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+from nodeattest_cli.errors import UserError, api_error
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
 
-__all__ = ["Connection", "cluster_options", "kubeconfig_option", "run"]
+__all__ = ["Connection", "cluster_options", "explained", "kubeconfig_option", "run"]
 
 T = TypeVar("T")
 
@@ -74,7 +75,16 @@ def run(connection: Connection, question: Callable[[ApiClient], Awaitable[T]]) -
     try:
         return asyncio.run(_ask())
     except ApiError as error:
-        raise UserError(str(error)) from None
+        raise explained(error) from None
+
+
+def explained(error: ApiError) -> UserError:
+    """Make the error for an API server's answer; of a 403 it says which role would allow it."""
+    if not isinstance(error, Forbidden):
+        return api_error(error)
+    from nodeattest_cli.rights import role_for
+
+    return api_error(error, role_for(error.message))
 
 
 kubeconfig_option = click.option(

@@ -15,6 +15,7 @@ import click
 
 from nodeattest_cli import flags as flags_of
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.lazy import LazyGroup
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve as serve_until_signal
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
@@ -23,18 +24,19 @@ from nodeattest_discovery.front.settings import FrontLimits, FrontSettings, Webh
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
 
-__all__ = ["discovery"]
+__all__ = ["discovery", "serve"]
 
 _FILE: Final = click.Path(path_type=Path)
 _USUAL: Final = FrontLimits()
+_COMMANDS: Final = {"serve": ("nodeattest_cli.discovery:serve", "Serve cluster-info of one workload cluster.")}
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
 def discovery() -> None:
     """Serve cluster-info to nodes that prove to know a bootstrap token."""
 
 
-@discovery.command()
+@click.command()
 @click.option("--kubeconfig", type=_FILE, help="Whose cluster-info is served; without it, the pod's service account's.")
 @click.option("--bind-address", default=":9443", show_default=True, help="host:port of cluster-info, over TLS.")
 @click.option("--tls-cert-file", type=_FILE, required=True, help="Serving certificate; read again when it changes.")

@@ -1,7 +1,7 @@
 """``nodeattest``: the operator's tool, also ``kubectl nodeattest``.
 
-Promises: a user's mistake is one line on standard error and exit code 2, never a traceback; each command is imported
-only when it runs, so ``--help`` is quick. The environment is read by the commands' options
+Promises: what goes wrong is one line on standard error and an exit code of ``errors.ExitCode``, never a traceback;
+each command is imported only when it runs, so ``--help`` is quick. The environment is read by the commands' options
 and by the demo's command, and nowhere below.
 """
 
@@ -13,17 +13,17 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.lazy import LazyGroup
 
 __all__ = ["cli", "main"]
 
 _NAME: Final = "nodeattest"
-_USER_ERROR: Final = 2
-_NO_OUTPUT: Final = 1
-"""What was to be written could not be: the reader has gone, or the disk is full."""
-_INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells say it."""
+_EXTRAS: Final = {"azure": "azure", "boto3": "aws", "botocore": "aws", "google": "gcp"}
+"""Which extra brings a package."""
+_EXPECTED: Final = (click.ClickException, click.exceptions.Abort, KeyboardInterrupt, OSError, UserError)
+_OURS: Final = "nodeattest_"
+"""How our packages' names begin: one of these that is missing is a bug or a broken installation."""
 
 _COMMANDS: Final = {
     "addon-auth": (
@@ -34,6 +34,7 @@ _COMMANDS: Final = {
         "nodeattest_cli.cluster_info.command:cluster_info",
         "Publish, show, sign, verify or take over where a cluster is.",
     ),
+    "completion": ("nodeattest_cli.completion:completion", "Print a script that completes commands in your shell."),
     "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
@@ -80,27 +81,51 @@ def main(arguments: list[str] | None = None) -> int:
         code: object = cli.main(arguments, prog_name=_NAME, standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    except OSError as error:
-        return _give_up_output(error)
-    except click.exceptions.NoArgsIsHelpError as asked:
-        click.echo(asked.format_message(), err=True)
-        return _USER_ERROR
-    except (click.ClickException, UserError) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
-        return _USER_ERROR
-    return code if isinstance(code, int) else 0
+    except _EXPECTED as error:
+        return _exit_code(error)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(_OURS):
+            raise
+        return _fail(_not_installed(error.name), ExitCode.USAGE)
+    return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _give_up_output(error: OSError) -> int:
+def _exit_code(error: BaseException) -> ExitCode:
+    """Say what went wrong, and with which code that ends."""
+    match error:
+        case OSError():
+            return _give_up_output(error)
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.format_message(), err=True)
+            return ExitCode.USAGE
+        case click.ClickException():
+            return _fail(error.format_message(), ExitCode.USAGE)
+        case UserError():
+            return _fail(str(error), error.code)
+        case _:
+            return ExitCode.INTERRUPTED
+
+
+def _fail(message: str, code: ExitCode) -> ExitCode:
+    click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _not_installed(module: str) -> str:
+    """Say which extra brings a package."""
+    package = module.partition(".")[0]
+    extra = _EXTRAS.get(package)
+    what = f"the extra {extra} of nodeattest-cli" if extra else "nodeattest-cli again, with all that it needs"
+    return f"the Python package {package} is not installed; install {what} (docs/install.md)"
+
+
+def _give_up_output(error: OSError) -> ExitCode:
     """Say why, unless the reader has gone; Python must not stumble over the output once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):
         where = f"{error.filename}: " if error.filename is not None else ""
         click.echo(f"{_NAME}: {where}{error.strerror or type(error).__name__}", err=True)
-    return _NO_OUTPUT
+    return ExitCode.NO_ACCESS
 
 
 if __name__ == "__main__":

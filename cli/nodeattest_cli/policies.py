@@ -17,11 +17,18 @@ import click
 
 from nodeattest_cli import policy_machines
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import UserError
-from nodeattest_cli.policy_learn.command import learn
+from nodeattest_cli.errors import ExitCode, UserError
+from nodeattest_cli.lazy import LazyGroup
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered, is_rendered_kind
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    RenderingRefused,
+    RenderOptions,
+)
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import (
+    is_rendered,
+    is_rendered_kind,
+    render,
+)
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
@@ -33,7 +40,7 @@ from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
 
-__all__ = ["notes", "policy", "problems"]
+__all__ = ["check", "notes", "policy", "problems"]
 
 _GROUP: Final = "attestation.cluster.x-k8s.io"
 _VERSION: Final = "v1alpha1"
@@ -48,26 +55,29 @@ _UNRENDERED: Final = (
     "not rendered, so machines made of it cannot join a cluster with enforcement Enforce, unless the webhook "
     "renders it when it is applied (nodeattest render)"
 )
-_INVALID: Final = 1
+_COMMANDS: Final = {
+    "check": ("nodeattest_cli.policies:check", "Check every NodeAttestationPolicy of a file."),
+    "learn": ("nodeattest_cli.policy_learn.command:learn", "Propose allowed PCR values from what machines booted."),
+}
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 """PCRs that running systems extend, which no event log of a firmware explains."""
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
 def policy() -> None:
     """Check attestation policies without a cluster, or propose register values for one."""
 
 
-policy.add_command(learn)
-
-
-@policy.command()
+@click.command()
 @click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
-def check(*, path: str) -> int:
+@click.option(
+    "--installed", multiple=True, metavar="NAME", help="A provider that the controller has and this machine has not."
+)
+def check(*, path: str, installed: tuple[str, ...]) -> int:
     """Check every NodeAttestationPolicy of a file, and Clusters and bootstrap configurations beside them.
 
-    Exit code 1 when one is invalid, when two select one Cluster (then no node joins), or when a policy with
-    enforcement Enforce rules machines that cannot join.
+    Exit code 1 when one is invalid or names a provider that does not exist, when two select one Cluster (then no node
+    joins), or when a policy with enforcement Enforce rules machines that cannot join.
     """
     documents = read_objects(path)
     found = [document for document in documents if text(document, "kind") == _KIND]
@@ -76,7 +86,7 @@ def check(*, path: str) -> int:
     wrong = False
     for document in found:
         name = text(document, "metadata", "name") or "(no name)"
-        said = list(problems(document))
+        said = list(problems(document, installed))
         wrong = wrong or bool(said)
         for problem in said:
             click.echo(f"{name}: {problem}")
@@ -88,10 +98,10 @@ def check(*, path: str) -> int:
         if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
             wrong = _tell_cluster(cluster, found) or wrong
     _list_unrendered(documents, found)
-    for refused in policy_machines.refused(documents, [one for one in found if not list(problems(one))]):
+    for refused in policy_machines.refused(documents, [one for one in found if not list(problems(one, installed))]):
         wrong = True
         click.echo(refused)
-    return _INVALID if wrong else 0
+    return ExitCode.REFUSED if wrong else ExitCode.DONE
 
 
 def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> None:
@@ -107,7 +117,21 @@ def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObj
             click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {refused}")
             continue
         if not known:
-            click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}")
+            why = _why_not_rendered(document, policies)
+            click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}{why}")
+
+
+def _why_not_rendered(document: JsonObject, policies: Sequence[JsonObject]) -> str:
+    """Say what keeps the renderer from it as it is, where the one policy of the file names one provider."""
+    attestors = {name for one in policies for name in strings(one, "spec", "authorizedAttestors")}
+    if len(attestors) != 1:
+        return ""
+    try:
+        render(document, RenderOptions(provider=ProviderName(*attestors)))
+    except RenderingRefused as refused:
+        said = (f"expected {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals)
+        return f"; as it is, it cannot be rendered: {'; '.join(said)}"
+    return ""
 
 
 def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
@@ -137,8 +161,8 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     return False
 
 
-def problems(document: JsonObject) -> Iterator[str]:
-    """Yield what is wrong with a policy, one line each."""
+def problems(document: JsonObject, installed: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what is wrong with a policy, one line each; ``installed``: providers to be found elsewhere."""
     if text(document, "apiVersion") != f"{_GROUP}/{_VERSION}":
         yield f"apiVersion: expected {_GROUP}/{_VERSION}, got {text(document, 'apiVersion') or 'none'}"
     if not text(document, "metadata", "name"):
@@ -150,6 +174,7 @@ def problems(document: JsonObject) -> Iterator[str]:
     yield from unknown
     if not refused and not unknown:
         yield from _parsed(document)
+        yield from _absent_providers(document, installed)
 
 
 def _parsed(document: JsonObject) -> Iterator[str]:
@@ -170,11 +195,23 @@ def _parsed(document: JsonObject) -> Iterator[str]:
 
 
 def _installed(provider: ProviderName) -> ClusterAPISigner | None:
-    """Make a provider's half, if it can be had; one that cannot is worth a note and no more."""
+    """Make a provider's verifier; None where there is no such provider here."""
     try:
         return make_signer(provider, OFFLINE)
     except Denied:
         return None
+
+
+def _absent_providers(document: JsonObject, installed: Sequence[str]) -> Iterator[str]:
+    """Yield providers that do not exist: they let nobody in."""
+    attestors = strings(document, "spec", "authorizedAttestors")
+    for name in dict.fromkeys((*attestors, *(_parts(document) if "composite" in attestors else ()))):
+        if name not in installed and _installed(ProviderName(name)) is None:
+            near = difflib.get_close_matches(name, sorted(registry.BUILT_IN), n=1, cutoff=0.0)
+            yield (
+                f"spec.authorizedAttestors: expected a provider that exists, got {name!a}; the nearest one is "
+                f"{near[0]}; if the controller has it from another package, set --installed {name}"
+            )
 
 
 def _unknown(value: JsonValue, shape: JsonObject, path: str) -> Iterator[str]:
@@ -216,11 +253,6 @@ def notes(document: JsonObject) -> Iterator[str]:
         yield "authorizedAttestors is empty, so no node can join"
     parts = _parts(document) if "composite" in attestors else ()
     admitted = {*attestors, *parts}
-    for name in (*attestors, *parts):
-        if _installed(ProviderName(name)) is None:
-            near = difflib.get_close_matches(name, sorted(registry.BUILT_IN), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            yield f"no provider {name!r} is installed here, and where none is, it lets nobody in{hint}"
     if "insecure" in attestors:
         yield "insecure proves nothing: the holder of a bootstrap token can join as a machine that has not joined yet"
     if len(attestors) > 1:

@@ -19,7 +19,7 @@ from typing import Final, cast
 import click
 
 from nodeattest_cli.documents import read_objects, read_text
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.yaml_edit import edit
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     Rendered,
@@ -40,8 +40,6 @@ from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["render"]
 
-_REFUSED: Final = 1
-_DIFFERS: Final = 1
 _BETWEEN: Final = re.compile(r"(?m)^---(?=[ \t\r\n]|\Z)")
 """Where a document begins; YAML 1.2 §9.1.2 lets no text of a document begin a line so."""
 _OLD_KUBELET: Final = re.compile(r"v?1\.(?:1[0-9]|2[01])\.", re.ASCII)
@@ -87,7 +85,7 @@ def render(*, path: str, policy_path: str | None, output: str | None, diff: bool
     except RenderingRefused as refused:
         for refusal in refused.refusals:
             click.echo(f"expected {refusal.expected}, got {refusal.got}; {refusal.remedy}", err=True)
-        return _REFUSED
+        return ExitCode.REFUSED
     for line in (line for part in parts for line in part.said):
         click.echo(line, err=True)
     after = "".join(part.after for part in parts)
@@ -97,7 +95,7 @@ def render(*, path: str, policy_path: str | None, output: str | None, diff: bool
         )
         click.echo("".join(lines), err=True, nl=False)
     if check:
-        return _DIFFERS if any(part.after != part.before for part in parts) else 0
+        return ExitCode.REFUSED if any(part.after != part.before for part in parts) else 0
     if output is None:
         sys.stdout.write(after)
     else:

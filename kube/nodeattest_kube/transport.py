@@ -23,6 +23,8 @@ from weakref import WeakSet
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
@@ -42,6 +44,8 @@ _KEEP_ALIVE: Final = 60.0
 """Seconds an idle connection is kept: below kube-apiserver's idle limit of 90 s (Go's http.DefaultTransport)."""
 _READ_BUFFER: Final = 1 << 18
 """Bytes read ahead of us from one connection before the peer is slowed down."""
+_NAMED_CAS: Final = 2
+"""Of a bundle, in a message."""
 _GOODBYE: Final = 0.25
 """Seconds in which connections may close in order when the client is closed."""
 _GOODBYE_STEPS: Final = 50
@@ -157,6 +161,7 @@ class Transport:
         self._server_name = endpoint.tls_server_name
         self._proxy, self._proxy_headers = _proxy(endpoint.proxy_url)
         self._pool = _pool(endpoint)
+        self._ca_pem = endpoint.ca_pem
         self._closed = False
 
     @asynccontextmanager
@@ -181,9 +186,16 @@ class Transport:
             )
         # ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters.
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unreachable(f"{where}: {_explain(error)}") from None
+            raise Unreachable(f"{where}: {self._of_certificate(error)}{_explain(error)}") from None
         async with response:
             yield ApiResponse(response, where)
+
+    def _of_certificate(self, error: BaseException) -> str:
+        """Name what was expected of the server's certificate, where that was not met."""
+        if not isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return ""
+        name = self._server_name or urlsplit(self._server).hostname
+        return f"expected a certificate for {name} by {_title_of_cas(self._ca_pem)}; got another: "
 
     def use_resolver(self, resolver: AbstractResolver) -> None:
         """Have host names looked up by this, from the first request on."""
@@ -270,6 +282,26 @@ def _proxy(url: str | None) -> tuple[str | None, dict[str, str] | None]:
         return f"http://{host}", None
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return f"http://{host}", {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+
+
+def _title_of_cas(ca_pem: str | None) -> str:
+    """Name the CAs that an endpoint trusts: subject and fingerprint of the first ones."""
+    if ca_pem is None:
+        return "a CA of this machine"
+    try:
+        found = x509.load_pem_x509_certificates(ca_pem.encode())
+    except ValueError:
+        return "a CA of the kubeconfig"
+    named = [f"CA {_subject(one)} (sha256:{one.fingerprint(hashes.SHA256()).hex()})" for one in found[:_NAMED_CAS]]
+    more = [f"{len(found) - _NAMED_CAS} more"] if len(found) > _NAMED_CAS else []
+    return " or ".join([*named, *more])
+
+
+def _subject(certificate: x509.Certificate) -> str:
+    try:
+        return certificate.subject.rfc4514_string() or "(no subject)"
+    except ValueError:
+        return "(no subject)"
 
 
 def _explain(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ import click
 import pytest
 
 from nodeattest_cli.main import cli, main
+from nodeattest_cli.rights import role_for
 
 BIN = Path(sys.executable).parent
 
@@ -60,6 +63,61 @@ def test_what_asks_no_cluster_imports_no_client_of_one(words: list[str]) -> None
     assert done.stdout
 
 
-def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demonstrate"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+@pytest.mark.parametrize(
+    ("words", "near"), [(["demonstrate"], "demo"), (["token", "lst"], "list"), (["policy", "chek"], "check")]
+)
+def test_an_unknown_command_is_answered_with_the_nearest(
+    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"nodeattest: unknown command {words[-1]!r}; the nearest one is {near}\n"
+
+
+@pytest.mark.parametrize(("package", "extra"), [("botocore.session", "the extra aws"), ("yaml", "all that it needs")])
+def test_a_package_that_is_missing_is_one_line(package: str, extra: str, tmp_path: Path) -> None:
+    code = tmp_path / "nodeattest_policy_probe.py"
+    code.write_text(f"import click\n\n\n@click.command()\ndef probe() -> None:\n    import {package}\n")
+    info = tmp_path / "probe-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: probe\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[nodeattest.commands]\nprobe = nodeattest_policy_probe:probe\n")
+    hidden = f"import sys; sys.modules[{package.partition('.')[0]!r}] = None; from nodeattest_cli.main import main; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden}sys.exit(main(['probe']))"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"the Python package {package.partition('.')[0]} is not installed; install " in done.stderr
+    assert extra in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_NODEATTEST_COMPLETE" in capsys.readouterr().out
+    words = {
+        "COMP_WORDS": "nodeattest token ",
+        "COMP_CWORD": "" if shell == "fish" else "2",
+        "_NODEATTEST_COMPLETE": f"{shell}_complete",
+    }
+    done = subprocess.run(
+        [str(BIN / "nodeattest")], env={**os.environ, **words}, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert {"create", "list", "delete"} <= set(re.findall(r"\w+", done.stdout))
+
+
+def test_a_refusal_names_the_role_of_ours_that_allows_it() -> None:
+    said = (
+        'machineattestations.attestation.cluster.x-k8s.io is forbidden: User "u" cannot list resource '
+        '"machineattestations" in API group "attestation.cluster.x-k8s.io" at the cluster scope'
+    )
+    assert role_for(said) == "the ClusterRole nodeattest:operator (manifests/rbac) allows it: bind it to this user"
+    secret = 'secrets "blue-kubeconfig" is forbidden: User "u" cannot get resource "secrets" in API group "" in the'
+    assert "blue-kubeconfig to those who are that already" in role_for(secret)
+    assert role_for('nodes is forbidden: User "u" cannot delete resource "nodes" in API group ""') == ""
+    assert role_for("something else") == ""

@@ -51,7 +51,7 @@ def test_a_full_disk_is_one_line_and_no_traceback(words: tuple[str, ...]) -> Non
     with Path("/dev/full").open("wb") as full:
         command = [sys.executable, "-m", "nodeattest_cli.main", *words]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith("nodeattest: No space left")
     assert done.stderr.count("\n") == 1
 

@@ -84,9 +84,9 @@ def test_the_token_has_its_time_to_live(tool: ClusterInfoTool) -> None:
     assert "--token-ttl: expected a duration" in refused(tool, "--token-ttl=1d")
 
 
-def refused(tool: ClusterInfoTool, *words: str) -> str:
+def refused(tool: ClusterInfoTool, *words: str, code: int = 2) -> str:
     before = tool.tokens()
-    assert tool("publish", *words, code=2) == ""
+    assert tool("publish", *words, code=code) == ""
     assert tool.tokens() == before
     assert tool.err.count("\n") == 1
     return tool.err
@@ -116,7 +116,7 @@ def test_another_clusters_is_replaced_only_if_that_is_said(tool: ClusterInfoTool
     other = ours.replace("https://127.0.0.1", "https://10.9.8.7") if found == "server" else found
     patch: JsonMap = {"kubeconfig": other, "jws-kubeconfig-abcdef": "x..y", "mine": "kept"}
     tool.client.patch(clusterinfo.PATH, {"data": patch})
-    assert "--replace" in refused(tool)
+    assert "--replace" in refused(tool, code=1)
     assert text_at(tool.object(), "data", "kubeconfig") == other
     assert 'Replacing the "cluster-info" ConfigMap' in tool("publish", "--token", "", "--replace")
     assert map_at(tool.object(), "data") == {"kubeconfig": ours, "mine": "kept"}
@@ -173,7 +173,7 @@ async def test_who_writes_before_us_each_time_is_told_in_the_end() -> None:
 
 def test_a_token_of_that_id_with_another_secret_is_another_token(tool: ClusterInfoTool) -> None:
     tool("publish", "--token", "aaaaaa.0123456789abcdef")
-    assert "is another one" in refused(tool, "--token", "aaaaaa.0123456789abcdee")
+    assert "is another one" in refused(tool, "--token", "aaaaaa.0123456789abcdee", code=1)
 
 
 def test_rights_that_somebody_widened_are_put_right(tool: ClusterInfoTool) -> None:

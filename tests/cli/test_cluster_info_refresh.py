@@ -61,9 +61,9 @@ class Desk:
         assert done == code, self.err
         return self.out
 
-    def refused(self, *words: str) -> str:
+    def refused(self, *words: str, code: int = 2) -> str:
         before = self.path.read_bytes()
-        assert self(*words, code=2) == ""
+        assert self(*words, code=code) == ""
         assert self.path.read_bytes() == before
         assert self.err.count("\n") == 1
         return self.err
@@ -172,7 +172,7 @@ def test_whoever_has_no_trusted_ca_changes_nothing(desk: Desk) -> None:
     impostor = desk.stand(EVIL)
     desk.publish(impostor, OLD, EVIL)
     desk.write(impostor, OLD)
-    desk.refused()
+    desk.refused(code=3)
     assert impostor.headers <= QUIET
 
 
@@ -180,14 +180,14 @@ def test_other_cas_only_are_not_believed(desk: Desk) -> None:
     server = desk.stand(OLD)
     desk.publish(server, NEW)
     desk.write(server, OLD)
-    assert "at least one of the CAs" in desk.refused()
+    assert "at least one of the CAs" in desk.refused(code=1)
 
 
 def test_a_cluster_that_does_not_tell_is_one_line(desk: Desk) -> None:
     server = desk.stand(OLD)
     server.says = status(403)
     desk.write(server, OLD)
-    assert "403" in desk.refused()
+    assert "403" in desk.refused(code=3)
 
 
 def test_a_kubeconfig_that_somebody_writes_is_left_alone(desk: Desk) -> None:

@@ -100,7 +100,7 @@ def test_what_no_machine_can_use_is_shown_as_such(tool: ClusterInfoTool, kubecon
 
 def test_no_cluster_info_is_one_line(tool: ClusterInfoTool) -> None:
     for command in ("show", "sign"):
-        assert tool(command, code=2) == ""
+        assert tool(command, code=1) == ""
         assert "nodeattest cluster-info publish" in tool.err
         assert tool.err.count("\n") == 1
 
@@ -149,7 +149,7 @@ def test_nobody_signs_what_no_machine_may_believe(tool: ClusterInfoTool, tmp_pat
     put(tool, kubeconfig=tool.kubeconfig().replace("users: null", "users: [{name: a, user: {token: b}}]"))
     before = tool.object()
     for words in ([], ["--token-file", written(tmp_path / "t", token)]):
-        assert tool("sign", *words, code=2) == ""
+        assert tool("sign", *words, code=1) == ""
         assert "no users or credentials" in tool.err
     assert tool.object() == before
 
@@ -158,7 +158,7 @@ def test_a_server_is_verified_as_a_machine_does(tool: ClusterInfoTool, tmp_path:
     token = tool.publish()
     words = ["--token-file", written(tmp_path / "t", token), "--discovery-token-ca-cert-hash", pin(tool)]
     server = tool.plane.server.removeprefix("https://")
-    assert tool.run("verify", server, *words, "--timeout", "4s", code=1) == ""
+    assert tool.run("verify", server, *words, "--timeout", "4s", code=3) == ""
     assert "ClusterInfoUnsigned" in tool.err
     tool("sign")
     said = tool.run("verify", server, *words)

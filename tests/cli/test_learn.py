@@ -154,14 +154,14 @@ def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: 
         said = capsys.readouterr().out
         assert learned(said)["values"] == {"0": sorted(("0" * 64, OLD, NEW)), "7": [OTHER]}
         assert said.count("# PCR 0: all zero: nothing was measured into it") == 1
-        for words, problem in (
-            (["learn", *access], "expected names of machines, or --all"),
-            (["learn", "a", "--all", *access], "expected names of machines, or --all"),
-            (["learn", "z", *access], "no machine z is on record"),
-            (["learn", "c", *access], "c has no register values"),
-            (["learn", "a", *access[:4]], "set --cluster"),
-            (["learn", "--all", *access[:4], "--cluster", "none"], "no machine has quoted"),
-            (["learn", "--all", *access[:4], "--cluster", "green"], "404"),
+        for code, words, problem in (
+            (2, ["learn", *access], "expected names of machines, or --all"),
+            (2, ["learn", "a", "--all", *access], "expected names of machines, or --all"),
+            (1, ["learn", "z", *access], "no machine z is on record"),
+            (1, ["learn", "c", *access], "c has no register values"),
+            (2, ["learn", "a", *access[:4]], "set --cluster"),
+            (1, ["learn", "--all", *access[:4], "--cluster", "none"], "no machine has quoted"),
+            (1, ["learn", "--all", *access[:4], "--cluster", "green"], "404"),
         ):
-            assert main(["policy", *words]) == 2
+            assert main(["policy", *words]) == code
             assert problem in capsys.readouterr().err

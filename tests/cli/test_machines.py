@@ -105,7 +105,7 @@ def _fill(client: Client) -> None:
 
 def test_a_server_that_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with start_sandbox(tmp_path, name="management") as plane:
-        assert main(["machines", "--kubeconfig", str(plane.token_kubeconfig("abcdef.0123456789abcdef"))]) == 2
+        assert main(["machines", "--kubeconfig", str(plane.token_kubeconfig("abcdef.0123456789abcdef"))]) == 3
     errors = capsys.readouterr().err
     assert errors.startswith("nodeattest: 401")
     assert errors.count("\n") == 1

@@ -135,10 +135,6 @@ def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
     assert any(said in note for note in notes(policy))
 
 
-def test_a_mistyped_attestor_is_noted_with_the_nearest() -> None:
-    assert any("did you mean tpm?" in note for note in notes(made(authorizedAttestors=["tmp"])))
-
-
 def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policies.yaml"
     path.write_text(yaml.safe_dump_all([made(), {"kind": "ConfigMap"}]))
@@ -223,16 +219,31 @@ def test_a_composite_of_what_proves_nothing_or_of_nothing_is_invalid(section: Js
     assert list(problems(made(authorizedAttestors=["composite"], composite=section)))
 
 
-def test_a_part_that_is_let_in_alone_or_is_not_installed_is_worth_a_note() -> None:
+def test_a_part_that_is_let_in_alone_is_worth_a_note() -> None:
     policy = made(
         authorizedAttestors=["composite", "tpm"],
-        composite={"anyOf": [{"allOf": ["tpm", "challange"]}]},
+        composite={"anyOf": [{"allOf": ["tpm", "aws"]}]},
+        aws=AWS,
         challenge={},
     )
     said = list(notes(policy))
     assert "tpm is authorized alone, too: a machine with that proof needs no other" in said
-    assert any("no provider 'challange' is installed here" in note for note in said)
     assert "the section challenge is without effect: authorizedAttestors does not name it" in said
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"authorizedAttestors": ["tpmm"]},
+        {"authorizedAttestors": ["tpm", "tpmm"]},
+        {"authorizedAttestors": ["composite"], "composite": {"anyOf": [{"allOf": ["tpm", "tpmm"]}]}},
+    ],
+)
+def test_a_provider_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path, spec: JsonObject) -> None:
+    code, said = checked(tmp_path, made(**spec))
+    assert code == 1
+    assert "expected a provider that exists, got 'tpmm'; the nearest one is tpm" in said
+    assert not list(problems(made(**spec), ("tpmm",)))
 
 
 def cluster(name: str, labels: dict[str, str], **spec: JsonValue) -> JsonObject:
@@ -310,6 +321,8 @@ def test_joiners_that_are_not_rendered_are_listed_control_planes_included(tmp_pa
     code, said = checked(tmp_path, made(enforcement=enforcement), template, control_plane, render(done, plan).document)
     assert code == 0
     listed = [line.partition(": note: not rendered")[0] for line in said.splitlines() if "not rendered" in line]
+    assert ("as it is, it cannot be rendered: expected" in said) == (enforcement == "Enforce")
+    assert ("provider-id" in said) == (enforcement == "Enforce")
     assert listed == (
         ["KubeadmConfigTemplate fleet/workers", "KubeadmControlPlane fleet/masters"] if enforcement == "Enforce" else []
     )

@@ -49,10 +49,10 @@ class Tool:
         assert self.code == code, self.err
         return self.out
 
-    def refuse(self, *words: str) -> str:
+    def refuse(self, *words: str, code: int = 2) -> str:
         """Run it, see that it wrote nothing, and return what it said."""
         before = self.names()
-        assert self(*words, code=2) == ""
+        assert self(*words, code=code) == ""
         assert self.err.count("\n") == 1
         assert self.names() == before
         return self.err
@@ -177,7 +177,7 @@ def test_no_refusal_shows_a_character_of_the_secret(token: Tool) -> None:
 
 def test_an_id_is_given_once(token: Tool) -> None:
     token("create", "aaaaaa.0123456789abcdef")
-    assert 'a token with id "aaaaaa" already exists' in token.refuse("create", "aaaaaa.0123456789abcdee")
+    assert 'a token with id "aaaaaa" already exists' in token.refuse("create", "aaaaaa.0123456789abcdee", code=1)
 
 
 def test_a_token_need_not_stand_in_the_process_list(
@@ -199,7 +199,7 @@ def test_a_dry_run_asks_the_server_and_writes_nothing(token: Tool) -> None:
     assert "would create" in token.err
     assert token.names() == []
     token("create", "aaaaaa.0123456789abcdef")
-    assert "already exists" in token.refuse("create", "aaaaaa.0123456789abcdef", "--dry-run")
+    assert "already exists" in token.refuse("create", "aaaaaa.0123456789abcdef", "--dry-run", code=1)
     assert token("delete", "aaaaaa", "--dry-run") == 'bootstrap token "aaaaaa" would be deleted\n'
     assert token.names() == ["bootstrap-token-aaaaaa"]
 
@@ -402,5 +402,5 @@ def test_whoever_may_not_list_is_told_so_in_one_line(token: Tool, capsys: pytest
     nobody = token.plane.client_kubeconfig("nobody-of-tokens")
     with pytest.raises(ApiRefusal):
         token.plane.client(nobody).list(SECRETS)
-    assert main(["token", "list", "--kubeconfig", str(nobody)]) == 2
+    assert main(["token", "list", "--kubeconfig", str(nobody)]) == 3
     assert capsys.readouterr().err.count("\n") == 1

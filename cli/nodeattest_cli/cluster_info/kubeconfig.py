@@ -18,7 +18,7 @@ from typing import Final
 
 from nodeattest_authenticator.state.storage import write_atomically
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import UserError, user_errors
+from nodeattest_cli.errors import StateError, UserError, user_errors
 from nodeattest_cli.output import to_yaml
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_ca_bundle
@@ -74,7 +74,7 @@ def write(path: Path, known: PersonalCluster, *, server: str, tls_server_name: s
         document = _document(path)
         cluster = _one(document, "clusters", known.name, "cluster", path)
         if text(cluster, "server") != known.server or _ca(cluster, path) != known.ca_pem:
-            raise UserError(f"{path}: changed meanwhile; try again")
+            raise StateError(f"{path}: changed meanwhile; try again")
         cluster["server"] = server
         cluster["certificate-authority-data"] = base64.b64encode(ca_pem).decode()
         cluster.pop("certificate-authority", None)

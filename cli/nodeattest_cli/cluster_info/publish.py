@@ -21,7 +21,7 @@ import click
 from nodeattest_cli.cluster_info.publication import ROLE, kubeconfig_of, namespace, role, role_binding
 from nodeattest_cli.cluster_info.update import Publication
 from nodeattest_cli.connection import Connection, cluster_options, run
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, secret_path, store, warning
 from nodeattest_cli.token.input import parse_token, read_token_text
 from nodeattest_controller.model.objects import text
@@ -181,7 +181,7 @@ async def _store(client: ApiClient, made: TokenSecret) -> None:
         await store(client, made)
         return
     if there is None or not compare_digest(there.secret.encode("utf-8", "surrogateescape"), made.token.secret.encode()):
-        raise UserError(f'a token with id "{made.token.id}" already exists, and is another one')
+        raise StateError(f'a token with id "{made.token.id}" already exists, and is another one')
     click.echo(f"nodeattest: the token {made.token.id} exists already and stays as it is", err=True)
 
 

@@ -14,7 +14,7 @@ import click
 from nodeattest_cli.cluster_info.kubeconfig import PersonalCluster, read, write
 from nodeattest_cli.cluster_info.publication import check_option
 from nodeattest_cli.connection import Connection, cluster_options
-from nodeattest_cli.errors import UserError, user_errors
+from nodeattest_cli.errors import AccessError, user_errors
 from nodeattest_discovery.clusterinfo import ClusterInfo, parse_ca_bundle
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
@@ -59,7 +59,7 @@ def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> C
     """Ask, and believe only what the agent would."""
     said: list[str] = []
     environment = Environment(log=said.append, limit=_LIMIT)
-    with user_errors("cluster-info"):
+    with user_errors("cluster-info", found=True):
         name = None if server else known.tls_server_name
         found = ask_for_news(
             [server or known.server],
@@ -70,7 +70,7 @@ def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> C
             pin_server=not take_server,
         )
     if found is None:
-        raise UserError("; ".join(said) or "the cluster does not publish what is new")
+        raise AccessError("; ".join(said) or "the cluster does not publish what is new")
     return found.info
 
 

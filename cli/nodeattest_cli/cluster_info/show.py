@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
 
 import click
 
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.view import View, view_of
 from nodeattest_cli.connection import Connection, cluster_options, run
+from nodeattest_cli.errors import ExitCode
 from nodeattest_cli.output import output_option, to_json, to_yaml
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
@@ -18,8 +18,6 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["show"]
-
-_UNSOUND: Final = 1
 
 
 @click.command()
@@ -41,7 +39,7 @@ def show(*, path: str | None, output: str, kubeconfig: str | None, context: str 
         return 0
     seen = view_of(found, tokens)
     click.echo(_printed(seen, output), nl=False)
-    return 0 if seen.is_sound else _UNSOUND
+    return ExitCode.DONE if seen.is_sound else ExitCode.REFUSED
 
 
 async def _both(client: ApiClient) -> tuple[JsonObject, tuple[BootstrapToken, ...] | None]:

@@ -11,7 +11,7 @@ import click
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.update import retry_on_conflict
 from nodeattest_cli.connection import Connection, cluster_options, run
-from nodeattest_cli.errors import UserError, user_errors
+from nodeattest_cli.errors import AccessError, UserError, user_errors
 from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import mapping, text
@@ -56,7 +56,7 @@ async def _sign(client: ApiClient, token: BootstrapToken | None) -> list[str]:
     else:
         tokens = await signing_tokens(client)
         if tokens is None:
-            raise UserError("the tokens in kube-system cannot be read: set the one that signs by --token-file")
+            raise AccessError("the tokens in kube-system cannot be read: set the one that signs by --token-file")
         _check(found)
         wanted = desired_cluster_info(found, tokens) or found
     if wanted != found:
@@ -76,6 +76,6 @@ def _signed(found: JsonObject, token: BootstrapToken) -> JsonObject:
 def _check(found: JsonObject) -> str:
     """Return the text that is signed; nobody signs what no machine may believe."""
     kubeconfig = text(found, "data", KUBECONFIG_KEY)
-    with user_errors("cluster-info"):
+    with user_errors("cluster-info", found=True):
         parse(kubeconfig)
     return kubeconfig

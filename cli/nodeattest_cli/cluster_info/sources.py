@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from nodeattest_cli.cluster_info.publication import config_map
 from nodeattest_cli.documents import read_objects, read_text
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.token.list import token_secrets
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import NAME, PATH
@@ -26,7 +26,7 @@ async def from_cluster(client: ApiClient) -> JsonObject:
     try:
         return await client.get(PATH)
     except NotFound:
-        raise UserError("there is no cluster-info: write it with nodeattest cluster-info publish") from None
+        raise StateError("there is no cluster-info: write it with nodeattest cluster-info publish") from None
 
 
 def from_file(path: str) -> JsonObject:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import click
 
 from nodeattest_cli.cluster_info.publication import config_map, replacement, same_cluster
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, PATH
 from nodeattest_kube import paths
@@ -42,7 +42,7 @@ class Publication:
         except NotFound:
             self._found = None
         if self._found is not None and not self._replace and not self._is_there(self._found):
-            raise UserError(
+            raise StateError(
                 "cluster-info names another server or other CAs, or cannot be read: see nodeattest cluster-info show, "
                 "and set --replace if it is to be replaced"
             )

@@ -12,7 +12,7 @@ import click
 
 from nodeattest_cli.cluster_info.sources import from_file
 from nodeattest_cli.cluster_info.view import subject_of
-from nodeattest_cli.errors import UserError, user_errors
+from nodeattest_cli.errors import ExitCode, UserError, user_errors
 from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery import jws, pins
@@ -29,7 +29,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["verify"]
 
-_REFUSED: Final = 1
 _FILE_NOTE: Final = "a file cannot show that a server holds the CA's key: ask a server, too"
 _UNPINNED: Final = "no CA was pinned: anyone who knows the token could have written this"
 
@@ -48,7 +47,8 @@ def verify(
 ) -> int:
     """Verify cluster-info as a machine that joins does, with the token and the pins that it would have.
 
-    SERVER is host:port, several are tried in turn; no kubeconfig is used. Exit code 1 when a machine would refuse it.
+    SERVER is host:port, several are tried in turn; no kubeconfig is used. Exit code 1 when a machine would refuse it,
+    3 when no server could be asked or none has a signature yet.
     """
     if bool(server) == (path is not None):
         raise UserError("expected servers (host:port) or --file, one of them")
@@ -69,8 +69,8 @@ def verify(
             click.echo(_said(*_of_file(from_file(path), token, wanted)))
     except (Denied, Unavailable) as verdict:
         click.echo(f"nodeattest: {verdict}", err=True)
-        return _REFUSED
-    return 0
+        return ExitCode.REFUSED if isinstance(verdict, Denied) else ExitCode.NO_ACCESS
+    return ExitCode.DONE
 
 
 def _pins(hashes: Sequence[str], *, unsafe: bool) -> frozenset[CaPin] | None:

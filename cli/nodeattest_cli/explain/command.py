@@ -9,7 +9,7 @@ import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
@@ -26,8 +26,6 @@ from nodeattest_kube.jsontypes import JsonObject
 __all__ = ["explain"]
 
 _KIND: Final = "CertificateSigningRequest"
-_REFUSED: Final = 1
-_UNEXPLAINED: Final = 3
 _SHORT: Final = 16
 """Digits of a digest that are shown: enough to find it by."""
 _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", CheckOutcome.NOT_CHECKED: "  ? "}
@@ -69,8 +67,8 @@ def explain(
     Works without a cluster on a CertificateSigningRequest that was kept. A check that lacks an object is shown as not
     checked, and so is what only a platform's API can tell: none is asked.
 
-    Exit code 0: nothing refuses the request. 1: a check does. 3: it was denied at the time, and what could be checked
-    here does not say why.
+    Exit code 0: nothing refuses the request. 1: a check does, or it was denied at the time and nothing that could be
+    checked here says why.
     """
     if (path is None) == (name is None):
         raise UserError("say which request: either -f FILE or --csr NAME")
@@ -86,9 +84,7 @@ def explain(
         documents += [first] if first else []
     explanation = explain_request(csr, documents, platforms)
     click.echo(to_json(explanation.to_json()) if output == "json" else _to_text(explanation))
-    if explanation.failed:
-        return _REFUSED
-    return _UNEXPLAINED if explanation.unexplained else 0
+    return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
 
 
 def _platforms(config: Path | None) -> Platforms:
@@ -107,7 +103,7 @@ async def _fetch(client: ApiClient, name: str) -> tuple[JsonObject, JsonObject |
     """Read a request, and the first request that it answers."""
     csr = await _get(client, name)
     if csr is None:
-        raise UserError(f"{client.server} has no {_KIND} {name}")
+        raise StateError(f"{client.server} has no {_KIND} {name}")
     first = first_request_name(csr)
     return csr, await _get(client, first) if first else None
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
 from nodeattest_cli.output import format_table, output_option, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE
@@ -35,7 +35,6 @@ from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["publish"]
 
-_WRONG, _NOT_YET = 1, 3
 _FILE: Final = click.Path(path_type=Path)
 _AGAIN: Final = 5.0
 """Seconds between two reads of the public URL."""
@@ -115,7 +114,7 @@ def publish(
         return asyncio.run(_foreseen(place, wanted, output) if dry_run else _publish(place, wanted, public, output))
     except (StoreUnavailableError, WriteConflictError) as error:
         click.echo(f"nodeattest: {error}; run it again", err=True)
-        return _NOT_YET
+        return ExitCode.NO_ACCESS
     except (PublishError, KeysError, UrlError) as error:
         raise UserError(str(error)) from None
 
@@ -125,8 +124,8 @@ async def _foreseen(place: Place, wanted: Desired, output: str) -> int:
         ahead = await dry_run(store, wanted, clock=time.time)
         _show(store.name, ahead.writes, ahead.notes, ahead.state, output, done="would be written", found=None)
     if _undropped(ahead.unknown, ahead.state):
-        return _WRONG
-    return _NOT_YET if ahead.writes else 0
+        return ExitCode.REFUSED
+    return ExitCode.NO_ACCESS if ahead.writes else 0
 
 
 async def _publish(place: Place, wanted: Desired, public: _Public, output: str) -> int:
@@ -136,10 +135,10 @@ async def _publish(place: Place, wanted: Desired, public: _Public, output: str) 
     found = None if public.skipped else await _read_back(published, public)
     _show(name, published.writes, published.notes, published.state, output, done="written", found=found)
     if _undropped(published.unknown, published.state):
-        return _WRONG
+        return ExitCode.REFUSED
     if found is None or found.status is PublicStatus.EQUAL:
         return 0
-    return _NOT_YET if found.status is PublicStatus.OLDER else _WRONG
+    return ExitCode.NO_ACCESS if found.status is PublicStatus.OLDER else ExitCode.REFUSED
 
 
 def _undropped(unknown: frozenset[str], state: IssuerState) -> bool:

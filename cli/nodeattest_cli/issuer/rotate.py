@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_identity.issuer.keys import KeysError
@@ -29,7 +29,6 @@ from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["rotate"]
 
-_BREAKS, _NOT_YET = 1, 3
 _FILE: Final = click.Path(path_type=Path)
 _GATES: Final = {"sign": StepName.SIGN, "retire": StepName.RETIRE}
 _WHAT: Final = {
@@ -109,7 +108,7 @@ def rotate(
         state = asyncio.run(_state(place))
     except StoreUnavailableError as error:
         click.echo(f"nodeattest: {error}; run it again", err=True)
-        return _NOT_YET
+        return ExitCode.NO_ACCESS
     except (PublishError, KeysError, UrlError) as error:
         raise UserError(str(error)) from None
     plan = timeline(
@@ -125,7 +124,7 @@ def rotate(
     click.echo(to_json(_members(plan), indent=None) if output == "json" else _table(plan))
     for trouble in plan.problems:
         click.echo(f"nodeattest: {trouble}", err=True)
-    return _BREAKS if plan.problems else 0
+    return ExitCode.REFUSED if plan.problems else 0
 
 
 def _one(path: Path) -> str:
@@ -160,15 +159,15 @@ def _may(plan: Timeline, name: StepName, *, signs_already: bool) -> int:
     step = plan.step(name)
     if plan.problems:
         click.echo(f"nodeattest: {plan.problems[0]}", err=True)
-        return _NOT_YET
+        return ExitCode.NO_ACCESS
     if step.status is Status.DUE or (name is StepName.SIGN and signs_already):
         return 0
     due = next(each for each in plan.steps if each.status in {Status.DUE, Status.WAITING})
     if step.status is Status.DONE:
         click.echo(f"nodeattest: {name}: expected a next key that is published, got none", err=True)
-        return _NOT_YET
+        return ExitCode.NO_ACCESS
     click.echo(f"nodeattest: {name}: not before {moment(step.at)}; now: {_WHAT[due.name]} ({due.name})", err=True)
-    return _NOT_YET
+    return ExitCode.NO_ACCESS
 
 
 def _table(plan: Timeline) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
@@ -30,8 +30,6 @@ from nodeattest_providers.errors import Denied, Unavailable
 __all__ = ["verify"]
 
 _STANDARD_INPUT: Final = "-"
-_REFUSED: Final = 1
-_UNKNOWN: Final = 3
 _FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 _ON_COMMAND_LINE: Final = (
     "nodeattest: this token was an argument, which everybody on this machine can read in the list of processes, and "
@@ -80,10 +78,10 @@ def verify(
     except Denied as denied:
         lines = ("expected", denied.expected), ("got", denied.got), ("do", denied.remedy)
         click.echo(f"nodeattest: refused: {denied.reason}\n{_aligned(lines)}", err=True)
-        return _REFUSED
+        return ExitCode.REFUSED
     except Unavailable as unavailable:
         click.echo(f"nodeattest: {unavailable}", err=True)
-        return _UNKNOWN
+        return ExitCode.NO_ACCESS
     said = _members(claims)
     click.echo(to_json(said, indent=None) if output == "json" else _table(claims))
     return 0

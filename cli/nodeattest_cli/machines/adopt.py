@@ -19,7 +19,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.open import open_machine
 from nodeattest_cli.machines.rejoin import RejoinToken, check_lifetime, show_json, show_text
 from nodeattest_cli.machines.reset import ask_confirmation, check_reason
@@ -33,7 +33,6 @@ from nodeattest_providers.names import ProviderName
 
 __all__ = ["adopt"]
 
-_NOT_DONE: Final = 1
 _SHOWN: Final = 10
 _WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")
 """What is shown as it is: ASCII without blanks, so that it can neither end a line nor be padded to look like one."""
@@ -98,7 +97,7 @@ def adopt(
         [one] = chosen
         return _open(connection, one, opening, output, now)
     click.echo(_json(chosen, found) if output == "json" else _text(chosen, found))
-    return _NOT_DONE if found.unreachable else 0
+    return ExitCode.NO_ACCESS if found.unreachable else ExitCode.DONE
 
 
 def _opening(
@@ -115,7 +114,7 @@ def _chosen(found: Report, names: Sequence[str]) -> tuple[Unattested, ...]:
     for name in names:
         fits = [one for one in found.unattested if name in one.names()]
         if not fits:
-            raise UserError(
+            raise StateError(
                 f"no node {name} is outside of the ledger: it is attested, is in another namespace or cluster, or its "
                 "cluster is out of reach; nodeattest machines lists the ledger"
             )
@@ -226,7 +225,7 @@ def _open(connection: Connection, one: Unattested, opening: _Opening, output: st
         return 0
     if not opening.yes and not ask_confirmation("Open it?"):
         click.echo("nothing was changed", err=output == "json")
-        return _NOT_DONE
+        return ExitCode.REFUSED
 
     async def _do(client: ApiClient) -> tuple[str, RejoinToken]:
         trail, made = await open_machine(
@@ -254,9 +253,9 @@ def _provider(one: Unattested, said: str | None) -> ProviderName:
 
 def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
     if one.member is None or not (one.has_attestation or _can_be_asked_for(one)):
-        raise UserError(f"node {_word(one.node)}: {_says(one)}")
+        raise StateError(f"node {_word(one.node)}: {_says(one)}")
     if one.has_attestation:
-        raise UserError(f"node {_word(one.node)} {_says(one)}: {shlex.join(command_for(one))}")
+        raise StateError(f"node {_word(one.node)} {_says(one)}: {shlex.join(command_for(one))}")
     lines = [
         f"{one.member.kind} {one.member.name} of {one.cluster} ({_word(one.provider_id)}), node {_word(one.node)}",
         f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
@@ -33,7 +33,7 @@ async def list_attestations(
                 if isinstance(item, dict) and cluster in {None, text(item, "spec", "clusterName")}:
                     yield item
     except NotFound:
-        raise UserError(
+        raise StateError(
             f"{client.server} knows no MachineAttestation; if this is a workload cluster, point --kubeconfig "
             "at the management cluster; if it is that one, install manifests/crd there"
         ) from None
@@ -44,7 +44,7 @@ async def find_attestation(client: ApiClient, name: str, *, namespace: str, clus
     found = [item async for item in list_attestations(client, namespace, cluster) if name in _names(item)]
     if not found:
         where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
-        raise UserError(
+        raise StateError(
             f"no machine {name} has a ledger in {where}: it never joined attested, or say -n and --cluster; "
             "nodeattest machines -A lists all"
         )

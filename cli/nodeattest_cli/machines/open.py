@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError
 from nodeattest_cli.machines.attestations import attestation_path, attestations_path
 from nodeattest_cli.machines.rejoin import RejoinToken, issue_token
 from nodeattest_cli.machines.reset import operator, record_event
@@ -33,7 +33,7 @@ async def open_machine(
     expires: datetime,
     choose: Callable[[str], str],
 ) -> tuple[str, RejoinToken]:
-    """Write record and Event, and make the token; returns a log of that, and the token. Raises ``UserError``."""
+    """Write record and Event, and make the token; returns a log of that, and the token. Raises ``StateError``."""
     by = await operator(client)
     written = await _record(client, one, by=by, reason=reason, now=now)
     reported = await record_event(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
@@ -45,7 +45,7 @@ async def open_machine(
 async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: str, now: datetime) -> JsonObject:
     member = one.member
     if member is None:
-        raise UserError(f"node {one.node} has no Machine")
+        raise StateError(f"node {one.node} has no Machine")
     fresh = new_for_adoption(member, NodeName(one.node), by=by, reason=reason, now=now)
     try:
         known = await client.get(attestation_path(fresh))
@@ -55,9 +55,9 @@ async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: s
         if known is None:
             return await client.create(attestations_path(member.namespace), fresh)
         if parse_attestation(known).issued:
-            raise UserError(
+            raise StateError(
                 f"{attestation_name(member.cluster_name, member.provider_id)} has certificates by now: look again"
             )
         return await client.replace(attestation_path(known), reset(known, by=by, reason=reason, now=now))
     except (AlreadyExists, Conflict):
-        raise UserError("its MachineAttestation changed meanwhile: check it and try again") from None
+        raise StateError("its MachineAttestation changed meanwhile: check it and try again") from None

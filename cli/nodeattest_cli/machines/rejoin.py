@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import AccessError, StateError, UserError
 from nodeattest_cli.machines.attestations import find_attestation, title
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_cli.token.factory import store
@@ -162,7 +162,7 @@ async def issue_token(
 
 def _check_may_return(attestation: Attestation, found: JsonObject) -> None:
     if attestation.issued and attestation.provider in _ONCE:
-        raise UserError(
+        raise StateError(
             f"{title(found)} joined by {attestation.provider}, with which a machine joins once: first "
             "nodeattest machines reset, knowing that it is this machine that asks"
         )
@@ -173,7 +173,7 @@ async def _check_machine(management: ApiClient, attestation: Attestation, found:
     owner = owner_of(found)
     group, _, version = text(owner, "apiVersion").partition("/")
     kind = text(owner, "kind")
-    gone = UserError(f"{title(found)}: its Machine is gone or being deleted, so it may not join again")
+    gone = StateError(f"{title(found)}: its Machine is gone or being deleted, so it may not join again")
     if not group or not version or kind not in RESOURCES:
         raise gone
     try:
@@ -197,10 +197,10 @@ async def workload_client(management: ApiClient, namespace: str, cluster: str) -
         document = decode_base64(text(secret, "data", "value"))
         return ApiClient.from_kubeconfig(document, trust_env=True)
     except NotFound:
-        raise UserError(f"the Secret {namespace}/{name} is not there, so the cluster is out of reach") from None
+        raise AccessError(f"the Secret {namespace}/{name} is not there, so the cluster is out of reach") from None
     except ValueError as error:
         said = str(error) if isinstance(error, KubeconfigError) else "no base64"
-        raise UserError(f"the Secret {namespace}/{name}: {said}") from None
+        raise AccessError(f"the Secret {namespace}/{name}: {said}") from None
 
 
 async def _exists(workload: ApiClient, binding: str) -> bool:

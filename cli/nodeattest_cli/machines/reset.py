@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.attestations import attestation_path, find_attestation, title
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
@@ -28,7 +28,6 @@ __all__ = ["ask_confirmation", "check_reason", "cleared_by_reset", "operator", "
 _TRIES: Final = 5
 RESET: Final = "AttestationReset"
 _REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")
-_NOT_DONE: Final = 1
 _NOBODY: Final = "(unknown)"
 """Who it was where neither the server nor the kubeconfig says."""
 
@@ -63,7 +62,7 @@ def reset_machine(
     click.echo("\n".join(cleared_by_reset(found)))
     if not yes and not ask_confirmation("Reset it?"):
         click.echo("nothing was changed")
-        return _NOT_DONE
+        return ExitCode.REFUSED
     now = datetime.now(UTC)
     click.echo(run(connection, lambda client: _reset(client, found, why, now)))
     return 0
@@ -142,8 +141,8 @@ async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: 
         except Conflict:
             current = await client.get(path)
             if _pins(current) != _pins(found):
-                raise UserError("the machine was bound anew meanwhile; check it and reset again") from None
-    raise UserError("the ledger is written all the time; try again")
+                raise StateError("the machine was bound anew meanwhile; check it and reset again") from None
+    raise StateError("the ledger is written all the time; try again")
 
 
 def _pins(attestation: JsonObject) -> tuple[str, dict[str, str]]:

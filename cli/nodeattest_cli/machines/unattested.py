@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.rejoin import workload_client
 from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
 from nodeattest_controller.model.machine_view import MachineView
@@ -91,7 +91,7 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
     ]
     chosen = [item for item in found if cluster in {None, text(item, "metadata", "name")}]
     if not chosen:
-        raise UserError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
+        raise StateError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
     policies = [
         item
         async for item in _all(client, paths.collection_path(*_OWN, "nodeattestationpolicies", namespace=namespace))
@@ -165,7 +165,7 @@ async def _version(client: ApiClient) -> str:
     try:
         return text(await client.get(f"/apis/{_CAPI}"), "preferredVersion", "version")
     except NotFound:
-        raise UserError(f"{client.server} knows no Cluster API: point --kubeconfig at the management cluster") from None
+        raise StateError(f"{client.server} has no Cluster API: point --kubeconfig at the management cluster") from None
 
 
 async def _all(client: ApiClient, path: str) -> AsyncGenerator[JsonObject]:

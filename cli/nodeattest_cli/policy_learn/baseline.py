@@ -1,7 +1,7 @@
 """Register values for a policy, out of what machines quoted: the merging, without asking anybody. Pure.
 
 Promises: a ``spec.tpm.pcrs`` section that admits the machines that were learned from and everyone whom the policy lets
-in already; it never drops a value, and selects no register that the policy does not. ``UserError`` where the ledger
+in already; it never drops a value, and selects no register that the policy does not. ``StateError`` where the ledger
 does not hold what the policy asks for.
 Leaves to others: whether those machines booted what they should. A person decides that.
 """
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError
 from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
@@ -54,7 +54,7 @@ def registers_from_attestation(attestation: JsonObject) -> BootRecord:
     bank = BANK_ALGORITHMS.get(boot.bank)
     spelling = re.compile(f"[0-9a-f]{{{2 * digest_size(bank)}}}") if bank else None
     if spelling is None or not all(map(spelling.fullmatch, boot.pcrs.values())):
-        raise UserError(f"the record of {machine} has registers that no quote has: was it edited?")
+        raise StateError(f"the record of {machine} has registers that no quote has: was it edited?")
     return BootRecord(cluster=known.cluster_name, machine=machine, node=known.node_name, bank=boot.bank, pcrs=boot.pcrs)
 
 
@@ -69,9 +69,9 @@ def propose(machines: Sequence[BootRecord], policy: TpmPolicy | None) -> Proposa
     bank = policy.selection.bank.name.lower() if policy else machines[0].bank
     for one in machines:
         if not one.pcrs:
-            raise UserError(f"{one.machine} has no register values on record: wait for its next renewal with a TPM")
+            raise StateError(f"{one.machine} has no register values on record: wait for its next renewal with a TPM")
         if one.bank != bank:
-            raise UserError(f"{one.machine} quoted the bank {one.bank}, expected {bank}: wait for its next renewal")
+            raise StateError(f"{one.machine} quoted the bank {one.bank}, expected {bank}: wait for its next renewal")
     # 2
     selection = policy.selection.pcrs if policy else sorted({pcr for one in machines for pcr in one.pcrs})
     # 3

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
-from nodeattest_cli.errors import UserError
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import policy_for
@@ -78,10 +78,10 @@ def _chosen(known: Sequence[BootRecord], names: Sequence[str], cluster: str | No
     known = [one for one in known if cluster in {None, one.cluster}]
     for name in names:
         if not any(name in {one.machine, one.node} for one in known):
-            raise UserError(f"no machine {name} is on record here: nodeattest machines list -A shows which are")
+            raise StateError(f"no machine {name} is on record here: nodeattest machines list -A shows which are")
     chosen = [one for one in known if {one.machine, one.node} & set(names)] if names else [o for o in known if o.pcrs]
     if not chosen:
-        raise UserError("no machine has quoted its registers here")
+        raise StateError("no machine has quoted its registers here")
     clusters = sorted({one.cluster for one in chosen})
     if len(clusters) > 1:
         raise UserError(f"these machines are of the clusters {', '.join(clusters)}: set --cluster")
@@ -98,7 +98,7 @@ async def _policy(client: ApiClient, cluster: str, namespace: str) -> TpmPolicy 
     except Unavailable:
         return None
     except Denied as denied:
-        raise UserError(f"the cluster's policy: expected {denied.expected}, got {denied.got}") from None
+        raise StateError(f"the cluster's policy: expected {denied.expected}, got {denied.got}") from None
 
 
 async def _cluster(client: ApiClient, cluster: str, namespace: str) -> JsonObject:

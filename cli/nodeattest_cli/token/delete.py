@@ -6,20 +6,17 @@ Promises: every argument is tried; the exit code says whether all of them are go
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, cluster_options, run
-from nodeattest_cli.errors import UserError, user_errors
+from nodeattest_cli.connection import Connection, cluster_options, explained, run
+from nodeattest_cli.errors import ExitCode, UserError, user_errors
 from nodeattest_cli.token.factory import secret_path
 from nodeattest_cli.token.input import read_token_text
 from nodeattest_discovery.token import parse_id
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 
 __all__ = ["delete"]
-
-_NOT_ALL: Final = 1
 
 
 @click.command()
@@ -33,16 +30,16 @@ def delete(
     """Delete bootstrap tokens.
 
     TOKEN is a token's id, a whole token, or - for one on standard input. API servers take a deleted token for some
-    more seconds: they remember that it was good. Exit code 1 when one could not be deleted.
+    more seconds: they remember that it was good. Exit code 1 when one does not exist, 3 when one
+    could not be deleted.
     """
     if not token:
         raise UserError("expected a token, or its id: six lower-case letters or digits")
     ids = [_id(word) for word in token]
-    missing = run(
+    return run(
         Connection(kubeconfig, context),
         lambda client: _delete(client, ids, ignore_not_found=ignore_not_found, dry_run=dry_run),
     )
-    return _NOT_ALL if missing else 0
 
 
 def _id(word: str) -> str:
@@ -50,9 +47,9 @@ def _id(word: str) -> str:
         return parse_id(read_token_text(word, None) or "")
 
 
-async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bool, dry_run: bool) -> int:
-    """Delete tokens one after the other; return how many could not be."""
-    failed = 0
+async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bool, dry_run: bool) -> ExitCode:
+    """Delete tokens one after the other; return the exit code."""
+    ended = ExitCode.DONE
     for token_id in ids:
         try:
             if dry_run:
@@ -63,11 +60,12 @@ async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bo
             if ignore_not_found:
                 click.echo(f'bootstrap token "{token_id}" not found')
                 continue
-            failed += 1
+            ended = max(ended, ExitCode.REFUSED)
             click.echo(f'nodeattest: there is no bootstrap token "{token_id}"', err=True)
         except ApiError as error:
-            failed += 1
-            click.echo(f'nodeattest: bootstrap token "{token_id}" is not deleted: {error}', err=True)
+            failure = explained(error)
+            ended = max(ended, failure.code)
+            click.echo(f'nodeattest: bootstrap token "{token_id}" is not deleted: {failure}', err=True)
         else:
             click.echo(f'bootstrap token "{token_id}" {"would be deleted" if dry_run else "deleted"}')
-    return failed
+    return ended

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_cli.errors import UserError, user_errors
+from nodeattest_cli.errors import StateError, UserError, user_errors
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
     NAMESPACE,
@@ -89,7 +89,7 @@ async def store(client: ApiClient, made: TokenSecret, *, dry_run: bool = False) 
     try:
         await client.create(_COLLECTION + (_DRY_RUN if dry_run else ""), body)
     except AlreadyExists:
-        raise UserError(f'a token with id "{made.token.id}" already exists') from None
+        raise StateError(f'a token with id "{made.token.id}" already exists') from None
 
 
 def secret_path(token_id: str) -> str:

@@ -1,0 +1,111 @@
+"""Exit codes mean the same for every command: usage is 2, a server that is not there is 3, always in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from nodeattest_cli.errors import ExitCode
+from nodeattest_cli.main import cli, main
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.pki import ClusterPki
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def leaves(group: click.Group = cli, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+COMMANDS = dict(leaves())
+ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("cluster-info", "publish"): (),
+    ("cluster-info", "show"): (),
+    ("cluster-info", "sign"): (),
+    ("cluster-info", "refresh"): (),
+    ("explain",): ("--csr", "c"),
+    ("machines", "list"): (),
+    ("machines", "reset"): ("m", "--reason", "r"),
+    ("machines", "rejoin"): ("m",),
+    ("machines", "adopt"): ("--all",),
+    ("policy", "learn"): ("--all",),
+    ("token", "create"): (),
+    ("token", "delete"): ("abcdef",),
+    ("token", "list"): (),
+}
+SERVE: set[tuple[str, ...]] = {
+    ("addon-auth", "gateway"),
+    ("addon-auth", "sidecar"),
+    ("discovery", "serve"),
+    ("issuer", "serve"),
+}
+"""They wait for their API server."""
+TO_A_STORE: set[tuple[str, ...]] = {("issuer", "publish"), ("issuer", "rotate")}
+"""tests/cli/test_issuer_publish.py has theirs."""
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_unknown_option_is_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--no-such-option"]) == ExitCode.USAGE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_every_command_that_asks_a_cluster_is_here() -> None:
+    asking = {words for words, command in COMMANDS.items() if any(one.name == "kubeconfig" for one in command.params)}
+    assert asking == ASK_A_CLUSTER.keys() | SERVE | TO_A_STORE
+
+
+@pytest.mark.parametrize("words", ASK_A_CLUSTER, ids=" ".join)
+def test_a_server_that_is_not_there_is_no_access(
+    words: tuple[str, ...], control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = tmp_path / "kubeconfig"
+    away.write_text(control_plane.admin_kubeconfig.read_text().replace(control_plane.server, "https://127.0.0.1:1"))
+    assert main([*words, *ASK_A_CLUSTER[words], "--kubeconfig", str(away)]) == ExitCode.NO_ACCESS
+    error = capsys.readouterr().err
+    assert error.startswith("nodeattest: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ASK_A_CLUSTER, ids=" ".join)
+def test_a_kubeconfig_that_is_not_there_is_usage(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, *ASK_A_CLUSTER[words], "--kubeconfig", str(tmp_path / "none")]) == ExitCode.USAGE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_server_of_another_ca_is_no_access_and_the_ca_is_named(
+    control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = ClusterPki.make(tmp_path / "pki", "another")
+    kubeconfig = other.client_kubeconfig(tmp_path / "kubeconfig", control_plane.server, "u", ())
+    assert main(["token", "list", "--kubeconfig", str(kubeconfig)]) == ExitCode.NO_ACCESS
+    assert "expected a certificate for 127.0.0.1 by CA CN=another" in capsys.readouterr().err
+
+
+def test_the_page_has_every_exit_code() -> None:
+    page = (DOCS / "commands.md").read_text()
+    assert [code for code in ExitCode if f"\n| {code.value} |" not in page] == []
+
+
+def test_the_page_is_what_the_commands_say(tmp_path: Path) -> None:
+    copy, folder = tmp_path / "commands.md", tmp_path / "man"
+    copy.write_text((DOCS / "commands.md").read_text())
+    tool = Path(__file__).parents[2] / "tools" / "cli_reference.py"
+    subprocess.run([sys.executable, tool, "--markdown", copy, "--man", folder], check=True, timeout=60)
+    assert copy.read_text() == (DOCS / "commands.md").read_text(), "make reference"
+    assert {page.name for page in folder.iterdir()} == {f"nodeattest-{'-'.join(words)}.1" for words in COMMANDS}
+    assert all(page.read_text().startswith(".TH ") for page in folder.iterdir())
