@@ -153,7 +153,7 @@ class CapiWorld:
         self.stack.enter_context(controller_manager(plane, self.assets, _OF_MANAGEMENT))
         self.managers.install(plane)
         install_definitions(plane.client(), list(yaml.safe_load_all(DEFINITIONS.read_text())))
-        self.kubectl(plane, "apply", "-f", str(MANIFESTS / "default" / "namespace.yaml"))
+        self.kubectl(plane, "apply", "-f", str(MANIFESTS / "base" / "namespace.yaml"))
         for folder in ("crd", "rbac", "webhook"):
             # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
             self.kubectl(plane, "apply", "--validate=false", "-k", str(MANIFESTS / folder))

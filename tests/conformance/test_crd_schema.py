@@ -131,7 +131,7 @@ def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     directory = tmp_path_factory.mktemp("schema")
     with _start(cast("str", request.param), directory) as running:
         client = running.client()
-        for base in ("default", "crd", "rbac", "workload-rbac"):
+        for base in ("base", "crd", "rbac", "workload-rbac"):
             for document in manifests.objects(base):
                 client.create(_collection(document), cast("JsonMap", document))
         client.create(_collection(cast("JsonObject", OPERATORS)), OPERATORS)

@@ -109,7 +109,8 @@ def test_the_api_server_takes_every_object_of_every_kustomization(
     client = server.client()
     minor = int(text(cast("JsonObject", client.get("/version")), "minor").rstrip("+"))
     unknown: set[str] = set()
-    for name in {text(one, "metadata", "name") for made in built.values() for one in made if is_namespace(one)}:
+    ours = {text(one, "metadata", "name") for made in built.values() for one in made if is_namespace(one)}
+    for name in {*ours, "fleet"}:  # overlays/namespaced has a place for a namespace of the reader's
         fleet.create_namespace(client, name)
     for made in built.values():
         for document in made:
@@ -163,7 +164,7 @@ def test_every_pod_keeps_to_the_restricted_profile(built: dict[str, list[JsonObj
             assert set(strings(held, "capabilities", "add")) <= {"NET_BIND_SERVICE"}, name
             assert not flag(held, "privileged"), name
             assert not any("hostPort" in port for port in items(container, "ports")), name
-    assert seen >= len(("default", "configured", "single", "ha", "prometheus", "bare-metal", "front"))
+    assert seen >= len(("default", "configured", "single", "ha", "prometheus", "namespaced", "bare-metal", "front"))
 
 
 def test_every_namespace_of_ours_asks_for_the_restricted_profile(built: dict[str, list[JsonObject]]) -> None:
@@ -216,21 +217,25 @@ def test_replicas_of_high_availability_are_never_on_one_node_and_come_before_oth
 
 
 @pytest.mark.parametrize(
-    ("folder", "new"),
+    ("folder", "of", "new"),
     [
-        ("overlays/bare-metal", {"--inventory=MachineRecords"}),
-        ("overlays/ha", {"--shard-clusters=true"}),
-        ("overlays/ha-webhook", {"--shard-clusters=true", "--webhook-bind-address=:9443"}),
-        ("overlays/prometheus", {"--shard-clusters=true"}),
-        ("overlays/single", set[str]()),
+        ("default", "base", {"--webhook-bind-address=:9443"}),
+        ("default-cert-manager", "default", {"--webhook-cert-dir=/etc/nodeattest-webhook"}),
+        ("configured", "default", {"--config=/etc/nodeattest/controller.yaml"}),
+        ("overlays/ha", "default", {"--shard-clusters=true"}),
+        ("overlays/namespaced", "default", {"--watch-namespace=fleet"}),
+        ("overlays/prometheus", "default", {"--shard-clusters=true"}),
+        ("overlays/single", "default", set[str]()),
+        ("overlays/bare-metal", "base", {"--inventory=MachineRecords"}),
+        ("overlays/pre-rendered", "base", set[str]()),
     ],
 )
 def test_an_overlay_says_one_thing_besides_and_says_it_right(
-    built: dict[str, list[JsonObject]], folder: str, new: set[str]
+    built: dict[str, list[JsonObject]], folder: str, of: str, new: set[str]
 ) -> None:
-    said = {name: words_of(built[name]) for name in ("default", folder)}
-    assert said[folder] - said["default"] == new
-    assert said["default"] <= said[folder]
+    said = {name: words_of(built[name]) for name in (of, folder)}
+    assert said[folder] - said[of] == new
+    assert said[of] <= said[folder]
     known = {option for parameter in run.params for option in parameter.opts}
     assert {word.partition("=")[0] for word in said[folder] - {"run"}} <= known
 
@@ -248,9 +253,16 @@ def test_the_network_policy_opens_what_the_deployment_listens_on(built: dict[str
     [deployment] = [one for one in built["default"] if one["kind"] == "Deployment"]
     assert mapping(policy, "spec", "podSelector") == mapping(deployment, "spec", "selector")
     assert set(strings(policy, "spec", "policyTypes")) == {"Ingress", "Egress"}
-    opened = {str(port["port"]) for rule in items(policy, "spec", "ingress") for port in items(rule, "ports")}
+    opened = {
+        str(port["port"]): items(rule, "from")
+        for rule in items(policy, "spec", "ingress")
+        for port in items(rule, "ports")
+    }
     [container] = items(deployment, "spec", "template", "spec", "containers")
-    assert {str(port["containerPort"]) for port in items(container, "ports")} <= opened
+    listening = {text(port, "name"): str(port["containerPort"]) for port in items(container, "ports")}
+    # A node always reaches its own pods (NetworkPolicy's documentation): probes need no rule.
+    assert set(listening.values()) - {listening["health"]} == set(opened)
+    assert opened[listening["metrics"]] == [{"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}]
     left = {str(port["port"]) for rule in items(policy, "spec", "egress") for port in items(rule, "ports")}
     assert left == {"53", "443", "6443"}
 

@@ -86,7 +86,7 @@ class WebhookWorld:
         """Install Cluster API's CRDs, our manifests by kubectl, and a policy for clusters with the label env=prod."""
         client = self.client
         install_definitions(client, list(self._in_version(definitions)))
-        self.kubectl("apply", "-f", str(TREE / "default" / "namespace.yaml"))
+        self.kubectl("apply", "-f", str(TREE / "base" / "namespace.yaml"))
         for base in ("crd", "rbac", "webhook"):
             # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
             self.kubectl("apply", "--validate=false", "-k", str(TREE / base))
@@ -111,18 +111,21 @@ class WebhookWorld:
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    def replica(self, name: str, *, port: int | None = None) -> Controller:
+    def replica(self, name: str, *, port: int | None = None, more: Iterable[str] = ()) -> Controller:
         """A controller as its service account, with the rights of the manifests and no others."""
         settings = self.directory / f"{name}.yaml"
         hosts: dict[str, object] = {"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}
         if self.clients is not None:
             hosts |= {"webhookClientCAFile": str(self.clients.ca), "webhookClientNames": ["kube-apiserver"]}
         settings.write_text(yaml.safe_dump(hosts))
-        asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        kubeconfig = self.plane.token_kubeconfig(text_at(self.client.create(_TOKEN, asked), "status", "token"))
         where = f"127.0.0.1:{self.port if port is None else port}"
-        flags = ["--config", str(settings), "--webhook-bind-address", where]
-        return Controller(kubeconfig, self.directory / f"{name}.log", flags)
+        flags = ["--config", str(settings), "--webhook-bind-address", where, *more]
+        return Controller(self.account(), self.directory / f"{name}.log", flags)
+
+    def account(self) -> Path:
+        """Make a kubeconfig of the controller's service account."""
+        asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return self.plane.token_kubeconfig(text_at(self.client.create(_TOKEN, asked), "status", "token"))
 
     def await_announced(self) -> str:
         """Wait until API servers are told of the CA in the Secret, and have seen it; return it."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import nodeattest_providers
 from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.configfile import KIND
@@ -30,7 +31,7 @@ BASES = (
     "crd",
     "rbac",
     "manager",
-    "default",
+    "base",
     "infrastructure-annotations",
     "workload-rbac",
     "admission-policy",
@@ -184,9 +185,9 @@ def test_a_configuration_is_mounted_where_the_controller_is_told_to_read_it() ->
     assert text(volume, "configMap", "name") == generated["name"]
     [mount] = items(container, "volumeMounts")
     [plain] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
-    told = [argument for argument in strings(container, "args") if argument not in strings(plain, "args")]
-    assert told == [f"--config={mount['mountPath']}/controller.yaml"]
-    assert set(strings(plain, "args")) <= set(strings(container, "args"))
+    assert container["name"] == plain["name"]
+    flags = yaml.safe_load((folder / "flags.yaml").read_text())
+    assert [operation["value"] for operation in flags] == [f"--config={mount['mountPath']}/controller.yaml"]
 
 
 def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
@@ -381,7 +382,7 @@ def test_the_webhook_writes_one_secret_and_one_configuration_by_name_and_reads_o
     }
 
 
-@pytest.mark.parametrize("overlay", ["default-webhook", "default-webhook-cert-manager"])
+@pytest.mark.parametrize("overlay", ["default", "default-cert-manager"])
 def test_the_webhooks_overlays_add_flags_that_the_controller_knows_and_its_port(overlay: str) -> None:
     deployment = find("manager", "Deployment")
     operations = yaml.safe_load((TREE / overlay / "serve.yaml").read_text())
@@ -409,3 +410,32 @@ def test_no_kustomization_has_a_field_that_kustomize_is_about_to_drop() -> None:
     files = sorted(TREE.rglob("kustomization.yaml"))
     assert files
     assert [f"{file}: {field}" for file in files for field in gone if f"\n{field}:" in file.read_text()] == []
+
+
+def test_the_readme_s_tree_names_every_folder_and_nothing_else() -> None:
+    tree = (TREE / "README.md").read_text().partition("```text\n")[2].partition("```")[0]
+    named = set(re.findall(r"^[├│└─ ]+([a-z0-9-]+)/ ", tree, re.MULTILINE)) - {"overlays"}
+    assert named == {file.parent.name for file in TREE.rglob("kustomization.yaml")}
+
+
+def test_one_field_says_which_image_runs_and_it_has_the_version_of_the_code() -> None:
+    [container] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
+    kustomization = yaml.safe_load((TREE / "manager" / "kustomization.yaml").read_text())
+    assert kustomization["images"] == [{"name": container["image"], "newTag": nodeattest_providers.__version__}]
+
+
+def test_the_namespaced_overlay_takes_back_every_cluster_wide_right_but_one_by_name() -> None:
+    folder = TREE / "overlays" / "namespaced"
+    gone = {one["metadata"]["name"] for one in yaml.safe_load_all((folder / "unbind.yaml").read_text())}
+    bound = {text(one, "metadata", "name") for one in yaml.safe_load_all((folder / "bindings.yaml").read_text())}
+    assert gone == bound
+    objects = [*manifests.objects("rbac"), *manifests.objects("webhook")]
+    kept = {text(one, "roleRef", "name") for one in objects if one["kind"] == "ClusterRoleBinding"} - gone
+    rules = [
+        rule
+        for one in objects
+        if one["kind"] == "ClusterRole" and text(one, "metadata", "name") in kept
+        for rule in items(one, "rules")
+    ]
+    assert rules
+    assert all(strings(rule, "resourceNames") for rule in rules)

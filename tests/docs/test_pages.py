@@ -21,7 +21,13 @@ BIN = Path(sys.prefix) / "bin"
 COMMANDS = ("kubelet-authenticator", "node-attestation-controller", "nodeattest")
 README = TREE / "README.md"
 DOCS = TREE / "docs"
-PAGES = [README, *sorted(DOCS.rglob("*.md")), *sorted((TREE / "examples").rglob("*.md"))]
+MANIFESTS = TREE / "manifests"
+PAGES = [
+    README,
+    *sorted(DOCS.rglob("*.md")),
+    *sorted((TREE / "examples").rglob("*.md")),
+    MANIFESTS / "README.md",
+]
 COMPARISON = DOCS / "comparison.md"
 MAX_README_LINES = 150
 MAX_LINE = 120
