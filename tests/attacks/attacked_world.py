@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from itertools import count
 from typing import Final, TypeVar
 
 from catalogue import Row, Verdict
-from filing_requests import Filed
+from filing_requests import Filed, Wanted, file_request
 from polling import eventually
 from world import CSRS, World
 
@@ -73,10 +72,11 @@ def becomes(filed: Filed, row: Row, *, seconds: float = 60.0) -> None:
             raise AssertionError(f"{row.id} has no end to wait for")
 
 
-def stays(filed: Filed, *, seconds: float = 1.0) -> None:
-    """Require that nothing is written on a request for a while."""
+def stays(filed: Filed) -> None:
+    """Require that nothing is written on a request, though one that came later got its end."""
     before = filed.read()
-    time.sleep(seconds)
+    later = file_request(filed.world, Wanted(node=f"after-{filed.name}", version=99))
+    eventually(lambda: _end(later), what="the end of a later request")
     assert filed.read() == before
 
 

@@ -144,7 +144,7 @@ def test_a_call_killed_at_any_moment_costs_no_second_key(machine: Machine, delay
 
     machine.api.on_create = slowly
     process = machine.start()
-    time.sleep(delay)
+    time.sleep(delay)  # the moment of the kill is what is tested: any moment must do
     process.kill()
     process.communicate()
     done = machine.run()

@@ -211,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
             return
         for byte in reply.body:
-            time.sleep(reply.slowly)
+            time.sleep(reply.slowly)  # a server that drips
             self.wfile.write(bytes([byte]))
             self.wfile.flush()
 

@@ -153,7 +153,7 @@ def test_a_cluster_is_found_by_a_token_that_kube_controller_manager_signed_with(
             if signer:
                 signer.clear()
                 stack.enter_context(controller_manager(real_control_plane, assets, ["bootstrapsigner"]))
-            time.sleep(0.1)
+            time.sleep(0.05)
 
         environment = Environment(limit=60, clock=Clock(sleep=start))
         found = by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), environment)

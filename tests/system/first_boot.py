@@ -169,7 +169,7 @@ def await_registration(folder: Path) -> None:
     """Let kubelet go on until it has registered its Node: newer kubeadm ends before."""
     end = time.monotonic() + REGISTRATION
     while running(folder) and time.monotonic() < end and REGISTERED not in text(folder / "kubelet.log"):
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def systemctl(folder: Path, words: list[str]) -> None:

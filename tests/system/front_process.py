@@ -139,7 +139,8 @@ class FrontProcess:
         return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", self.port), timeout=5))
 
     def logged(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        lines = self.log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def __enter__(self) -> Self:
         self.start()

@@ -14,7 +14,7 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.control_plane import start_sandbox
 
-__all__ = ["LEASES", "SHARED", "Replicas", "many_clusters"]
+__all__ = ["LEASES", "SHARED", "Replicas", "identity", "many_clusters"]
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases"
 SHARED = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,13 +11,11 @@ from kubelet_requests import Kubelet, kubelet_asks, register_node
 from polling import eventually
 from world import NAMESPACE, OWN, Controller, World
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 
 MACHINES = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 POLICY = f"{OWN}/nodeattestationpolicies/policy"
-SETTLED = 3.0
-"""Seconds after which a request that nobody decided is one that nobody decides."""
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +34,9 @@ pytestmark = pytest.mark.usefixtures("controller")
 
 
 def enforce(world: World, enforcement: str) -> None:
-    """Set it, and wait until the controller has said of this very generation what it makes of it."""
-    generation = map_at(world.admin.patch(POLICY, {"spec": {"enforcement": enforcement}}), "metadata")["generation"]
-    eventually(
-        lambda: map_at(world.admin.get(POLICY), "status").get("observedGeneration") == generation, what="the new policy"
-    )
+    """Set it, and wait until the controller works by it."""
+    world.admin.patch(POLICY, {"spec": {"enforcement": enforcement}})
+    world.await_policy()
 
 
 def attack(world: World, kind: str, name: str) -> Filed:
@@ -99,7 +94,6 @@ def test_kubelets_own_request_that_enforce_would_deny_is_reported_and_left(world
     names = machine(world, "left-alone", "10.9.0.1")
     filed = kubelet_asks(world, Kubelet(node="left-alone", dns_names=names, ip_addresses=["10.9.9.9"]))
     eventually(lambda: told(world, filed), what="the report")
-    time.sleep(SETTLED)
     assert filed.state() == ""
     enforce(world, "Enforce")
     assert eventually(filed.state, what="the denial").startswith("Denied:")

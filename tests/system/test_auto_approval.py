@@ -151,31 +151,20 @@ def test_audit_says_what_it_would_do_and_does_nothing(town: World) -> None:
         town.set_policy(authorizedAttestors=["insecure"], enforcement="Enforce")
         reason_is(town, "ClosedForBootstrap")
         assert BOOTSTRAP not in binding_names(town)
-        assert controller.said("deleted an auto-approving binding")
+        eventually(lambda: controller.said("deleted an auto-approving binding"), what="the log of the deletion")
 
 
 @pytest.mark.usefixtures("doors")
-def test_nothing_is_asked_of_a_cluster_that_is_not_initialized_or_paused(town: World) -> None:
+def test_nothing_is_asked_of_a_cluster_that_is_not_initialized(town: World) -> None:
     try:
         town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": False}})
         with town.controller(*ALONE, log="early.log"):
             assert reason_is(town, "NotInitialized")["status"] == "Unknown"
             assert BOOTSTRAP in binding_names(town)
-            town.admin.patch(CLUSTERS, {"spec": {"paused": True}})
             town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
-            _outlast_a_look()
-            assert BOOTSTRAP in binding_names(town)
-            assert text_at(condition(town), "reason") == "NotInitialized"
-            town.admin.patch(CLUSTERS, {"spec": {"paused": False}})
             reason_is(town, "ClosedForBootstrap")
     finally:
-        town.admin.patch(CLUSTERS, {"spec": {"paused": False}})
         town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
-
-
-def _outlast_a_look() -> None:
-    """Wait for longer than a look takes to follow a change (``Pace.gap``, drawn)."""
-    time.sleep(13)
 
 
 @pytest.mark.usefixtures("doors")
@@ -225,6 +214,11 @@ def filed_where_possible(town: World, node: str, stolen: Path) -> list[str]:
     return []
 
 
+def asked_for_approval(town: World) -> list[str]:
+    """Return the access reviews: with no controller of ours at work, kube-controller-manager's, two an attempt."""
+    return [one.uri for one in town.workload.requests() if one.resource == "subjectaccessreviews"]
+
+
 def test_a_stolen_token_gets_no_in_tree_certificate_after_the_bindings_are_deleted(
     town: World, doors: Callable[[], None], request: pytest.FixtureRequest, control_plane_kind: str
 ) -> None:
@@ -245,12 +239,12 @@ def test_a_stolen_token_gets_no_in_tree_certificate_after_the_bindings_are_delet
         after = filed_where_possible(town, "anybody-else", stolen)
         renewal = asks_in_tree(town, "old-2", by_node)
         eventually(lambda: approved(town, renewal), what="the in-tree approval of a node's renewal")
-        assert not any(approved(town, one) for one in after)
+        assert not any(approved(town, name) for name in after)
         with town.controller(*ALONE, log="closed.log") as controller:
             town.await_service(controller)
             joined(town, "new-2")
             reason_is(town, "Closed")
+        asked = len(asked_for_approval(town))
         late = asks_in_tree(town, "old-2", by_node)
-        time.sleep(3)  # what the approver approves it approves within a second
-        assert not approved(town, late)
-        assert not any(approved(town, one) for one in after)
+        eventually(lambda: len(asked_for_approval(town)) >= asked + 6, what="several attempts of the approver")
+        assert not any(approved(town, name) for name in (late, *after))

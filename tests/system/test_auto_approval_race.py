@@ -19,15 +19,18 @@ from typing import Final
 
 import pytest
 from auto_approval_kit import (
+    BINDINGS,
     BOOTSTRAP,
     CLUSTERS,
     REVIEWED,
+    ROLE,
     ROTATION,
     asks_in_tree,
     binding_names,
     condition,
     forget_bindings,
     forget_block,
+    grant,
     kubeadm_init,
     make_bindings,
     register_node,
@@ -45,6 +48,11 @@ from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 ALONE: Final = ("--leader-elect", "false")
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+FOREIGN: Final = "somebodys:node-autoapprove"
+THEFTS: Final = 5
+"""Certificates; a message names ten at most."""
+ATTEMPTS: Final = 20
+"""Of a thief between two phases of kubeadm."""
 CLUSTER_INFO: Final = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 
 
@@ -61,7 +69,7 @@ def unborn(town: World) -> Iterator[World]:
     town.set_policy(authorizedAttestors=["insecure"])
     forget_block(town)
     yield town
-    forget_bindings(town)
+    forget_bindings(town, FOREIGN)
     for path in (CLUSTER_INFO, *(f"{CSRS}/{text_at(one, 'metadata', 'name')}" for one in requests(town))):
         with suppress(ApiRefusal):
             town.workload_admin.send("DELETE", path)
@@ -92,6 +100,10 @@ class Attempts:
 
     filed: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
+
+    def count(self) -> int:
+        """Count them all."""
+        return len(self.filed) + len(self.refused)
 
 
 @contextmanager
@@ -175,7 +187,7 @@ def give_birth(town: World, kind: str, over: Callable[[], object]) -> Attempts:
     """Let kubeadm run its phases while a thief works, who goes on until ``over`` returns."""
     upload_config(town, kind)
     with thief(town) as attempts:
-        time.sleep(0.5)  # upload-certs and mark-control-plane: so long were they beside the real Cluster API
+        eventually(lambda: attempts.count() >= ATTEMPTS, what="the thief's attempts")  # before the phase's bindings
         make_bindings(town, real=kind == "real")
         over()
     return attempts
@@ -227,29 +239,33 @@ def test_what_was_issued_before_us_is_reported_until_somebody_says_it_was_dealt_
     if control_plane_kind != "real":
         pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
     register_node(unborn, "victim", "sandbox://victim")
+    upload_config(unborn, control_plane_kind)
+    make_bindings(unborn, real=True)
+    by_token = unborn.workload.token_kubeconfig(unborn.token())
     with signing(unborn, control_plane_kind):
-        give_birth(unborn, control_plane_kind, lambda: await_certificate(unborn))
-        stolen = certificates(unborn)
-        assert stolen
+        stolen = [asks_in_tree(unborn, "victim", by_token) for _ in range(THEFTS)]
+        eventually(lambda: len(certificates(unborn)) == THEFTS, "the certificates", seconds=40)
     with unborn.controller(*ALONE, log="late.log"):
         found = await_reason(unborn, "CertificatesIssued")
         assert found["status"] == "False"
         said = text_at(found, "message")
         counted = re.search(r"given (\d+) times", said)
         assert counted is not None
-        assert int(counted[1]) >= len(stolen)  # one may have been approved and not yet issued
+        assert int(counted[1]) == THEFTS
         assert "victim (serial " in said
         assert "besides: " in said
         event = eventually(lambda: issued_events(unborn), what="the Event")[0]
         assert "serial " in event
         assert "until 20" in event
     unborn.workload_admin.get("/api/v1/nodes/victim")  # whose name it is the thief chose
-    for one in stolen:  # as the cleaner does after an hour
-        unborn.workload_admin.send("DELETE", f"{CSRS}/{text_at(one, 'metadata', 'name')}")
+    for name in stolen:  # as the cleaner does after an hour
+        unborn.workload_admin.send("DELETE", f"{CSRS}/{name}")
     with unborn.controller(*ALONE, log="later.log"):
-        time.sleep(12)
+        grant(unborn, FOREIGN, f"{ROLE}:nodeclient", "system:bootstrappers:elsewhere")
+        eventually(lambda: FOREIGN in text_at(condition(unborn), "message"), "an audit of this controller", seconds=40)
         assert text_at(condition(unborn), "reason") == "CertificatesIssued"
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
+        unborn.workload_admin.send("DELETE", f"{BINDINGS}/{FOREIGN}")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         unborn.admin.patch(CLUSTERS, {"metadata": {"annotations": {REVIEWED: now}}})
         await_reason(unborn, "ClosedForBootstrap")
     unborn.workload_admin.send("DELETE", "/api/v1/nodes/victim")

@@ -21,7 +21,7 @@ import pytest
 from polling import eventually
 from short_authority import shorten_certificates
 from world import World
-from write_gate import Gate
+from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
@@ -54,6 +54,11 @@ class Poller:
                 connection.close()
             self.answers.append((time.monotonic() - started, code))
 
+    def goes_on(self, count: int) -> None:
+        """Wait for so many more answers."""
+        before = len(self.answers)
+        eventually(lambda: len(self.answers) >= before + count, f"{count} more answers")
+
     def stop(self) -> None:
         """Stop polling."""
         self._stop.set()
@@ -69,6 +74,11 @@ class Poller:
         assert set(cut) <= CUT_BY_CLIENT_GO
         assert len(cut) <= rotations
         assert max(took for took, _ in self.answers) < STALL
+
+
+def asks_for_certificate(call: Call) -> bool:
+    """Tell whether a call is about a request for a certificate."""
+    return "certificatesigningrequests" in call.path
 
 
 @contextmanager
@@ -127,15 +137,17 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
             seconds=45,
             what="the denied renewal",
         )
-        time.sleep(1)
+        poller.goes_on(10)
         poller.assert_unharmed(404, rotations=1)
 
-        gate.held = lambda call: "certificatesigningrequests" in call.path
+        gate.calls.clear()
+        gate.held = asks_for_certificate
         world.set_policy(authorizedAttestors=["tpm"])
         shorten_certificates(world, 3600)
-        time.sleep(8)
+        eventually(lambda: any(map(asks_for_certificate, gate.calls)), seconds=45, what="a renewal that hangs")
+        poller.goes_on(50)
         poller.assert_unharmed(404, rotations=1)
         gate.held = lambda _: False
         eventually(lambda: issued() >= 3, seconds=30, what="the renewal after the hung server")
-        time.sleep(1)
+        poller.goes_on(10)
         poller.assert_unharmed(404, rotations=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -75,13 +74,13 @@ def test_kubelets_own_request_asks_no_platform_where_the_policy_dropped_its_prov
     platform.joined(name)
     listed, _ = places(name)
     world.set_policy(authorizedAttestors=["tpm"], serving={"kubelet": "Approve"})
-    time.sleep(0.5)
+    world.await_policy()
     try:
         filed = kubelet_asks(world, Kubelet(node=name, ip_addresses=[listed]))
         eventually(lambda: filed.state() == "Approved", what="the approval by the Machine's own list")
     finally:
         world.set_policy(**APPROVING)
-        time.sleep(0.5)
+        world.await_policy()
 
 
 def test_the_addresses_of_an_unattested_machine_are_those_of_its_own_list(platform: Platform) -> None:

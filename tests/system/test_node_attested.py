@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -201,30 +200,6 @@ def test_a_node_that_comes_back_under_its_name_is_treated_again(world: World, te
     world.workload_admin.create("/api/v1/nodes", fresh)
     assert end_of(tested.file("st-again", "bad")) == f"Denied:{REASON}"
     eventually(lambda: tested.marks("st-again") == ["Taint"], seconds=60, what="the taint on the new Node")
-
-
-def stays_without_condition(world: World, machine: str) -> bool:
-    """Drop the condition, and see whether the controller, which may not know of the pause yet, writes it again."""
-    world.admin.patch(f"{CAPI}/machines/{machine}/status", {"status": {"conditions": []}})
-    time.sleep(2)
-    return not shown(world, machine)
-
-
-@pytest.mark.usefixtures("controller")
-def test_a_paused_cluster_is_left_alone(world: World, tested: Fleet) -> None:
-    path = f"{CAPI}/clusters/c1"
-    tested.joined("st-paused")
-    eventually(lambda: says(world, "st-paused", "True", "Attested"), seconds=60, what="the condition")
-    world.admin.patch(path, {"spec": {"paused": True}})
-    try:
-        eventually(lambda: stays_without_condition(world, "st-paused"), seconds=60, what="the pause to be obeyed")
-        world.machine("st-paused-2")
-        time.sleep(2)
-        assert not shown(world, "st-paused")
-        assert not shown(world, "st-paused-2")
-    finally:
-        world.admin.patch(path, {"spec": {"paused": None}})
-    eventually(lambda: says(world, "st-paused", "True", "Attested"), seconds=60, what="the condition, after the pause")
 
 
 @pytest.mark.usefixtures("controller")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from operator_commands import collection_of, moved, rejoin_token, reset
-from polling import eventually
+from polling import SECONDS, eventually
 from short_authority import shorten_certificates
 from world import Agent, Controller, World
 
@@ -121,7 +120,8 @@ def renew(world: World, agent: Agent) -> None:
     """Call the plugin as client-go does, at the renewal moment."""
     due = moment(text_at(map_at(status(agent), "certificate"), "renewAt"))
     assert due is not None
-    time.sleep(max((due - datetime.now(UTC)).total_seconds() + 1, 0))
+    left = (due - datetime.now(UTC)).total_seconds()
+    eventually(lambda: datetime.now(UTC) > due, what="the renewal moment", seconds=max(left, 0.0) + SECONDS)
     ca = base64.b64encode(world.workload.ca_certificate.read_bytes()).decode()
     cluster = {"server": agent.server, "certificate-authority-data": ca}
     spec = {"cluster": cluster, "interactive": False}

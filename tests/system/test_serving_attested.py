@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -143,12 +142,12 @@ def test_a_machine_that_never_joined_gets_no_serving_certificate(world: World, c
 
 def test_a_policy_may_refuse_attested_serving_requests(world: World, node: Node) -> None:
     world.set_policy(authorizedAttestors=["challenge"], serving={"attested": "Refuse"})
-    time.sleep(0.5)
+    world.await_policy()
     try:
         assert end_of(node.file(Asked(dns_names=["serve-0"]))) == "Denied:ServingNotAllowed"
     finally:
         world.set_policy(authorizedAttestors=["challenge"])
-        time.sleep(0.5)
+        world.await_policy()
 
 
 def test_two_that_lead_at_once_sign_a_serving_certificate_once(world: World, others: Callable[[str], Node]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -11,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Filed, Wanted, file_request
 from polling import eventually
-from shared_clusters import LEASE, LEASES, PERIOD, Replicas, many_clusters
+from shared_clusters import LEASE, LEASES, PERIOD, Replicas, identity, many_clusters
 from world import NAMESPACE, World
 
 from nodeattest_controller import manifests
@@ -20,8 +19,6 @@ from nodeattest_sandbox.client import Client
 
 USER = "sharing-controller"
 """Stands for the shipped service account, whose name is too long for a certificate."""
-SLOW = 4.0
-"""Seconds that a busy machine may take besides, for starting, watching and judging."""
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +51,14 @@ def test_clusters_are_shared_moved_to_a_newcomer_and_handed_over_at_an_orderly_e
         world.machine(f"up-{name}")
         filed = file_request(world, Wanted(node=f"up-{name}"))
         eventually(lambda: filed.state() == "issued", what=f"a certificate in {name}")
-    begun = time.monotonic()
+    gone = identity(first)
     assert first.terminate() == 0
-    replicas.await_owners(second, seconds=LEASE - PERIOD)  # sooner than any lease runs out
-    assert time.monotonic() - begun < LEASE
+    assert gone not in replicas.holders().values()  # given back: nobody waits for them to run out
+    replicas.await_owners(second)
     assert first.said("a bug keeps a shard from being begun; trying again") is None
 
 
-def test_clusters_of_a_replica_that_is_killed_move_within_its_lease_and_a_period(
+def test_clusters_of_a_replica_that_is_killed_move_to_the_others(
     replicas: Replicas, clusters: dict[str, World]
 ) -> None:
     both = [replicas.start() for _ in range(2)]
@@ -73,13 +70,11 @@ def test_clusters_of_a_replica_that_is_killed_move_within_its_lease_and_a_period
     world = clusters[name]
     world.machine(f"killed-{name}")
     dead.kill()
-    killed = time.monotonic()
     joined = world.agent(f"killed-{name}", "insecure").join(world.token())
     assert joined.returncode == 0, joined.stderr
     replicas.await_owners(rest)
     moved = [entry for entry in rest.events() if entry.get("msg") == "owning"]
     assert {str(entry["shard"]) for entry in moved} >= set(lost)
-    assert time.monotonic() - killed < LEASE + PERIOD + SLOW
     assert issued(world, f"killed-{name}") == 1
 
 
@@ -155,13 +150,22 @@ def shipped(base: str) -> list[JsonMap]:
     return [{**one, "subjects": [subject]} if "subjects" in one else one for one in found]
 
 
+def asked_for_leadership(world: World) -> int:
+    """Count how often the leader's Lease was read: its holder only writes it."""
+    return sum(
+        (one.verb, one.resource, one.name) == ("get", "leases", "node-attestation-controller")
+        for one in world.management.requests()
+    )
+
+
 def test_a_leader_and_replicas_that_share_never_act_beside_each_other(replicas: Replicas, world: World) -> None:
     config = world.directory / "leads.yaml"
     config.write_text((world.directory / "shared.yaml").read_text().replace("shardClusters: true", ""))
     with world.controller("--config", str(config), log="leads.log") as leader:
         eventually(lambda: leader.said("connected"), seconds=60, what="the leader")
+        before = asked_for_leadership(world)
         sharing = replicas.start()
-        time.sleep(LEASE)
+        eventually(lambda: asked_for_leadership(world) > before + LEASE / PERIOD, what="attempts to take the Lease")
         assert sharing.said("serving") is None
         assert leader.terminate() == 0
     replicas.await_owners(sharing)

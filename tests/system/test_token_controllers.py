@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -207,6 +206,3 @@ def test_of_two_replicas_one_signs_and_the_other_goes_on_when_it_dies(world: Wor
         eventually(lambda: tokens.signed_ids() == {"sys060", "sys061"}, seconds=60, what="the successor's signature")
         eventually(lambda: second.said("signed cluster-info"), what="its log line, which follows the write")
         assert second.terminate() == 0
-        tokens.add("sys062")
-        time.sleep(1.0)
-        assert tokens.signed_ids() == {"sys060", "sys061"}, "it works on after its leadership"

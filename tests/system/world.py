@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -64,6 +65,14 @@ class Controller:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self
 
+    def metric(self, name: str, *labels: str) -> float:
+        """Return the sum of a metric's samples that have these labels, such as ``verb="get"``."""
+        port = (self.said("serving health and metrics") or {}).get("metrics_port")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        wanted = [line for line in lines if line.startswith(name) and all(label in line for label in labels)]
+        return sum(float(line.split()[-1]) for line in wanted)
+
     def kill(self) -> None:
         """Kill -9."""
         if self._process is not None:
@@ -98,9 +107,9 @@ class Controller:
         return self._log.read_text() if self._log.exists() else ""
 
     def events(self) -> list[JsonMap]:
-        """Return the log's entries."""
-        lines = self.log().splitlines()
-        return [cast("JsonMap", json.loads(line)) for line in lines if line.startswith("{")]
+        """Return the log's entries; the last line may not be written to its end."""
+        lines = self.log().splitlines(keepends=True)
+        return [cast("JsonMap", json.loads(line)) for line in lines if line.startswith("{") and line.endswith("\n")]
 
     def said(self, message: str) -> JsonMap | None:
         """Return the newest log entry with this message."""
@@ -211,6 +220,17 @@ class World:
         for old in self.admin.list(path):
             self.admin.delete(f"{path}/{text_at(old, 'metadata', 'name')}")
         self.admin.create(path, body)
+
+    def await_policy(self) -> None:
+        """Wait until a controller has reported on the policy as it is now: its cache has it then."""
+        path = f"{OWN}/nodeattestationpolicies/policy"
+
+        def is_observed() -> bool:
+            policy = self.admin.get(path)
+            observed = map_at(policy, "status").get("observedGeneration")
+            return observed is not None and observed == map_at(policy, "metadata").get("generation")
+
+        eventually(is_observed, what="the controller's report on the policy")
 
     def route_workload(self, kubeconfig: bytes) -> None:
         """Let the controller reach the workload cluster by another kubeconfig."""
