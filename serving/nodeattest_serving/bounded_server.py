@@ -19,8 +19,8 @@ from typing import Final, cast
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.free_memory import FreeMemory
-from nodeattest_serving.server_tls import use_small_buffers
+from nodeattest_serving.free_memory import FreeMemory, reuse_freed
+from nodeattest_serving.read_buffers import use_small_buffers
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
 __all__ = ["BoundedServer", "UnauthenticatedLimits", "client_of"]
@@ -107,8 +107,8 @@ class BoundedServer:
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        if self._tls is not None:
-            use_small_buffers()
+        use_small_buffers()
+        reuse_freed()
         try:
             self._listening = await loop.create_server(
                 lambda: _PendingConnection(self._on_connect),

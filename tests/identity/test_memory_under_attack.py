@@ -1,4 +1,4 @@
-"""What connections without a handshake cost is bounded, and comes back."""
+"""What connections cost that are of no use to anybody is bounded, and comes back."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from front_kit import LOOPBACK, Authority
 from gateway_kit import certify
 
+from bench.front_ends import sidecar
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.control_plane import free_ports, listens
 
@@ -62,3 +65,46 @@ async def test_six_hundred_connections_without_a_handshake_leave_nothing_in_the_
         await held(process.pid(), lambda: resident(process.pid()) < before + GIVEN_BACK)
     finally:
         process.stop()
+
+
+_STREAMS: Final = 399
+_USERS: Final = 7
+"""Each has at most a quarter of all connections."""
+_MARGIN: Final = 64 << 20
+"""Bytes of the manifest's limit that stay free."""
+
+
+@pytest.mark.parametrize(
+    ("head", "body"), [("GET /endless", b""), ("POST /unread", b"x" * (4 << 20))], ids=["answers", "uploads"]
+)
+async def test_streams_that_nobody_reads_leave_the_sidecar_below_its_manifests_memory(
+    head: str, body: bytes, tmp_path: Path
+) -> None:
+    """Seen: 546 MiB of 256, and for good."""
+    with sidecar(tmp_path) as (one, users), ExitStack() as stack:
+        before = one.memory()
+        streams = [stack.enter_context(unread(one.port)) for _ in range(_STREAMS)]
+        lines = [users.line(f"u{number}") for number in range(_USERS)]
+        for number, stream in enumerate(streams):
+            length = f"Content-Length: {len(body)}\r\n" if body else ""
+            asked = f"{head} HTTP/1.1\r\nHost: a\r\n{length}{lines[number % _USERS]}\r\n"
+            stream.sendall(asked.encode())
+        for stream in streams:
+            stream.settimeout(60)
+            assert body or stream.recv(1 << 10).startswith(b"HTTP/1.1 200"), "each has its place"
+            stream.settimeout(0.01)
+            with suppress(TimeoutError):
+                stream.sendall(body)
+        until = asyncio.get_running_loop().time() + 2.0
+        most = await held(one.process.pid(), lambda: asyncio.get_running_loop().time() > until)
+        assert most < one.most_memory - _MARGIN
+        stack.close()
+        await held(one.process.pid(), lambda: one.memory() < before + GIVEN_BACK)
+
+
+def unread(port: int) -> socket.socket:
+    """Open a connection of a client that takes little."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+    client.connect((LOOPBACK, port))
+    return client

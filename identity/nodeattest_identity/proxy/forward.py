@@ -31,6 +31,7 @@ from aiohttp import (
     hdrs,
     web,
 )
+from aiohttp.http_writer import StreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -38,6 +39,7 @@ from nodeattest_identity.proxy import upgrade
 from nodeattest_identity.proxy.headers import Network, Sender, request_headers, response_headers
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.paths import RequestTarget
+from nodeattest_identity.proxy.read_ahead import not_read
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request_body import RequestBody
 
@@ -240,12 +242,22 @@ class _Exchange:
             if isinstance(sent, web.Response):
                 await sent.write_eof()
                 return sent
-            async for chunk in response.content.iter_any():
-                await sent.write(chunk)
+            await self._relay_body(response)
             await sent.write_eof()
             return sent
         finally:
             response.close()
+
+    async def _relay_body(self, response: ClientResponse) -> None:
+        """Relay a body; while the client does not read, one piece of it is held, once, and nothing more is read."""
+        writer, client = self._request.writer, self._request.protocol
+        assert isinstance(writer, StreamWriter)  # noqa: S101 - for the type checker: aiohttp has no other
+        while piece := await response.content.readany():
+            await writer.write(piece, drain=False)
+            del piece  # the transport has it
+            if client.writing_paused:
+                with not_read(response.connection and response.connection.protocol):
+                    await writer.drain()
 
     def abort(self, refused: RefusalError) -> web.StreamResponse:
         """Abort an incomplete response so that the client notices; raises if none has begun."""

@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.read_ahead import not_read_while_waiting
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 __all__ = ["RequestBody"]
@@ -68,7 +69,8 @@ class RequestBody:
             if self._limits.max_body is not None and count > self._limits.max_body:
                 self.refused = self._too_large()
                 raise self.refused
-            yield chunk
+            with not_read_while_waiting(self._request.protocol):
+                yield chunk
         if self._timer is not None and not self.answered:
             timer, deadline = self._timer
             timer.reschedule(min(deadline, asyncio.get_running_loop().time() + self._limits.answer_seconds))

@@ -1,10 +1,10 @@
-"""TLS connections take small buffers where Python lets them, and serve all the same."""
+"""Connections take small buffers where Python lets them, and serve all the same."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from asyncio import sslproto
+from asyncio import selector_events, sslproto
 from http import HTTPStatus
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from aiohttp import web
 
 from nodeattest_sandbox.pki import ClusterPki
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.read_buffers import PLAIN_READ, TLS_READ, set_buffer, use_small_buffers
 from nodeattest_serving.replies import Reply
-from nodeattest_serving.server_tls import READ_BUFFER, use_small_buffers
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
@@ -45,21 +45,22 @@ class Smaller:
 
 
 def test_a_read_buffer_is_made_small_once_and_for_all() -> None:
-    assert use_small_buffers(Usual)
-    assert use_small_buffers(Usual)
-    assert Usual.max_size == READ_BUFFER
+    assert set_buffer(Usual, TLS_READ)
+    assert set_buffer(Usual, TLS_READ)
+    assert Usual.max_size == TLS_READ
 
 
 @pytest.mark.parametrize("protocol", [Absent, OfAnotherType, Smaller, "no class"])
 def test_a_python_that_reads_otherwise_is_left_alone(protocol: object) -> None:
     before: object = getattr(protocol, "max_size", None)
-    assert not use_small_buffers(protocol)
+    assert not set_buffer(protocol, TLS_READ)
     assert getattr(protocol, "max_size", None) == before
 
 
-def test_this_python_has_the_buffer_that_is_made_small() -> None:
-    assert use_small_buffers()
-    assert sslproto.SSLProtocol.max_size == READ_BUFFER
+def test_this_python_has_the_buffers_that_are_made_small() -> None:
+    use_small_buffers()
+    assert sslproto.SSLProtocol.max_size == TLS_READ
+    assert getattr(selector_events, "_SelectorSocketTransport").max_size == PLAIN_READ  # noqa: B009 - a private name
 
 
 async def test_a_slow_client_gets_a_whole_answer_and_one_that_leaves_in_its_midst_takes_no_place(

@@ -1,0 +1,51 @@
+"""Stops reading from one side of a proxy while the other side does not read.
+
+aiohttp alone reads up to 384 KiB ahead for each stream, so a few hundred that nobody reads would fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from aiohttp.base_protocol import BaseProtocol
+
+__all__ = ["not_read", "not_read_while_waiting"]
+
+
+@contextmanager
+def not_read(source: BaseProtocol | None) -> Generator[None]:
+    """Read nothing from a connection inside the context; None: it has ended, or is not ours any more."""
+    if source is None:
+        yield
+        return
+    source.pause_reading()
+    try:
+        yield
+    finally:
+        if source.transport is not None:
+            source.resume_reading()
+
+
+@contextmanager
+def not_read_while_waiting(source: BaseProtocol) -> Generator[None]:
+    """Read nothing from a connection if the context takes longer than the present turn of the event loop.
+
+    So it costs nothing where a piece is passed on at once.
+    """
+    paused = False
+
+    def pause() -> None:
+        nonlocal paused
+        paused = source.transport is not None
+        if paused:
+            source.pause_reading()
+
+    waiting = asyncio.get_running_loop().call_soon(pause)
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        if paused and source.transport is not None:
+            source.resume_reading()
