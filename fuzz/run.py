@@ -18,7 +18,7 @@ from typing import Final
 from fuzz.catalogue import CORPUS
 from fuzz.target import Target
 
-__all__ = ["Outcome", "run"]
+__all__ = ["ROOT", "Outcome", "run", "spawn"]
 
 ROOT: Final = Path(__file__).parents[1]
 TIME_LIMIT: Final = 5
@@ -73,10 +73,10 @@ def run(
             "-detect_leaks=0",
             *(str(found), str(seeds)),
         ]
-        status, said = _spawn(
-            [catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments],
+        status, said = spawn(
+            ["fuzz.child", catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments],
             seconds + _GRACE + _IMPORTS,
-            Path(folder),
+            TMPDIR=folder,
         )
         numbers = counts.read_bytes()
     executions, values = (int.from_bytes(part, "little") for part in (numbers[:8], numbers[8:]))
@@ -92,13 +92,13 @@ def run(
     )
 
 
-def _spawn(arguments: list[str], seconds: int, folder: Path) -> tuple[int, str]:
-    """Run the child, its temporary files in a folder of ours; returns its exit status and what it said."""
+def spawn(words: list[str], seconds: int, **environment: str) -> tuple[int, str]:
+    """Run a module with arguments; returns its exit status, -1 where it did not end in time, and what it said."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "fuzz.child", *arguments],
+            [sys.executable, "-m", *words],
             cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

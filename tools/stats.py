@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Prints figures of the tree, and with --check fails where one is over its limit.
 
-Standard library only. Source lines are those of the rooms, without tests, fuzz and bench. An import circle is made of
-module-level imports, those under ``TYPE_CHECKING`` included. A broad except is one of ``Exception``, ``BaseException``
+Standard library only. Source lines are those of the rooms, without tests, fuzz and bench; the longest function is one
+of all files. An import circle is made of imports anywhere in a module: those in functions and under ``TYPE_CHECKING``
+count, too. A broad except is one of ``Exception``, ``BaseException``
 or everything that does not raise again.
 """
 
@@ -66,19 +67,14 @@ def functions(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def imports(module: Module, known: Mapping[str, Module]) -> set[str]:
-    """Return the modules of ours that a module imports when it is imported, or for its types."""
+    """Return the modules of ours that a module imports, at once, when a function is called, or for its types."""
     found: set[str] = set()
-    waiting: list[ast.AST] = [module.tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
+    for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             found.update(name if name in known else node.module for name in inner.values())
-        waiting += ast.iter_child_nodes(node)
     return (found & known.keys()) - {module.name}
 
 
@@ -161,7 +157,7 @@ def main(arguments: list[str]) -> int:
     source = parsed(path for path in paths if path.parts[0] not in NOT_SOURCE)
     tests = parsed(path for path in paths if path.parts[0] == "tests")
     lengths = sorted(module.lines for module in source)
-    longest = max(each for module in source for each in functions(module))
+    longest = max(each for module in parsed(paths) for each in functions(module))
     known = {module.name: module for module in source}
     found = circles({name: imports(module, known) for name, module in known.items()})
     short = sum(length < SHORT for length in lengths)

@@ -32,8 +32,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
+from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
@@ -202,18 +201,12 @@ def _plan(flags: dict[str, object], policy: Policy | None) -> RenderOptions:
 
 _SOURCES: Final = ("provider_id", "provider_id_file", "provider_id_command")
 
-_MAX_DEPTH: Final = 16
-"""Levels of a setting; providers' have two."""
-
 
 def _settings(words: tuple[str, ...]) -> dict[str, JsonValue]:
     made: dict[str, JsonValue] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
+        setting = parse_setting(word)
+        if setting is None:
             raise UserError("--set needs KEY=VALUE")
-        try:
-            made[name] = strict_json.parse(value, max_size=None, max_depth=_MAX_DEPTH)
-        except ParseError:
-            made[name] = value
+        made[setting[0]] = setting[1]
     return made

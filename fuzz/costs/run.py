@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +15,7 @@ from typing import Final
 
 from fuzz.costs.handler import Handler
 from fuzz.costs.search import HEADER
-from fuzz.run import ROOT
+from fuzz.run import ROOT, spawn
 
 __all__ = ["FINDINGS", "CostOutcome", "search"]
 
@@ -47,7 +44,8 @@ def search(handler: Handler, seconds: int, *, findings: Path = FINDINGS) -> Cost
     with tempfile.TemporaryDirectory(prefix="nodeattest-costs-") as folder:
         shared = Path(folder, "input")
         shared.write_bytes(bytes(HEADER + handler.largest))
-        status, said = _spawn([handler.name, str(seconds), str(shared)], seconds + _GRACE)
+        words = ["fuzz.costs.search", handler.name, str(seconds), str(shared)]
+        status, said = spawn(words, seconds + _GRACE, PYTHONWARNINGS="ignore")
         content = shared.read_bytes()
     size = int.from_bytes(content[8:HEADER], "little")
     result = _result(said) if status == 0 else None
@@ -60,24 +58,6 @@ def search(handler: Handler, seconds: int, *, findings: Path = FINDINGS) -> Cost
         reproducer=_kept(findings / handler.name, content[HEADER : HEADER + size]) if why and size else None,
         trouble=why,
     )
-
-
-def _spawn(arguments: list[str], seconds: int) -> tuple[int, str]:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "fuzz.costs.search", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return -1, f"the run did not end within {seconds} s"
-    return done.returncode, done.stdout
 
 
 def _result(said: str) -> dict[str, float | str] | None:

@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
+from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.errors import ApiError
 
 __all__ = ["PeriodicReconciler", "PeriodicTask", "ResyncConfig", "call_every"]
-
-_MOST_DOUBLINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +66,7 @@ class PeriodicReconciler:
         """``clock`` is monotonic seconds; ``random`` draws from [0, 1)."""
         self._task = task
         self._config = config
+        self._backoff = BackoffPolicy(initial=config.retry, cap=config.max_retry, jitter=0.0)
         self._clock = clock
         self._random = random
         self._wake = asyncio.Event()
@@ -118,7 +118,7 @@ class PeriodicReconciler:
             again_after = await self._task.reconcile()
         except ApiError as error:
             self._failures += 1
-            delay = min(self._config.retry * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), self._config.max_retry)
+            delay = self._backoff.delay(self._failures, self._random)
             await self._task.failed(error, self._failures, delay)
             return delay
         self._failures = 0

@@ -12,7 +12,10 @@ from collections.abc import Collection, Mapping
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
 
-__all__ = ["boolean", "check_keys", "invalid", "items", "mapping", "string_set", "text"]
+__all__ = ["boolean", "check_keys", "invalid", "items", "mapping", "parse_setting", "string_set", "text"]
+
+_MAX_DEPTH = 16
+"""Levels of a setting on a command line; providers' have two."""
 
 
 def invalid(where: str, expected: str, got: str) -> Denied:
@@ -33,6 +36,20 @@ def check_keys(
     for key in required:
         if key not in values:
             raise invalid(where, f"the key {key}", "none")
+
+
+def parse_setting(word: str) -> tuple[str, JsonValue] | None:
+    """Read ``name=value`` of a command line: JSON where it is JSON, else the text; None where it is no such word."""
+    from nodeattest_parsing import strict_json
+    from nodeattest_parsing.errors import ParseError
+
+    name, equals, value = word.partition("=")
+    if not name or not equals:
+        return None
+    try:
+        return name, strict_json.parse(value, max_size=None, max_depth=_MAX_DEPTH)
+    except ParseError:
+        return name, value
 
 
 def mapping(value: JsonValue, where: str) -> dict[str, JsonValue]:

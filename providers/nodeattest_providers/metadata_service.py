@@ -10,7 +10,11 @@ Source: AWS "Use IMDSv2", Azure "Instance Metadata Service", Google "View and qu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import SHUT_RDWR, socket
+from threading import Event, Timer
+from time import monotonic
 from types import MappingProxyType
 from typing import Final
 
@@ -19,7 +23,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 __all__ = ["MetadataResponse", "MetadataService", "endpoint"]
 
 TIMEOUT: Final = 2.0
-"""Seconds for each step of a request; the service answers within milliseconds or is not there."""
+"""Seconds for a whole request; the service answers within milliseconds or is not there."""
 LIMIT: Final = 64 * 1024
 """Bytes of an answer; attested documents have about 8 KiB."""
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -68,19 +72,29 @@ class MetadataService:
         from http.client import HTTPConnection, HTTPException, IncompleteRead
 
         connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
+        late, end, begun = Event(), None, monotonic()
         try:
+            connection.connect()
+            left = self._timeout - (monotonic() - begun)
+            end = Timer(max(left, 0.0), _cut, (connection.sock, late))
+            end.daemon = True
+            end.start()
             connection.request(method, path, headers={"Connection": "close", **headers})
             response = connection.getresponse()
             body = response.read(LIMIT + 1)
             if response.length and len(body) <= LIMIT:
                 raise IncompleteRead(body)
-        except TimeoutError:
-            raise self._unavailable(f"did not answer within {self._timeout:g} s") from None
-        except OSError as error:
-            raise self._unavailable(f"cannot be reached: {error.strerror or type(error).__name__}") from None
-        except (HTTPException, ValueError) as error:
+            if late.is_set():
+                raise TimeoutError
+        except (OSError, HTTPException, ValueError) as error:
+            if late.is_set() or isinstance(error, TimeoutError):
+                raise self._unavailable(f"did not answer within {self._timeout:g} s") from None
+            if isinstance(error, OSError):
+                raise self._unavailable(f"cannot be reached: {error.strerror or type(error).__name__}") from None
             raise self._unavailable(f"gave no HTTP answer ({type(error).__name__})") from None
         finally:
+            if end is not None:
+                end.cancel()
             connection.close()
         if len(body) > LIMIT:
             raise self._unavailable(f"gave more than {LIMIT} bytes")
@@ -103,3 +117,10 @@ class MetadataService:
             f"{self._name} at {self._host}:{self._port} {what}",
             remedy="check that this machine is an instance of that cloud and that nothing blocks its metadata service",
         )
+
+
+def _cut(connection: socket, late: Event) -> None:
+    """End a request whose time is over: a service that drips would go on for ever, each step of it in time."""
+    late.set()
+    with suppress(OSError):  # it was closed meanwhile
+        connection.shutdown(SHUT_RDWR)

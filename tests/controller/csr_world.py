@@ -184,22 +184,26 @@ class World:
         self.challenge_keys = ChallengeKeys(
             self.management_api, namespace="system", rotate_after=timedelta(days=1), now=self.clock
         )
-        runner, configs = VerificationRunner(5.0), KubeadmConfigReader(self.management_api, clock=self.seconds)
+        self._runner = VerificationRunner(5.0)
+        self._configs = KubeadmConfigReader(self.management_api, clock=self.seconds)
+        self._build()
+        self._objects()
 
-        def facts_of(workload: WorkloadClient) -> ControllerFacts:
-            return ControllerFacts(
-                management=self.management,
-                workload=workload,
-                verifiers=self.verifiers,
-                runner=runner,
-                kubeadm_configs=configs,
-                challenge_keys=self.challenge_keys,
-                provider_id_oid=PROVIDER_ID_OID,
-                clock=self.clock,
-            )
+    def facts_of(self, workload: WorkloadClient) -> ControllerFacts:
+        return ControllerFacts(
+            management=self.management,
+            workload=workload,
+            verifiers=self.verifiers,
+            runner=self._runner,
+            kubeadm_configs=self._configs,
+            challenge_keys=self.challenge_keys,
+            provider_id_oid=PROVIDER_ID_OID,
+            clock=self.clock,
+        )
 
-        self.facts_of = facts_of
-        self.evaluator = Evaluator(facts_of, provider_id_oid=PROVIDER_ID_OID)
+    def _build(self) -> None:
+        """Make what is tested."""
+        self.evaluator = Evaluator(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
         self.issuer = Issuer(
             self.management,
             events=self.events,
@@ -214,7 +218,7 @@ class World:
             self.evaluator,
             self.issuer,
             kubelet_serving=KubeletServingEvaluator(
-                self.management, facts_of=facts_of, events=self.events, metrics=self.metrics
+                self.management, facts_of=self.facts_of, events=self.events, metrics=self.metrics
             ),
             purposes=frozenset(Purpose),
             events=self.events,
@@ -226,7 +230,6 @@ class World:
             random_unit=lambda: 0.0,
             now=self.clock,
         )
-        self._objects()
 
     def clock(self) -> datetime:
         return self.now

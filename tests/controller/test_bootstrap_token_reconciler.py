@@ -17,6 +17,7 @@ import pytest
 from node_attested_kit import certificate
 from polling import until
 
+from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
     GRACE,
@@ -30,11 +31,16 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import (
     BootstrapTokenReconciler,
 )
 from nodeattest_controller.manifests import crds
+from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, TooLarge
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
@@ -511,3 +517,37 @@ async def test_a_missing_right_comes_out_and_changes_nothing(plane: ControlPlane
         with pytest.raises(Forbidden):
             await scene.look()
         assert left(scene, token) < CABPK_TTL
+
+
+async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_does(plane: ControlPlane) -> None:
+    runs: list[None] = []
+    async with staged(plane) as scene:
+        policies = f"/apis/{OWN_GROUP}/{OWN_VERSION}/namespaces/{scene.namespace}/nodeattestationpolicies"
+        spec: JsonMap = {"authorizedAttestors": ["insecure"], "enforcement": "Audit"}
+        kind: JsonMap = {"apiVersion": f"{OWN_GROUP}/{OWN_VERSION}", "kind": "NodeAttestationPolicy"}
+        scene.admin.create(policies, {**kind, "metadata": {"name": "policy"}, "spec": spec})
+        token = scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"} and bool(scene.management.policies(scene.namespace)))
+        before = scene.admin.get(path_of(token))
+        controller = BootstrapTokenController(
+            scene.management,
+            guard=ClusterGuard(scene.management, LeaderOwnsAll(lambda: runs.append(None) is None)),
+            events=EventRecorder(scene.management.client, component="test", instance="test", now=_utc_now),
+            metrics=Metrics(),
+            now=_utc_now,
+            resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02),
+        )
+        running = asyncio.create_task(controller.for_cluster(scene.key, scene.client).run())
+        try:
+            await until(lambda: len(runs) >= 3, "runs under Audit")
+            assert scene.admin.get(path_of(token)) == before
+            scene.admin.patch(f"{policies}/policy", {"spec": {"enforcement": "Enforce"}})
+            await until(lambda: near(left(scene, token), LIFETIME), "the renewal under Enforce")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)

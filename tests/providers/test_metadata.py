@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -41,12 +41,37 @@ def answering(status: str, body: bytes, *headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+DRIPPING = b"HTTP/1.1 200 OK\r\nContent-Length: 4096\r\n\r\n"
+
+
 def test_a_document_is_what_the_service_answered() -> None:
     seen: list[bytes] = []
     with serving(answering("200 OK", b"document"), seen=seen) as port:
         assert service(port).get("/latest/it", {"Metadata": "true"}) == b"document"
     assert seen[0].startswith(b"GET /latest/it HTTP/1.1\r\n")
     assert b"Metadata: true\r\n" in seen[0]
+
+
+@pytest.mark.parametrize("what", ["head", "body"])
+def test_a_service_that_drips_is_left_when_the_time_of_the_whole_request_is_over(what: str) -> None:
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: " if what == "head" else DRIPPING)
+                while not over.wait(0.05):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        try:
+            with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
+                service(listener.getsockname()[1]).ask("GET", "/")
+        finally:
+            over.set()
+            thread.join(5)
 
 
 def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

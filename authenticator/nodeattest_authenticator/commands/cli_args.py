@@ -9,8 +9,7 @@ import sys
 from typing import Final, cast
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
+from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["absolute", "describe_provider_settings", "program_path", "provider_settings", "read", "wrong"]
@@ -35,14 +34,10 @@ def provider_settings(options: argparse.Namespace) -> JsonObject:
     """Read a provider's settings; raises ``AgentError``."""
     made: JsonObject = {}
     for word in cast("list[str]", options.set):
-        name, equals, text = word.partition("=")
-        if not name or not equals:
+        setting = parse_setting(word)
+        if setting is None:
             raise wrong("--set needs KEY=VALUE")
-        try:
-            value: JsonValue = strict_json.parse(text, max_size=None, max_depth=_MAX_DEPTH)
-        except ParseError:
-            value = text
-        _put(made, name.split("."), value)
+        _put(made, setting[0].split("."), setting[1])
     if options.tcti is not None:
         _put(made, ["tpm", "tcti"] if options.provider == "composite" else ["tcti"], options.tcti)
     return made

@@ -25,6 +25,7 @@ __all__ = [
     "CLUSTER_RECORD",
     "MACHINE_RECORD",
     "check_cluster_active",
+    "cluster_active",
     "cluster_flaw",
     "cluster_paused",
     "views_of_record",
@@ -99,9 +100,13 @@ def cluster_flaw(cluster: JsonObject) -> str:
 
 
 def cluster_paused(cluster: JsonObject) -> bool:
-    """Return whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
-    asked = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
-    return asked or bool(cluster_flaw(cluster))
+    """Return whether a Cluster is paused, as it is while clusterctl moves it."""
+    return flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
+
+
+def cluster_active(cluster: JsonObject) -> bool:
+    """Return whether a Cluster is neither paused nor being deleted; one that cannot be read whole is paused."""
+    return not ("deletionTimestamp" in mapping(cluster, "metadata") or cluster_paused(cluster) or cluster_flaw(cluster))
 
 
 def check_cluster_active(key: str, cluster: JsonObject | None) -> JsonObject:
@@ -109,7 +114,7 @@ def check_cluster_active(key: str, cluster: JsonObject | None) -> JsonObject:
     flaw = cluster_flaw(cluster) if cluster is not None else ""
     if flaw:
         raise Unavailable(Reason.RECORD_INVALID, f"ClusterRecord {key}: {flaw}", remedy="correct the ClusterRecord")
-    if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata") or cluster_paused(cluster):
+    if cluster is None or not cluster_active(cluster):
         raise Unavailable(Reason.MACHINE_NOT_READY, "the Cluster is paused or going away", remedy="resume the Cluster")
     return cluster
 

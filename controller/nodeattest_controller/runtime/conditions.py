@@ -30,6 +30,7 @@ __all__ = [
     "Severity",
     "remove_condition",
     "set_condition",
+    "update_status",
     "with_condition",
     "without_condition",
 ]
@@ -88,12 +89,12 @@ async def set_condition(
         with suppress(Invalid, Conflict):
             await client.json_patch(f"{path}/status", operations)
             return True
-    return await _write(client, path, obj, lambda current: with_condition(current, condition, now()))
+    return await update_status(client, path, obj, lambda current: with_condition(current, condition, now()))
 
 
 async def remove_condition(client: ApiClient, path: str, obj: JsonObject, kind: str) -> bool:
     """Take a condition of ours away; as ``set_condition``."""
-    return await _write(client, path, obj, lambda current: without_condition(current, kind))
+    return await update_status(client, path, obj, lambda current: without_condition(current, kind))
 
 
 def with_condition(obj: JsonObject, condition: Condition, now: datetime) -> JsonObject | None:
@@ -130,9 +131,13 @@ def _operations(obj: JsonObject, condition: Condition, now: datetime) -> list[Js
     return [same, *operations] if operations else None
 
 
-async def _write(
+async def update_status(
     client: ApiClient, path: str, obj: JsonObject, patch_of: Callable[[JsonObject], JsonObject | None]
 ) -> bool:
+    """Change an object's status by compare-and-swap: ``patch_of`` what was read, None where nothing is to change.
+
+    Returns whether it was written; raises ApiError, Conflict after some attempts.
+    """
     uid = text(obj, "metadata", "uid")
     for attempt in range(ATTEMPTS):
         patch = patch_of(obj)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.model.machine_record import cluster_active
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.jsontypes import JsonObject
@@ -54,9 +54,7 @@ class ClusterGuard:
     def active_cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return the Cluster if it is this replica's, exists, is not paused and is not being deleted; else None."""
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None
-        if cluster is None or self._management.is_paused(cluster):
-            return None
-        return None if "deletionTimestamp" in mapping(cluster, "metadata") else cluster
+        return cluster if cluster is not None and cluster_active(cluster) else None
 
     def may_act(self, key: ClusterKey) -> bool:
         """Return whether there is such a Cluster."""

@@ -15,7 +15,6 @@ from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.model.machine_kinds import machine_view
-from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
     ContractReference,
@@ -216,10 +215,6 @@ class ManagementCache:
         return ClusterFacts(
             name=name, namespace=namespace, uid=text(cluster, "metadata", "uid"), pins=self.authority(key).pins
         )
-
-    def is_paused(self, cluster: JsonObject) -> bool:
-        """Return whether a Cluster is paused, as it is while clusterctl moves it; one that cannot be read whole is."""
-        return cluster_paused(cluster)
 
     # Members
 

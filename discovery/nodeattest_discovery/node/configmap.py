@@ -19,9 +19,9 @@ from nodeattest_providers.errors import Denied, Reason
 __all__ = ["PublishedClusterInfo", "parse"]
 
 _MAX_SIZE: Final = 1 << 20
+"""Bytes; etcd's limit of an object."""
 _MAX_VALUES: Final = 50_000
 """A signature for each token that signs is one of them."""
-"""Bytes; etcd's limit of an object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from aiohttp.streams import StreamReader
 
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import STATUS, Refusal, RefusalError, answer, body
+from nodeattest_kube.periodic import call_every
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.listener import HttpListener
@@ -305,7 +306,7 @@ class ProxyServer(HttpListener[_Server]):
         http.is_unauthenticated = self._is_unauthenticated
         http.accepted_by = self._server
         await self._open(http)
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep(http))
+        self._sweeper = asyncio.get_running_loop().create_task(call_every(self._sweep_period(), http.sweep))
 
     async def stop(self) -> None:
         """Stop listening, let requests end, close every connection."""
@@ -316,10 +317,8 @@ class ProxyServer(HttpListener[_Server]):
             self._sweeper = None
         await super().stop()
 
-    async def _sweep(self, http: _Server) -> None:
-        while True:
-            await asyncio.sleep(min(_SWEEP, self._limits.header_seconds, self._limits.unauthenticated_seconds))
-            http.sweep()
+    def _sweep_period(self) -> float:
+        return min(_SWEEP, self._limits.header_seconds, self._limits.unauthenticated_seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to one request; an unexpected error is a 500, and logged."""

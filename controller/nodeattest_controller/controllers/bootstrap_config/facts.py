@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
-from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, infrastructure_ref
-from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.machine_record import cluster_paused
+from nodeattest_controller.model.machine_view import infrastructure_ref
+from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, policy_for
 from nodeattest_controller.runtime.restmapper import path_of_reference
 from nodeattest_kube import paths
@@ -67,7 +68,7 @@ class FactReader:
             if unavailable.reason is not Reason.POLICY_MISSING:
                 raise
             return None
-        paused = flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
+        paused = cluster_paused(cluster)
         name = "" if isinstance(policy, Denied) else policy.name
         stored = next((one for one in policies if text(one, "metadata", "name") == name), None)
         if stored is not None:  # items of a list lack both

@@ -29,8 +29,9 @@ from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Sub
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import items, moment, rfc3339, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS
+from nodeattest_controller.runtime.conditions import update_status
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.rate_limiter import RateLimiter
@@ -57,7 +58,6 @@ REWRITE_SECONDS: Final = 300.0
 """Seconds after which an entry gets a new time although nothing else of it has changed."""
 _MOST_TASKS: Final = 16
 _MOST_TASKS_OF_CALLER: Final = _MOST_TASKS // 2
-_ATTEMPTS: Final = 3
 _OWNERS: Final = {
     ("cluster.x-k8s.io", "MachineSet"): "machinesets",
     ("cluster.x-k8s.io", "MachinePool"): "machinepools",
@@ -218,23 +218,16 @@ class RefusalReporter:
         group, _, version = text(policy, "apiVersion").partition("/")
         name, namespace = text(policy, "metadata", "name"), text(policy, "metadata", "namespace")
         path = paths.object_path(group, version, "nodeattestationpolicies", name, namespace=namespace)
-        for attempt in range(_ATTEMPTS):
-            known = items(policy, "status", REFUSED_CONFIGURATIONS)
-            wanted = change(known)
-            if list(wanted) == known:
-                return
-            entries: list[JsonValue] = [*wanted]
-            meta: JsonObject = {"resourceVersion": text(policy, "metadata", "resourceVersion")}
-            try:
-                await self._client.merge_patch(
-                    f"{path}/status", {"metadata": meta, "status": {REFUSED_CONFIGURATIONS: entries}}
-                )
-            except Conflict:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                policy = await self._client.get(path)
-            else:
-                return
+
+        def patch_of(found: JsonObject) -> JsonObject | None:
+            known = items(found, "status", REFUSED_CONFIGURATIONS)
+            wanted: list[JsonValue] = [*change(known)]
+            if wanted == known:
+                return None
+            meta: JsonObject = {"resourceVersion": text(found, "metadata", "resourceVersion")}
+            return {"metadata": meta, "status": {REFUSED_CONFIGURATIONS: wanted}}
+
+        await update_status(self._client, path, policy, patch_of)
 
 
 def _owner_of(subject: Subject) -> _Owner | None:

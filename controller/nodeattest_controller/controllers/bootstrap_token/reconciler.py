@@ -24,6 +24,7 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     token_of,
     token_owner,
 )
+from nodeattest_controller.model.machine_record import cluster_active
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -274,8 +275,7 @@ class BootstrapTokenReconciler:
             now = await client.get(paths.object_path(group, version, "clusters", cluster_name, namespace=namespace))
         except NotFound:
             return False
-        same = text(now, "metadata", "uid") == text(cluster, "metadata", "uid")
-        return same and not self._management.is_paused(now) and not text(now, "metadata", "deletionTimestamp")
+        return text(now, "metadata", "uid") == text(cluster, "metadata", "uid") and cluster_active(now)
 
     # Writes
 

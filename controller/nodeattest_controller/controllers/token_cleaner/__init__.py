@@ -1,1 +1,0 @@
-"""Controller ``token-cleaner``: runs in ``bootstrap_signer.controller``, with which it shares an informer."""
