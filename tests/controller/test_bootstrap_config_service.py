@@ -15,20 +15,26 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.streams import StreamReader
+from aiohttp.test_utils import make_mocked_request
 from bootstrap_config_kit import Versioned, agent, answer_of, config, control_plane, patched, review
 from front_kit import LOOPBACK, Answer, Authority, ask
 from polling import until
+from virtual import advance, run_virtually
 
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES, cost
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.handler import (
+    MAX_WAIT,
     MOST_HELD_OF_CLIENT,
     MOST_REVIEWS,
     PATH,
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, text
@@ -40,12 +46,22 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.replies import Reply
 from nodeattest_serving.settings import BindAddress, SettingsError
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"
 SECRET = "0123456789abcdef"
 JSON = "application/json"
+KUBECONFIG = json.dumps({
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "x",
+}).encode()  # fmt: skip
+"""Of a server that nobody asks."""
 
 
 def now() -> datetime:
@@ -447,6 +463,43 @@ async def test_at_most_sixteen_reviews_are_worked_on_and_the_others_wait(
         finally:
             plane.resume()
         assert all([(await each)["allowed"] for each in answers])
+
+
+class SlowFacts(FactReader):
+    """Takes two fifths of a review's time for the first reviews, and never ends for others."""
+
+    def __init__(self, client: ApiClient) -> None:
+        super().__init__(client, namespace=None)
+        self._left = MOST_REVIEWS
+
+    async def of(self, subject: Subject) -> RenderFacts | None:
+        self._left -= 1
+        await advance(0.4 * MAX_WAIT if self._left >= 0 else 100 * MAX_WAIT)
+        return None
+
+
+def test_the_time_that_a_review_waits_for_its_turn_is_taken_from_that_for_its_reads() -> None:
+    """Seen: two waits of 2 and 4 s, and an API server that waits for 5."""
+
+    async def answered(handler: AdmissionHandler) -> tuple[Reply, float]:
+        loop = asyncio.get_running_loop()
+        content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+        content.feed_data(json.dumps(review(config())).encode())
+        content.feed_eof()
+        asked = make_mocked_request("POST", PATH, headers={"Content-Type": JSON}, payload=content)
+        return await handler.handle(asked, "127.0.0.1"), loop.time()
+
+    async def last() -> tuple[Reply, float]:
+        async with ApiClient.from_kubeconfig(KUBECONFIG) as client:
+            events = EventRecorder(client, component="test", instance="test", now=now)
+            reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
+            handler = AdmissionHandler(SlowFacts(client), Versioned(), Metrics(), clock=lambda: 0.0, reporter=reporter)
+            return (await asyncio.gather(*(answered(handler) for _ in range(MOST_REVIEWS + 1))))[-1]
+
+    reply, when = run_virtually(last())
+    response = answer_of(reply.body)
+    assert (response["allowed"], mapping(response, "status")["code"]) == (False, 503)
+    assert when == pytest.approx(MAX_WAIT)  # pyright: ignore[reportUnknownMemberType] - of virtual time
 
 
 async def test_a_review_of_too_many_values_is_refused_and_one_with_as_many_commas_in_a_text_is_not(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fake_api import FakeApi
 from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
@@ -51,6 +51,9 @@ class Runner:
             self.controller.bug.clear()
             raise TypeError("no such attribute")
         finally:
+            self.controller.ending += 1
+            with suppress(asyncio.CancelledError):
+                await self.controller.may_end.wait()
             self.controller.running -= 1
 
     def changed(self, keys: frozenset[str] | None) -> None:
@@ -63,7 +66,9 @@ class Controller:
     def __init__(self, name: str) -> None:
         self.name = name
         self.clients: list[ApiClient] = []
-        self.running = 0
+        self.running = self.ending = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
         self.bug = asyncio.Event()
         self.changes: list[frozenset[str] | None] = []
 
@@ -167,6 +172,17 @@ async def test_another_kubeconfig_a_deleted_policy_and_a_deleted_cluster_end_the
         world.api.remove(cluster_path())
         await until(lambda: world.made[2].closed)
         assert world.first.running == 0
+
+
+async def test_a_replica_that_ends_while_it_disconnects_a_cluster_closes_its_client() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+        world.first.may_end.clear()
+        world.api.remove(cluster_path())
+        await until(lambda: world.first.ending == 1)
+        assert not world.made[0].closed, "its controllers end first"
+    assert world.made[0].closed
 
 
 async def test_a_bad_kubeconfig_is_shown_until_its_cluster_is_gone() -> None:

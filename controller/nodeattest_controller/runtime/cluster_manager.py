@@ -161,8 +161,10 @@ class ClusterManager:
         """Close a connection where there is one; its metrics go also where there was none, but a bad kubeconfig."""
         connection = self._connections.pop(key, None)
         if connection is not None:
-            await asyncio.gather(*(runner.close() for runner in connection.runners))
-            await connection.client.close()
+            try:
+                await asyncio.gather(*(runner.close() for runner in connection.runners))
+            finally:  # also where this replica ends meanwhile, and with it the worker that disconnects
+                await connection.client.close()
             _LOG.info("disconnected", extra=fields(cluster=key))
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)

@@ -55,7 +55,8 @@ __all__ = ["PATH", "AdmissionHandler"]
 
 PATH: Final = "/mutate-bootstrap-config"
 MAX_WAIT: Final = 4.0
-"""Seconds for all reads of one review; the API server gives us five (``timeoutSeconds`` in manifests/webhook)."""
+"""Seconds for one review, its turn and all its reads; the API server gives us five (``timeoutSeconds`` in
+manifests/webhook)."""
 MOST_HELD: Final = 64 << 20
 """Bytes that requests cost at one time: nine of the largest in ASCII, some thousands of usual ones."""
 MOST_HELD_OF_CLIENT: Final = MOST_HELD // 2
@@ -131,10 +132,11 @@ class AdmissionHandler:
         if refused is not None:
             return refused
         hold = _Hold(self._held, client)
+        deadline = asyncio.get_running_loop().time() + self._max_wait
         try:
             body = await _read_body(request, hold)
             async with self._places.acquire(client):
-                reply = await self._review(body, client, hold)
+                reply = await self._review(body, client, hold, deadline)
         except _TooMuchError as error:
             reply = _text_reply(error.status, str(error))
         except Unavailable:
@@ -144,7 +146,7 @@ class AdmissionHandler:
             raise
         return replace(reply, written=hold.release)
 
-    async def _review(self, body: bytearray, client: str, hold: _Hold) -> Reply:
+    async def _review(self, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
         began = self._clock()
         content = bytes(body)
         body.clear()
@@ -158,22 +160,22 @@ class AdmissionHandler:
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
         del content
-        verdict = await self._verdict(question, client)
+        verdict = await self._verdict(question, client, deadline)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
         answer = _answer(question, verdict, tells_everything=self._verifies_clients)
         hold.resize(len(answer))
         return Reply(status=HTTPStatus.OK, body=answer)
 
-    async def _verdict(self, question: AdmissionReview, client: str) -> Verdict | _Unable:
+    async def _verdict(self, question: AdmissionReview, client: str, deadline: float) -> Verdict | _Unable:
         """Decide, and log it unless nothing happened."""
-        verdict = await self._evaluate(question, client)
+        verdict = await self._evaluate(question, client, deadline)
         if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
             _LOG.log(
                 _level_of(question, verdict), "bootstrap configuration", extra=fields(**_reported(question, verdict))
             )
         return verdict
 
-    async def _evaluate(self, question: AdmissionReview, client: str) -> Verdict | _Unable:
+    async def _evaluate(self, question: AdmissionReview, client: str, deadline: float) -> Verdict | _Unable:
         if question.operation is None:
             return Allow(AdmissionOutcome.UNCONCERNED)
         subject, before = _subject(question, new=True), None
@@ -185,7 +187,7 @@ class AdmissionHandler:
         if settled is not None:
             return settled
         try:
-            async with asyncio.timeout(self._max_wait):
+            async with asyncio.timeout_at(deadline):
                 return await self._informed(subject, before, reported_by=None if question.dry_run else client)
         except (ApiError, Unavailable) as error:
             why = str(error)
