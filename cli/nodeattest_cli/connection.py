@@ -18,7 +18,7 @@ from nodeattest_cli.errors import UserError, api_error
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
 
-__all__ = ["Connection", "cluster_options", "explained", "kubeconfig_option", "run"]
+__all__ = ["Connection", "cluster_options", "explained", "kubeconfig_option", "namespace_option", "run"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,10 @@ class Connection:
     def path(self) -> Path:
         """The file, which need not exist."""
         return self._path
+
+    def namespace(self, given: str | None) -> str:
+        """Return the namespace that is given, else the context's, else ``default``; raises ``UserError``."""
+        return given or self.endpoint().namespace or "default"
 
     def client(self) -> ApiClient:
         """Make a client; raises ``UserError``."""
@@ -90,6 +94,9 @@ def explained(error: ApiError) -> UserError:
 kubeconfig_option = click.option(
     "--kubeconfig", envvar="KUBECONFIG", show_envvar=True, metavar="FILE", help=f"Whose cluster to ask ({_DEFAULT})."
 )
+
+
+namespace_option = click.option("-n", "--namespace", help="Namespace of the Cluster  [the context's; default]")
 
 
 def cluster_options(command: Callable[..., T]) -> Callable[..., T]:

@@ -44,6 +44,8 @@ _MAX_RSA_BITS: Final = 4096
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 """A host name (underscores are in use), an IPv4 address, or an IPv6 address without its brackets."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+"""A DNS label (RFC 1123)."""
 _COMMANDS: Final = ("exec", "auth-provider")
 _UNSUPPORTED_USER: Final = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 
@@ -64,6 +66,8 @@ class ApiEndpoint:
     """Read again as it is rotated; wins over ``token`` (client-go transport/config.go)."""
     client_certificate_pem: bytes | None = field(default=None, repr=False)
     client_key_pem: bytes | None = field(default=None, repr=False)
+    namespace: str = ""
+    """Of the context; empty where it names none."""
     user_name: str = ""
     """What the kubeconfig calls its user: its writer's choice, known to no server."""
     addresses: AddressRules | None = None
@@ -122,7 +126,13 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> ApiEnd
     user_name = _text(names, "user")
     user = _entry(config, "users", user_name, "user") if user_name else {}
     _refuse_the_unsafe(cluster, user)
-    return replace(_endpoint(cluster, user, base), user_name=user_name or "")
+    return replace(_endpoint(cluster, user, base), user_name=user_name or "", namespace=_namespace(names))
+
+
+def _namespace(context: JsonObject) -> str:
+    """Read the context's namespace, by which nobody is trusted; empty for what is no name."""
+    namespace = context.get("namespace")
+    return namespace if isinstance(namespace, str) and _NAMESPACE.fullmatch(namespace) else ""
 
 
 def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEndpoint:

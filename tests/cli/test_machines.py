@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
 
-from nodeattest_cli.machines.list import outage_budget, row_from_attestation
+from nodeattest_cli.machines.list import outage_budget
+from nodeattest_cli.machines.row import MachineRow, row_from_attestation, rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
+from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims
 from nodeattest_controller.model.objects import mapping, rfc3339
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Reason
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import start_sandbox
-from nodeattest_sandbox.definitions import install_definitions
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
+HEADINGS = "NAMESPACE CLUSTER NODE MACHINE PROVIDER EXPIRES IN STATE REFUSED RESETS"
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
@@ -27,6 +33,9 @@ def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None)
     if expires is not None:
         spec["expires"] = rfc3339(expires)
         spec["lastVerdict"] = {"verdict": "Approved", "reason": "Attested", "time": rfc3339(NOW)}
+        times: JsonObject = {"notBefore": rfc3339(NOW), "issuedAt": rfc3339(NOW), "notAfter": rfc3339(expires)}
+        names: JsonObject = {"requestName": "r", "requestUID": "u", "spki": "sha256:" + "5" * 64, "serial": "1f"}
+        spec["issued"] = [{**names, **times, "certificate": "pem"}]
     return {
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "MachineAttestation",
@@ -35,57 +44,117 @@ def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None)
     }
 
 
+def row(attestation: JsonObject) -> MachineRow:
+    return row_from_attestation(attestation, NOW)
+
+
+def machine(name: str, *, provider_id: str | None = None, **status: JsonValue) -> JsonObject:
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Machine",
+        "metadata": {"name": f"m-{name}", "namespace": "default", "labels": {"pool": name}},
+        "spec": {"clusterName": "blue", "providerID": f"metal://{name}" if provider_id is None else provider_id},
+        "status": {**status},
+    }
+
+
+def conditions(message: str) -> JsonValue:
+    return [{"type": "NodeAttested", "status": "Unknown", "reason": "NotYetAttested", "message": message}]
+
+
 def test_the_fleet_survives_until_the_first_certificate_ends() -> None:
-    found = [
-        row_from_attestation(ledger(node, expires=NOW + timedelta(hours=hours))) for node, hours in (("a", 5), ("b", 3))
-    ]
-    assert outage_budget([*found, row_from_attestation(ledger("c"))], NOW) == timedelta(hours=3)
-    assert outage_budget([row_from_attestation(ledger("c"))], NOW) is None
+    found = [row(ledger(node, expires=NOW + timedelta(hours=hours))) for node, hours in (("a", 5), ("b", 3))]
+    assert outage_budget([*found, row(ledger("c"))], NOW) == timedelta(hours=3)
+    assert outage_budget([row(ledger("c"))], NOW) is None
     assert outage_budget([], NOW) is None
 
 
 def test_a_certificate_that_has_ended_is_told_as_such() -> None:
-    assert outage_budget([row_from_attestation(ledger("a", expires=NOW - timedelta(hours=1)))], NOW) == timedelta(
-        hours=-1
-    )
+    assert outage_budget([row(ledger("a", expires=NOW - timedelta(hours=1)))], NOW) == timedelta(hours=-1)
+
+
+def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
+    claims = RefusedClaims(3, NOW, Reason.TOKEN_NOT_THIS_MACHINES)
+    refused = ledger("d", expires=NOW + timedelta(days=1))
+    verdict: JsonObject = {"verdict": "Denied", "reason": "PCRValueNotAllowed", "time": rfc3339(NOW)}
+    mapping(refused, "spec")["lastVerdict"] = verdict
+    machines = [
+        machine("a"),
+        machine("b", conditions=conditions(f"no certificate was issued for this machine yet; {claims}")),
+        machine("c", provider_id=""),
+        machine("d"),
+        machine("e"),
+    ]
+    ledgers = [
+        ledger("a", expires=NOW + timedelta(days=1)),
+        refused,
+        ledger("e", expires=NOW - timedelta(days=1)),
+        ledger("gone", expires=NOW + timedelta(days=1)),
+    ]
+    for one in ledgers:
+        mapping(one, "metadata")["namespace"] = "default"
+    found = {one.machine: one for one in rows_of(machines, ledgers, NOW)}
+    assert {name: (one.state, one.refused, one.refusals, one.attested) for name, one in found.items()} == {
+        "m-a": ("Attested", "", 0, True),
+        "m-b": ("NotYetAttested", "TokenNotThisMachines", 3, False),
+        "m-c": ("NoProviderID", "", 0, False),
+        "m-d": ("PCRValueNotAllowed", "PCRValueNotAllowed", 0, False),
+        "m-e": ("CertificateExpired", "", 0, False),
+        "m-gone": ("MachineGone", "", 0, True),
+    }
 
 
 def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with start_sandbox(tmp_path, name="management") as plane:
         client = plane.client()
-        install_definitions(client, manifests.crds())
+        install_cluster_api(client)
+        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
         _fill(client)
         access = ["--kubeconfig", str(plane.admin_kubeconfig)]
-        assert main(["machines", *access]) == 0
-        table = capsys.readouterr().out.splitlines()
-        assert table[0].split() == [
-            "NAMESPACE",
-            "CLUSTER",
-            "NODE",
-            "MACHINE",
-            "PROVIDER",
-            "EXPIRES",
-            "IN",
-            "VERDICT",
-            "RESETS",
+
+        def shown(*words: str, code: int = 0) -> str:
+            assert main(["machines", *words, *access]) == code
+            return capsys.readouterr().out
+
+        table = shown().splitlines()
+        assert " ".join(table[0].split()) == HEADINGS
+        assert [line.split()[3] for line in table[1:5]] == ["m-a", "m-b", "m-new", "m-c"]
+        assert table[-1] == "4 machines, 3 attested; without the controller every node would last 1d23h (first: a)"
+        assert [line.split()[-3:] for line in table[1:5]] == [
+            ["Attested", "-", "-"],
+            ["Attested", "-", "2"],
+            ["NotYetAttested", "-", "-"],
+            ["MachineGone", "-", "-"],
         ]
-        assert [line.split()[2] for line in table[1:4]] == ["a", "b", "c"]
-        assert "3 machines; without the controller every node would last 1d23h (first: a)" in table
-        assert [line.split()[-2:] for line in table[1:4]] == [["Approved", "-"], ["Reset", "2"], ["Approved", "-"]]
-        assert main(["machines", "list", *access, "--cluster", "green", "-o", "json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = json.loads(shown("list", "--cluster", "green", "-o", "json"))
         assert document["machines"][0]["resets"] == 0
         assert [entry["node"] for entry in document["machines"]] == ["c"]
         assert document["survivesSeconds"] > 86400 * 2
-        assert main(["machines", *access, "--cluster", "green", "-o", "yaml"]) == 0
-        again = yaml.safe_load(capsys.readouterr().out)
+        again = yaml.safe_load(shown("--cluster", "green", "-o", "yaml"))
         assert {**again, "survivesSeconds": 0} == {**document, "survivesSeconds": 0}
-        assert main(["machines", *access, "--cluster", "green", "-o", "name"]) == 0
-        assert capsys.readouterr().out == "machineattestation.attestation.cluster.x-k8s.io/green-c\n"
-        assert main(["machines", *access, "-o", "wide"]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[-2:] == ["metal://a", "blue-a"]
-        assert main(["machines", *access, "-n", "nowhere"]) == 0
-        assert capsys.readouterr().out == "no machine is attested in namespace nowhere; -A looks in every one\n"
+        assert shown("--not-attested", "-o", "name") == "machine.cluster.x-k8s.io/m-new\n"
+        assert shown("-l", "pool=b", "-o", "name") == "machine.cluster.x-k8s.io/m-b\n"
+        assert shown("list", "a", "metal://b", "--no-headers").count("\n") == 2  # by node, by provider ID
+        assert shown("list", "b", "-o", "wide").splitlines()[1].split()[10:12] == ["metal://b", "blue-b"]
+        assert shown("-n", "nowhere") == "no machine in namespace nowhere; -A looks in every one\n"
+        assert shown("list", "nobody", code=1) == ""
+        assert shown("list", "-w", "-o", "json", code=2) == ""
+
+
+def test_the_contexts_namespace_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        client = plane.client()
+        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
+        kubeconfig = yaml.safe_load(plane.admin_kubeconfig.read_text())
+        kubeconfig["contexts"][0]["context"]["namespace"] = "fleet"
+        chosen = tmp_path / "kubeconfig"
+        chosen.write_text(yaml.safe_dump(kubeconfig))
+        assert main(["machines", "--kubeconfig", str(chosen)]) == 0
+        assert "namespace fleet;" in capsys.readouterr().out
+        assert main(["machines", "--kubeconfig", str(chosen), "-n", "other"]) == 0
+        assert "namespace other;" in capsys.readouterr().out
+        assert main(["machines", "reset", "x", "--reason", "r", "--kubeconfig", str(chosen)]) == 1
+        assert "no machine x has a ledger in namespace fleet" in capsys.readouterr().err
 
 
 def _fill(client: Client) -> None:
@@ -93,14 +162,16 @@ def _fill(client: Client) -> None:
     now = datetime.now(UTC)
     reset = ledger("b", expires=now + timedelta(days=9))
     entry: JsonObject = {"time": rfc3339(NOW), "by": "alice", "reason": "new mainboard"}
-    verdict: JsonObject = {"verdict": "Reset", "reason": "AttestationReset", "time": rfc3339(NOW)}
-    mapping(reset, "spec").update({"resets": [entry, entry], "lastVerdict": verdict})
+    mapping(reset, "spec").update({"resets": [entry, entry]})
     for body in (
         reset,
         ledger("a", expires=now + timedelta(days=2)),
         ledger("c", cluster="green", expires=now + timedelta(days=3)),
     ):
         client.create(path, body)
+    for name in ("a", "b", "new"):
+        body = {**machine(name), "apiVersion": "cluster.x-k8s.io/v1beta1"}
+        client.create("/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines", body)
 
 
 def test_a_server_that_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

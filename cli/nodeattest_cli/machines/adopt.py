@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.open import open_machine
 from nodeattest_cli.machines.rejoin import RejoinToken, check_lifetime, show_json, show_text
@@ -61,7 +61,7 @@ class _Opening:
 @output_option("text", "json")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@namespace_option
 @click.option("--cluster", help="Of this workload cluster only.")
 def adopt(
     *,
@@ -76,7 +76,7 @@ def adopt(
     output: str,
     kubeconfig: str | None,
     context: str | None,
-    namespace: str,
+    namespace: str | None,
     cluster: str | None,
 ) -> int:
     """Say what to run for nodes that joined without attestation.
@@ -89,7 +89,8 @@ def adopt(
         raise UserError("expected names of Machines, or --all")
     opening = _opening(names, reason, ttl, provider, yes=yes, dry_run=dry_run) if opens else None
     connection, now = Connection(kubeconfig, context), datetime.now(UTC)
-    found = run(connection, lambda client: survey(client, namespace=namespace, cluster=cluster, now=now))
+    where = connection.namespace(namespace)
+    found = run(connection, lambda client: survey(client, namespace=where, cluster=cluster, now=now))
     chosen = found.unattested if everything else _chosen(found, names)
     for key, said in found.unreachable:
         click.echo(f"nodeattest: {key} cannot be reached: {said}", err=True)

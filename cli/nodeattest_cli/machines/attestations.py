@@ -40,7 +40,7 @@ async def list_attestations(
 
 
 async def find_attestation(client: ApiClient, name: str, *, namespace: str, cluster: str | None) -> JsonObject:
-    """Find the one ledger of this Machine name, ledger name or provider ID; raises ``UserError``."""
+    """Find the one ledger of this name of a Machine, node or ledger, or provider ID; raises ``UserError``."""
     found = [item async for item in list_attestations(client, namespace, cluster) if name in _names(item)]
     if not found:
         where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
@@ -75,4 +75,9 @@ def title(attestation: JsonObject) -> str:
 
 def _names(attestation: JsonObject) -> set[str]:
     spec = attestation.get("spec", {})
-    return {text(attestation, "metadata", "name"), text(spec, "machineName"), text(spec, "providerID")} - {""}
+    return {
+        text(attestation, "metadata", "name"),
+        text(spec, "machineName"),
+        text(spec, "nodeName"),
+        text(spec, "providerID"),
+    } - {""}

@@ -1,85 +1,79 @@
-"""``nodeattest machines list``: which machines are attested, by what, until when, read from MachineAttestations.
+"""``nodeattest machines list``: every machine, whether it is attested, by what, until when, and why not.
 
-Promises: what the MachineAttestation objects say and nothing guessed; the fleet survives an outage of its management
-cluster until the first of the newest certificates ends. Leaves out Machines without one: they have never joined.
+Promises: what the objects say by the controller's own rule (``row``), and nothing guessed; the fleet survives an outage
+of its management cluster until the first of the newest certificates ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.attestations import list_attestations
+from nodeattest_cli.machines.row import MachineRow, rows_of
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
 from nodeattest_cli.output import format_table, output_option, to_json, to_yaml
-from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, text
-from nodeattest_kube.client import ApiClient
+from nodeattest_controller.model.objects import rfc3339
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Attested", "list_machines", "outage_budget", "row_from_attestation"]
+__all__ = ["Wanted", "list_machines", "outage_budget", "read_rows"]
 
-_RESOURCE: Final = "machineattestation.attestation.cluster.x-k8s.io"
+_RESOURCES: Final = {
+    "Machine": "machine.cluster.x-k8s.io",
+    "MachinePool": "machinepool.cluster.x-k8s.io",
+    "MachineRecord": "machinerecord.attestation.cluster.x-k8s.io",
+}
 """As ``kubectl get -o name`` writes it."""
+_HEADINGS: Final = (
+    "NAMESPACE",
+    "CLUSTER",
+    "NODE",
+    "MACHINE",
+    "PROVIDER",
+    "EXPIRES",
+    "IN",
+    "STATE",
+    "REFUSED",
+    "RESETS",
+)
+_WIDE: Final = ("PROVIDER ID", "ATTESTATION", "MESSAGE")
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attested:
-    """One machine of the ledger."""
+class Wanted:
+    """Which machines are asked for."""
 
-    namespace: str
-    name: str
-    """Of the MachineAttestation."""
-    cluster: str
-    node: str
-    machine: str
-    provider: str
-    provider_id: str
-    expires: datetime | None
-    """End of the newest certificate."""
-    verdict: str
-    resets: int
-    """How often an operator reset it, as far as the ledger remembers."""
+    namespace: str | None
+    """None: of all."""
+    cluster: str | None = None
+    selector: str | None = None
+    """Of labels, as kubectl's ``-l``."""
+    not_attested: bool = False
+    names: tuple[str, ...] = ()
 
-    def to_json(self) -> JsonObject:
-        """Return the entry of ``machines``."""
-        return {
-            "namespace": self.namespace,
-            "cluster": self.cluster,
-            "node": self.node,
-            "machine": self.machine,
-            "provider": self.provider,
-            "providerID": self.provider_id,
-            "expires": rfc3339(self.expires) if self.expires else None,
-            "lastVerdict": self.verdict,
-            "resets": self.resets,
-        }
+    def fits(self, row: MachineRow) -> bool:
+        """Tell whether a machine is one of them."""
+        return (
+            self.cluster in {None, row.cluster}
+            and not (self.not_attested and row.attested)
+            and (not self.names or bool(row.names & set(self.names)))
+        )
 
 
-def row_from_attestation(attestation: JsonObject) -> Attested:
-    """Read a MachineAttestation."""
-    spec = mapping(attestation, "spec")
-    return Attested(
-        namespace=text(attestation, "metadata", "namespace"),
-        name=text(attestation, "metadata", "name"),
-        cluster=text(spec, "clusterName"),
-        node=text(spec, "nodeName"),
-        machine=text(spec, "machineName"),
-        provider=text(spec, "provider"),
-        provider_id=text(spec, "providerID"),
-        expires=moment(text(spec, "expires")),
-        verdict=text(spec, "lastVerdict", "verdict"),
-        resets=len(items(spec, "resets")),
-    )
-
-
-def outage_budget(found: Sequence[Attested], now: datetime) -> timedelta | None:
+def outage_budget(found: Sequence[MachineRow], now: datetime) -> timedelta | None:
     """Tell how long every node keeps a valid certificate without the controller; None where there is no node.
 
     Negative when a certificate has ended already.
@@ -89,76 +83,147 @@ def outage_budget(found: Sequence[Attested], now: datetime) -> timedelta | None:
 
 
 @click.command("list")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
-@click.option("-n", "--namespace", help="Namespace of the Clusters (default).")
+@namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="Every namespace.")
 @click.option("--cluster", help="One workload cluster only.")
+@click.option("--not-attested", is_flag=True, help="Only machines without a valid certificate, or refused.")
+@click.option("-l", "--selector", help="Labels of the Machines, such as pool=gpu,tier!=dev.")
+@click.option("-w", "--watch", "watching", is_flag=True, help="Then print each Machine that changes, until Ctrl-C.")
+@click.option("--no-headers", is_flag=True, help="Print no headings and no last line.")
 @output_option("table", "wide", "json", "yaml", "name")
 def list_machines(
     *,
+    names: tuple[str, ...],
     kubeconfig: str | None,
     context: str | None,
     namespace: str | None,
     all_namespaces: bool,
     cluster: str | None,
+    not_attested: bool,
+    selector: str | None,
+    watching: bool,
+    no_headers: bool,
     output: str,
 ) -> None:
-    """Show which machines are attested, by what, until when.
+    """Show which machines are attested, by what, until when, and which are not.
 
-    Asks the management cluster. The last line says how long the fleet would survive an outage of it.
+    Asks the management cluster. NAME is the name of a Machine, of its node or of its attestation, or a provider ID;
+    without any, all are shown. The last line says how long the fleet would survive an outage of the controller.
     """
-    where = None if all_namespaces else namespace or "default"
+    if watching and output in {"json", "yaml"}:
+        raise UserError("--watch: prints a table or names; without -o json and -o yaml")
+    connection = Connection(kubeconfig, context)
+    where = None if all_namespaces else connection.namespace(namespace)
+    wanted = Wanted(namespace=where, cluster=cluster, selector=selector, not_attested=not_attested, names=names)
+    found = run(connection, lambda client: read_rows(client, wanted, datetime.now(UTC)))
+    if names and not found:
+        raise StateError(f"no machine {' or '.join(names)} in {where or 'any namespace'}; -A looks in every one")
+    click.echo(_printed(found, output, datetime.now(UTC), where, headers=not no_headers), nl=False)
+    if watching:
+        run(connection, lambda client: _watch(client, wanted, found, output))
 
-    async def _list(client: ApiClient) -> list[Attested]:
-        return [row_from_attestation(item) async for item in list_attestations(client, where, cluster)]
 
-    found = run(Connection(kubeconfig, context), _list)
-    found.sort(key=lambda entry: (entry.namespace, entry.cluster, entry.node))
-    now = datetime.now(UTC)
-    click.echo(_printed(found, output, now, where), nl=False)
+async def read_rows(client: ApiClient, wanted: Wanted, now: datetime) -> list[MachineRow]:
+    """Read the machines that are asked for, in order; raises ``StateError`` or ``ApiError``."""
+    attestations = [item async for item in list_attestations(client, wanted.namespace, wanted.cluster)]
+    machines: list[JsonObject] = []
+    for path in await _collections(client, wanted.namespace):
+        try:
+            query = {"labelSelector": wanted.selector} if wanted.selector else None
+            machines += [one async for one in list_objects(client, path, query)]
+        except NotFound:
+            continue  # MachinePools are behind a feature gate, MachineRecords of another inventory
+    rows = [row for row in rows_of(machines, attestations, now) if wanted.fits(row)]
+    if wanted.selector:  # a record alone bears no labels of a Machine
+        known = {(row.namespace, row.machine) for row in rows_of(machines, (), now)}
+        rows = [row for row in rows if (row.namespace, row.machine) in known]
+    return sorted(rows, key=lambda row: (row.namespace, row.cluster, row.node or "~", row.machine))
 
 
-def _printed(found: Sequence[Attested], output: str, now: datetime, namespace: str | None) -> str:
+async def _collections(client: ApiClient, namespace: str | None) -> list[str]:
+    version = await cluster_api_version(client)
+    found = [paths.collection_path(*OWN, "machinerecords", namespace=namespace)]
+    if version:
+        found += [
+            paths.collection_path(CLUSTER_API, version, resource, namespace=namespace)
+            for resource in ("machines", "machinepools")
+        ]
+    return found
+
+
+async def _watch(client: ApiClient, wanted: Wanted, shown: Sequence[MachineRow], output: str) -> None:
+    """Print each Machine whose row changes; conditions of Machines change with their attestations."""
+    version = await cluster_api_version(client)
+    if not version:
+        raise StateError(f"--watch: {client.server} has no Cluster API")
+    path = paths.collection_path(CLUSTER_API, version, "machines", namespace=wanted.namespace)
+    known = {(row.namespace, row.machine, row.provider_id): row for row in shown}
+    while True:
+        try:
+            async with aclosing(client.watch(path, {"resourceVersion": ""})) as events:
+                async for _event in events:
+                    now = datetime.now(UTC)
+                    for row in await read_rows(client, wanted, now):
+                        key = (row.namespace, row.machine, row.provider_id)
+                        if known.get(key) != row:
+                            known[key] = row
+                            click.echo(_line(row, output, now))
+        except Unreachable:
+            await asyncio.sleep(1)  # the server ended the watch, or is away for a moment
+
+
+def _line(row: MachineRow, output: str, now: datetime) -> str:
+    if output == "name":
+        return f"{_RESOURCES[row.kind]}/{row.machine}"
+    return "   ".join(_cells(row, now, wide=output == "wide"))
+
+
+def _printed(found: Sequence[MachineRow], output: str, now: datetime, namespace: str | None, *, headers: bool) -> str:
     match output:
         case "json":
             return to_json(_document(found, now)) + "\n"
         case "yaml":
             return to_yaml(_document(found, now))
         case "name":
-            return "".join(f"{_RESOURCE}/{entry.name}\n" for entry in found)
+            return "".join(f"{_RESOURCES[entry.kind]}/{entry.machine}\n" for entry in found)
         case _:
-            return _table(found, now, namespace, wide=output == "wide") + "\n"
+            return _table(found, now, namespace, wide=output == "wide", headers=headers)
 
 
-def _document(found: Sequence[Attested], now: datetime) -> JsonObject:
+def _document(found: Sequence[MachineRow], now: datetime) -> JsonObject:
     left = outage_budget(found, now)
     entries: list[JsonValue] = [entry.to_json() for entry in found]
     return {"machines": entries, "survivesSeconds": int(left.total_seconds()) if left is not None else None}
 
 
-def _table(found: Sequence[Attested], now: datetime, namespace: str | None, *, wide: bool) -> str:
+def _table(found: Sequence[MachineRow], now: datetime, namespace: str | None, *, wide: bool, headers: bool) -> str:
+    rows = [_cells(entry, now, wide=wide) for entry in found]
+    if not headers:
+        return format_table(rows) + "\n" if rows else ""
     if not found:
-        return "no machine is attested" + (f" in namespace {namespace}; -A looks in every one" if namespace else "")
-    headings = ("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "VERDICT", "RESETS")
-    rows = [headings, *(_row(entry, now) for entry in found)]
-    if wide:
-        more = [("PROVIDER ID", "NAME"), *((entry.provider_id or "-", entry.name) for entry in found)]
-        rows = [(*row, *cells) for row, cells in zip(rows, more, strict=True)]
-    return "\n".join([format_table(rows), "", _outlook(found, now)])
+        return "no machine" + (f" in namespace {namespace}; -A looks in every one" if namespace else "") + "\n"
+    headings = (*_HEADINGS, *(_WIDE if wide else ()))
+    return "\n".join([format_table([headings, *rows]), "", _outlook(found, now)]) + "\n"
 
 
-def _row(entry: Attested, now: datetime) -> tuple[str, ...]:
+def _cells(entry: MachineRow, now: datetime, *, wide: bool) -> tuple[str, ...]:
     expires = rfc3339(entry.expires) if entry.expires else "-"
     left = _format_duration(entry.expires - now) if entry.expires else "-"
-    words = (entry.namespace, entry.cluster, entry.node, entry.machine, entry.provider, expires, left, entry.verdict)
-    return (*(word or "-" for word in words), str(entry.resets or "-"))
+    refused = f"{entry.refused} ({entry.refusals})" if entry.refusals > 1 else entry.refused
+    words = (entry.namespace, entry.cluster, entry.node, entry.machine, entry.provider, expires, left, entry.state)
+    more = (entry.provider_id, entry.attestation, entry.message) if wide else ()
+    return tuple(word or "-" for word in (*words, refused, str(entry.resets or ""), *more))
 
 
-def _outlook(found: Sequence[Attested], now: datetime) -> str:
+def _outlook(found: Sequence[MachineRow], now: datetime) -> str:
     left = outage_budget(found, now)
     first = min((entry for entry in found if entry.expires), key=lambda one: one.expires or now, default=None)
     machines = "1 machine" if len(found) == 1 else f"{len(found)} machines"
+    attested = sum(entry.attested for entry in found)
+    machines += f", {attested} attested" if attested < len(found) else ""
     if left is None or first is None:
         return f"{machines}, none with a certificate"
     if left < timedelta(0):

@@ -17,7 +17,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import AccessError, StateError, UserError
 from nodeattest_cli.machines.attestations import find_attestation, title
 from nodeattest_cli.output import output_option, to_json
@@ -85,7 +85,7 @@ class RejoinToken:
 @output_option("text", "json")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@namespace_option
 @click.option("--cluster", help="Of this workload cluster only.")
 def rejoin(
     *,
@@ -94,21 +94,22 @@ def rejoin(
     output: str,
     kubeconfig: str | None,
     context: str | None,
-    namespace: str,
+    namespace: str | None,
     cluster: str | None,
 ) -> None:
     """Make a short token for a machine that was off for longer than its certificate.
 
-    NAME is the Machine's name, its ledger's or its provider ID. The token is good for this machine alone, which proves
-    itself as ever when it uses it.
+    NAME is the name of the Machine, of its node or of its ledger, or its provider ID. The token is good for this
+    machine alone, which proves itself as ever when it uses it.
     """
-    lifetime = check_lifetime(ttl)
+    lifetime, connection = check_lifetime(ttl), Connection(kubeconfig, context)
+    where = connection.namespace(namespace)
 
     async def _make(client: ApiClient) -> RejoinToken:
-        found = await find_attestation(client, name, namespace=namespace, cluster=cluster)
+        found = await find_attestation(client, name, namespace=where, cluster=cluster)
         return await issue_token(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
 
-    made = run(Connection(kubeconfig, context), _make)
+    made = run(connection, _make)
     click.echo(show_json(made) if output == "json" else show_text(made))
     if made.automatic_approval:
         click.echo(

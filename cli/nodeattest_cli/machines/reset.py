@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.attestations import attestation_path, find_attestation, title
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
@@ -38,7 +38,7 @@ _NOBODY: Final = "(unknown)"
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@namespace_option
 @click.option("--cluster", help="Of this workload cluster only.")
 def reset_machine(
     *,
@@ -47,18 +47,20 @@ def reset_machine(
     yes: bool,
     kubeconfig: str | None,
     context: str | None,
-    namespace: str,
+    namespace: str | None,
     cluster: str | None,
 ) -> int:
     """Forget what a machine is pinned to, so that it can bind itself anew.
 
-    For replaced hardware, a cleared TPM, a lost secret. NAME is the Machine's name, its ledger's or its provider ID.
+    For replaced hardware, a cleared TPM, a lost secret. NAME is the name of the Machine, of its node or of its ledger,
+    or its provider ID.
     The policy then decides as for a new machine. Keys that were certified are never certified again. Certificates are
     not revoked: the old one serves until it ends.
     """
     why = check_reason(reason)
     connection = Connection(kubeconfig, context)
-    found = run(connection, lambda client: find_attestation(client, name, namespace=namespace, cluster=cluster))
+    where = connection.namespace(namespace)
+    found = run(connection, lambda client: find_attestation(client, name, namespace=where, cluster=cluster))
     click.echo("\n".join(cleared_by_reset(found)))
     if not yes and not ask_confirmation("Reset it?"):
         click.echo("nothing was changed")

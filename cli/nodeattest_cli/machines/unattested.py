@@ -6,14 +6,14 @@ is reported beside the others and hides none of them. Changes nothing. Leaves me
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.rejoin import workload_client
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
 from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, key_of, text
@@ -27,9 +27,6 @@ from nodeattest_providers.names import NodeName, ProviderName
 from nodeattest_providers.registry import INSECURE
 
 __all__ = ["Action", "Report", "Unattested", "survey"]
-
-_CAPI: Final = "cluster.x-k8s.io"
-_OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")
 
 
 class Action(StrEnum):
@@ -84,17 +81,24 @@ class Report:
 
 async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now: datetime) -> Report:
     """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
+    if not await cluster_api_version(client):
+        raise StateError(f"{client.server} knows no Cluster API: point --kubeconfig at the management cluster")
     inventory = await _inventory(client, namespace)
-    version = await _version(client)
+    version = await cluster_api_version(client)
     found = [
-        item async for item in _all(client, paths.collection_path(_CAPI, version, "clusters", namespace=namespace))
+        item
+        async for item in list_objects(
+            client, paths.collection_path(CLUSTER_API, version, "clusters", namespace=namespace)
+        )
     ]
     chosen = [item for item in found if cluster in {None, text(item, "metadata", "name")}]
     if not chosen:
         raise StateError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
     policies = [
         item
-        async for item in _all(client, paths.collection_path(*_OWN, "nodeattestationpolicies", namespace=namespace))
+        async for item in list_objects(
+            client, paths.collection_path(*OWN, "nodeattestationpolicies", namespace=namespace)
+        )
     ]
     unattested: list[Unattested] = []
     unreachable: list[tuple[ClusterKey, str]] = []
@@ -104,7 +108,7 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
         providers = _providers(one, policies)
         try:
             async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
-                nodes = [node async for node in _all(workload, paths.core_path("nodes"))]
+                nodes = [node async for node in list_objects(workload, paths.core_path("nodes"))]
         except (ApiError, UserError) as error:
             unreachable.append((key, str(error)))
             continue
@@ -148,29 +152,20 @@ def _providers(cluster: JsonObject, policies: Sequence[JsonObject]) -> tuple[Pro
 
 
 async def _inventory(client: ApiClient, namespace: str) -> Inventory:
-    inventory, version = Inventory(), await _version(client)
-    async for machine in _all(client, paths.collection_path(_CAPI, version, "machines", namespace=namespace)):
+    inventory, version = Inventory(), await cluster_api_version(client)
+    async for machine in list_objects(
+        client, paths.collection_path(CLUSTER_API, version, "machines", namespace=namespace)
+    ):
         inventory.put_machine(key_of(machine), machine)
     try:
-        async for pool in _all(client, paths.collection_path(_CAPI, version, "machinepools", namespace=namespace)):
+        async for pool in list_objects(
+            client, paths.collection_path(CLUSTER_API, version, "machinepools", namespace=namespace)
+        ):
             inventory.put_pool(key_of(pool), pool)
     except NotFound:
         pass  # a feature gate of Cluster API
-    async for attestation in _all(client, paths.collection_path(*_OWN, "machineattestations", namespace=namespace)):
+    async for attestation in list_objects(
+        client, paths.collection_path(*OWN, "machineattestations", namespace=namespace)
+    ):
         inventory.put_attestation(key_of(attestation), attestation)
     return inventory
-
-
-async def _version(client: ApiClient) -> str:
-    try:
-        return text(await client.get(f"/apis/{_CAPI}"), "preferredVersion", "version")
-    except NotFound:
-        raise StateError(f"{client.server} has no Cluster API: point --kubeconfig at the management cluster") from None
-
-
-async def _all(client: ApiClient, path: str) -> AsyncGenerator[JsonObject]:
-    """Yield the objects of a collection; what a list leaves out of each (its kind) is put back."""
-    async for page in client.pages(path):
-        kind = text(page, "kind").removesuffix("List")
-        for item in items(page, "items"):
-            yield {"apiVersion": text(page, "apiVersion"), "kind": kind, **item}

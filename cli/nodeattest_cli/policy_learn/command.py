@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
 from nodeattest_controller.model.objects import text
@@ -38,7 +38,7 @@ _SHOWN: Final = 5
 @click.command()
 @click.argument("machine", nargs=-1)
 @click.option("--all", "everyone", is_flag=True, help="Learn from every machine of the cluster that has quoted.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the Cluster.")
+@namespace_option
 @click.option("--cluster", help="The workload cluster, where machines of several are on record.")
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
@@ -46,7 +46,7 @@ def learn(
     *,
     machine: tuple[str, ...],
     everyone: bool,
-    namespace: str,
+    namespace: str | None,
     cluster: str | None,
     kubeconfig: str | None,
     context: str | None,
@@ -59,9 +59,10 @@ def learn(
     if bool(machine) == everyone:
         raise UserError("expected names of machines, or --all")
     connection = Connection(kubeconfig, context)
-    attestations = run(connection, lambda client: _list(client, "machineattestations", namespace))
+    where = connection.namespace(namespace)
+    attestations = run(connection, lambda client: _list(client, "machineattestations", where))
     chosen = _chosen([registers_from_attestation(one) for one in attestations], machine, cluster)
-    policy = run(connection, lambda client: _policy(client, chosen[0].cluster, namespace))
+    policy = run(connection, lambda client: _policy(client, chosen[0].cluster, where))
     click.echo(_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 
 
