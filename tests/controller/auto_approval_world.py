@@ -135,7 +135,8 @@ class AutoApprovalWorld:
     @asynccontextmanager
     async def reconciler(self) -> AsyncGenerator[AutoApprovalReconciler]:
         """Make the reconciler alone: its watches do not run, and a test calls it."""
-        async with cached(self.api, ChangeBus()) as management:
+        async with cached(self.api, ChangeBus()) as self.management:
+            management = self.management
             events = EventRecorder(self.api, component="test", instance="test-1", now=_now)
             cluster_events = ClusterEvents(KEY, management, events, log=logging.getLogger("test"), clock=time.monotonic)
             yield AutoApprovalReconciler(

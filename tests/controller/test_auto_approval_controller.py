@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from auto_approval_world import ADMISSION, BINDINGS, CLUSTER_INFO, CSRS, KEY, POLICY, ROLE, ROLES, AutoApprovalWorld
@@ -210,6 +210,21 @@ async def test_a_cluster_that_is_older_than_the_record_is_incomplete_until_an_op
         world.put_cluster(metadata={**old, "annotations": annotation})
         runner.changed()
         await world.reports("Closed")
+
+
+async def test_a_review_by_a_clock_that_is_a_little_ahead_counts_when_its_time_has_come() -> None:
+    old: JsonObject = {"creationTimestamp": "2020-01-01T00:00:00Z"}
+    world = AutoApprovalWorld(metadata=old)
+    world.bind("somebodys", "nodeclient", "system:bootstrappers:elsewhere")  # a finding that nothing repeats
+    async with world.reconciler() as reconciler:
+        for ahead, again in ((30.0, True), (3600.0, False)):
+            reviewed = (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            annotation: JsonObject = {"attestation.cluster.x-k8s.io/in-tree-certificates-reviewed": reviewed}
+            world.put_cluster(metadata={**old, "annotations": annotation})
+            await until(lambda reviewed=reviewed: reviewed in str(world.management.cluster(KEY)), "the annotation")
+            delay = await reconciler.reconcile()
+            assert world.condition()["reason"] == "ForeignBinding"
+            assert (delay is not None and ahead - 5 < delay <= ahead + 1) is again
 
 
 async def test_what_the_in_tree_signer_issued_without_attestation_takes_precedence() -> None:

@@ -37,7 +37,7 @@ def test_a_controller_killed_after_its_verdict_ends_in_one_certificate_without_a
         world.await_service(crashing)
         pool = stack.enter_context(ThreadPoolExecutor(1))
         joining = pool.submit(machines.agent(instance).join, world.token())
-        assert killer.done.wait(20), joining.result(60).stderr
+        assert killer.done.wait(60), joining.result(60).stderr
         aws.answer("sts", "down")
         crashing.start()
         joined = joining.result(60)

@@ -39,7 +39,7 @@ def test_a_controller_killed_after_its_verdict_ends_in_one_certificate(
         world.await_service(crashing)
         pool = stack.enter_context(ThreadPoolExecutor(1))
         joining = pool.submit(machines.agent(instance).join, world.token())
-        assert killer.done.wait(20), joining.result(60).stderr
+        assert killer.done.wait(60), joining.result(60).stderr
         crashing.start()
         joined = joining.result(60)
         assert joined.returncode == 0, joined.stderr

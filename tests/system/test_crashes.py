@@ -49,7 +49,7 @@ def test_a_join_survives_the_controllers_death_around_a_write(
         world.await_service(controller)
         agent = world.agent(name, "tpm", tcti=tpm.tcti)
         joining = pool.submit(agent.join, world.token())
-        assert killer.done.wait(20), f"no write {write!r}: {joining.result(60).stderr}"
+        assert killer.done.wait(60), f"no write {write!r}: {joining.result(60).stderr}"
         controller.start()
         joined = joining.result(60)
         assert joined.returncode == 0, joined.stderr

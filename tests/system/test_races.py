@@ -39,7 +39,7 @@ def test_a_request_created_again_between_evaluation_and_approval_is_evaluated_it
 
         gate.before = swap
         filed = file_request(world, Wanted(node="swap"), token=token, name="to-be-swapped")
-        assert swapped.wait(15)
+        assert swapped.wait(60)
         eventually(filed.state, what="the judgement of the other request")
         assert filed.state() == "Denied:MachineAlreadyBound"  # by the one that was judged first
 

@@ -183,7 +183,7 @@ def test_a_serving_certificate_survives_the_controllers_death_around_a_write(
         stack.enter_context(dying)
         world.await_service(dying)
         filed = made.file(Asked(dns_names=[name]))
-        assert killer.done.wait(20), f"no write {write!r}"
+        assert killer.done.wait(60), f"no write {write!r}"
         dying.start()
         serial = certificate_of(filed).serial_number
     assert [text_at(one, "serial") for one in serving_entries(world, name)] == [f"{serial:x}"]

@@ -59,6 +59,8 @@ _RECHECK: Final = 10.0
 """Seconds until the next audit while something is awaited that no watch shows."""
 _DOUBLINGS: Final = 5
 """Doublings of it, where what was found may as well last; then the resync period is as short."""
+_CLOCK_SKEW: Final = 60.0
+"""Seconds that the operator's clock may be ahead; what he confirmed is then taken in when its time has come."""
 _REPORT_AFTER: Final = 3
 """Failures in a row after which the condition becomes Unknown; a short outage does not change it."""
 _REMOVAL_LIMIT: Final = 5.0
@@ -171,7 +173,14 @@ class AutoApprovalReconciler:
             case ApprovalReason.CANNOT_VERIFY | ApprovalReason.FOREIGN_AUTHORIZER if self._repeated < _DOUBLINGS:
                 return _RECHECK * 2**self._repeated  # a list that failed, a cache of the API server that lags
             case _:
-                return None
+                return self._until_review()
+
+    def _until_review(self) -> float | None:
+        """Return the seconds until the time that the operator confirmed, whose clock may be a little ahead of ours."""
+        cluster = self._management.cluster(self.key)
+        reviewed = moment(text_map(cluster or {}, "metadata", "annotations").get(REVIEWED, ""))
+        left = (reviewed - self._now()).total_seconds() if reviewed is not None else 0.0
+        return left + 1.0 if 0.0 < left <= _CLOCK_SKEW else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Report a failure: a missing right at once, and at once where a watch has shown a permission."""
