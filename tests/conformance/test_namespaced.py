@@ -47,8 +47,8 @@ def written(file: str) -> list[JsonMap]:
 
 
 def test_one_namespace_is_served_with_no_right_in_any_other(world: WebhookWorld) -> None:
-    [flag] = [text_at(one, "value") for one in written("flags.yaml")]
-    with world.replica("one", more=[flag]) as running:
+    [operations] = cast("list[list[JsonMap]]", written("flags.yaml"))
+    with world.replica("one", more=[text_at(one, "value") for one in operations]) as running:
         world.await_announced()
 
         def ready() -> str | None:

@@ -51,6 +51,7 @@ from nodeattest_serving.settings import BindAddress, SettingsError
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"
+LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/machineattestations"
 SECRET = "0123456789abcdef"
 JSON = "application/json"
 KUBECONFIG = json.dumps({
@@ -187,6 +188,43 @@ async def test_a_cluster_that_two_policies_select_gets_no_new_machine(webhook: W
     assert "narrow their clusterSelectors" in text(response, "status", "message")
     same = await webhook.ask(review(both, both))
     assert same["allowed"] is True
+
+
+async def test_a_cluster_that_two_policies_select_is_rendered_by_the_one_that_its_machines_joined_under(
+    webhook: Webhook, plane: ControlPlane
+) -> None:
+    client = plane.client()
+    client.create(CLUSTERS, {"metadata": {"name": "joined", "labels": {"env": "twice"}}, "spec": {}})
+    label = {"cluster.x-k8s.io/cluster-name": "joined"}
+    for number, under in enumerate(("two", "two", "one", "gone")):
+        client.create(LEDGERS, record(f"joined-{number}", "joined", under))
+    rendered = await webhook.ask(review(config(labels=dict(label))))
+    assert rendered["allowed"] is True
+    assert "patch" in rendered
+    client.create(LEDGERS, record("joined-9", "joined", "one"))
+    refused = await webhook.ask(review(config(labels=dict(label))))
+    assert text(refused, "status", "reason") == "PolicyInvalid"
+
+
+def record(name: str, cluster: str, policy: str) -> JsonMap:
+    """Make the MachineAttestation of a machine whose certificate a policy admitted."""
+    issued: JsonMap = {
+        "requestName": name,
+        "requestUID": name,
+        "spki": f"sha256:{'0' * 64}",
+        "serial": "ab",
+        "notBefore": "2026-01-01T00:00:00Z",
+        "notAfter": "2026-01-15T00:00:00Z",
+        "issuedAt": "2026-01-01T00:00:00Z",
+        "certificate": "pem",
+        "policy": policy,
+    }
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineAttestation",
+        "metadata": {"name": name, "labels": {"cluster.x-k8s.io/cluster-name": cluster}},
+        "spec": {"clusterName": cluster, "providerID": f"metal://{name}", "issued": [issued]},
+    }
 
 
 async def test_a_pool_whose_provider_proves_no_name_is_refused_unless_its_infrastructure_makes_machines(

@@ -312,7 +312,7 @@ async def test_a_namespaces_policies_and_clusters_are_compared_in_slices() -> No
             await asyncio.sleep(0)
 
     working = asyncio.create_task(other())
-    found = await evaluate(many, many, lambda _policy: None)
+    found = await evaluate(many, many, lambda _policy: None, lambda _cluster, _policy: 0)
     working.cancel()
     assert len(found) == len(many)
     assert slices >= len(many) * len(many) // BATCH
@@ -325,8 +325,16 @@ async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_i
     add_policy(api, tpm={"x": [0.5]}, labels={})
     async with cached(api, ChangeBus()) as management:
         [policy] = management.policies("fleet")
-        first = parses(management.opted_in_clusters)
-        assert (first, parses(management.opted_in_clusters)) == (1, 0)
+        clusters = management.clusters()
+
+        def ask_for_all() -> None:
+            for cluster in clusters:
+                with pytest.raises(Denied, match="a fraction"):
+                    management.policy_of(cluster)
+
+        assert len(management.opted_in_clusters()) == len(clusters) == 50
+        first = parses(ask_for_all)
+        assert (first, parses(ask_for_all)) == (1, 0)
         with pytest.raises(Denied, match="a fraction") as refused:
             management.parsed_policy(policy)
         with pytest.raises(Denied, match="a fraction") as again:
@@ -334,8 +342,7 @@ async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_i
         assert refused.value is not again.value, "one task's exception is not another's"
         add_policy(api, tpm={"x": [5]})
         await until(lambda: management.policies("fleet") != [policy])
-        assert parses(management.opted_in_clusters) == 1
-        management.parsed_policy(*management.policies("fleet"))
+        assert parses(lambda: [management.policy_of(cluster) for cluster in clusters]) == 1
 
 
 async def test_policies_and_clusters_of_other_namespaces_cost_a_lookup_nothing() -> None:

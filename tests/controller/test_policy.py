@@ -35,6 +35,22 @@ def test_two_policies_at_once_are_denied() -> None:
     assert refused.value.got == "a, b"
 
 
+@pytest.mark.parametrize(
+    ("joined", "ruling"), [({"b": 1}, "b"), ({"a": 2, "b": 1}, "a"), ({"a": 1, "b": 1}, None), ({"gone": 9}, None)]
+)
+def test_of_two_policies_the_one_that_most_machines_joined_under_goes_on(
+    joined: dict[str, int], ruling: str | None
+) -> None:
+    def found() -> str:
+        return policy_for(cluster(), [policy("a"), policy("b")], recorded=lambda name: joined.get(name, 0)).name
+
+    if ruling is not None:
+        assert found() == ruling
+        return
+    with pytest.raises(Denied, match="a, b"):
+        found()
+
+
 def test_a_lifetime_in_days_is_told_to_be_written_in_hours() -> None:
     with pytest.raises(Denied, match="14 days are 336h"):
         parse_attestation_policy(policy(certificateLifetime="14d"))

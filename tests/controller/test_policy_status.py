@@ -15,6 +15,7 @@ from nodeattest_controller.controllers.policy_status.decide import (
     REFUSAL_ENDS,
     PolicyFinding,
     PolicyReason,
+    SharedCluster,
     evaluate,
     refusals_end,
     status_patch,
@@ -55,8 +56,11 @@ def flaw_of(obj: JsonObject) -> Denied | None:
         return denied
 
 
-def finding(*policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p") -> PolicyFinding:
-    return asyncio.run(evaluate(policies, clusters, flaw_of))[of]
+def finding(
+    *policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p", joined: dict[str, int] | None = None
+) -> PolicyFinding:
+    """``joined``: machines of each cluster, by the policy that they joined under."""
+    return asyncio.run(evaluate(policies, clusters, flaw_of, lambda _cluster, name: (joined or {}).get(name, 0)))[of]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
@@ -98,9 +102,21 @@ def test_two_policies_that_select_one_cluster_name_each_other_and_the_cluster() 
     pair = policy("p"), policy("q", labels={"tier": "gold"})
     there = cluster("a"), cluster("b", tier="gold")
     first, second = finding(*pair, clusters=there), finding(*pair, clusters=there, of="q")
-    assert (first.why, first.clusters, first.conflicts) == (PolicyReason.CONFLICT, 1, (("b", ("q",)),))
-    assert (second.why, second.clusters, second.conflicts) == (PolicyReason.CONFLICT, 0, (("b", ("p",)),))
-    assert "b (also q)" in first.message
+    assert (first.why, first.clusters, first.conflicts) == (PolicyReason.CONFLICT, 1, (SharedCluster("b", ("q",)),))
+    assert (second.why, second.clusters, second.conflicts) == (PolicyReason.CONFLICT, 0, (SharedCluster("b", ("p",)),))
+    assert "b (also q): no node joins" in first.message
+
+
+def test_of_two_policies_the_one_that_machines_joined_under_goes_on_and_both_say_conflict() -> None:
+    pair, joined = (policy("p"), policy("q")), {"p": 1, "q": 3}
+    for name in ("p", "q"):
+        found = finding(*pair, clusters=(cluster("b"),), of=name, joined=joined)
+        assert found.why is PolicyReason.CONFLICT
+        assert "q goes on" in found.message
+        patch = status_patch(policy(name), found, NOW)
+        assert patch is not None
+        [conflict] = maps_at(map_at(patch, "status"), "conflicts")
+        assert conflict["ruling"] == "q"
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ class DocumentFacts:
         """Return the policy that selects the Cluster; without a Cluster, the only one that was given."""
         policies, cluster = self.inputs.policies, self.inputs.cluster
         if policies and cluster is not None:
-            return policy_for(cluster, policies)
+            under = self.inventory.machines_under
+            key = self.inputs.key
+            return policy_for(cluster, policies, recorded=lambda name: under(key, name) if key is not None else 0)
         if len(policies) == 1:
             return parse_attestation_policy(policies[0])
         raise NotGiven("the NodeAttestationPolicy")

@@ -82,6 +82,8 @@ class IssuedCertificate:
     certificate: str = field(repr=False)
     """PEM."""
     purpose: Purpose = Purpose.CLIENT
+    policy: str = ""
+    """Name of the policy that admitted it; empty in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +193,18 @@ def new_attestation(member: MachineView) -> Attestation:
 
 
 def record_certificate(
-    attestation: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
+    attestation: Attestation,
+    request: NodeRequest,
+    attested: AttestedNode,
+    issued: SignedCertificate,
+    now: datetime,
+    *,
+    policy: str = "",
 ) -> Attestation:
-    """Record a fresh certificate; whether it may be issued at all is ``issuance_rules``' to say."""
+    """Record a fresh certificate; whether it may be issued at all is ``issuance_rules``' to say.
+
+    ``policy``: the name of the one that admitted it.
+    """
     entry = IssuedCertificate(
         request_name=request.name,
         request_uid=request.uid,
@@ -205,6 +216,7 @@ def record_certificate(
         issued_at=now,
         certificate=issued.pem,
         purpose=request.purpose,
+        policy=policy,
     )
     history = (*attestation.issued, entry)
     leaving = [old for old in history if old.purpose is request.purpose][:-KEEP_ISSUED]  # of its own purpose only
@@ -295,6 +307,7 @@ def _entry(item: JsonObject) -> IssuedCertificate | None:
         issued_at=issued_at,
         certificate=text(item, "certificate"),
         purpose=parse_purpose(item),
+        policy=text(item, "policy"),
     )
 
 
@@ -365,4 +378,6 @@ def _render_entry(entry: IssuedCertificate) -> JsonObject:
         body["purpose"] = entry.purpose
     if entry.first_request_uid:  # absent rather than empty: some API servers' schema checks take "" for null
         body["firstRequestUID"] = entry.first_request_uid
+    if entry.policy:
+        body["policy"] = entry.policy
     return body

@@ -33,6 +33,7 @@ __all__ = [
     "check_authorized",
     "parse_attestation_policy",
     "policy_for",
+    "ruling_policy",
     "selects",
 ]
 
@@ -134,13 +135,21 @@ class Policy:
 
 
 def policy_for(
-    cluster: JsonObject, policies: Iterable[JsonObject], read: Callable[[JsonObject], Policy] | None = None
+    cluster: JsonObject,
+    policies: Iterable[JsonObject],
+    read: Callable[[JsonObject], Policy] | None = None,
+    *,
+    recorded: Callable[[str], int] | None = None,
 ) -> Policy:
     """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none.
 
-    ``read`` replaces ``parse_attestation_policy`` where parsed policies are kept.
+    ``read`` replaces ``parse_attestation_policy`` where parsed policies are kept. ``recorded`` counts the cluster's
+    machines by the name of the policy that their records name: of several policies the one that rules them goes on.
     """
     chosen = [policy for policy in policies if selects(policy, cluster)]
+    if len(chosen) > 1 and recorded is not None:
+        ruling = ruling_policy([text(policy, "metadata", "name") for policy in chosen], recorded)
+        chosen = [policy for policy in chosen if text(policy, "metadata", "name") == ruling] or chosen
     if not chosen:
         raise Unavailable(
             Reason.POLICY_MISSING,
@@ -160,6 +169,15 @@ def policy_for(
         return policy
     narrowed = policy.attestors & {ProviderName(name) for name in strings(security, "authorizedAttestors")}
     return replace(policy, attestors=narrowed if flag(security, "kubeletAuthentication") else frozenset())
+
+
+def ruling_policy(names: Iterable[str], recorded: Callable[[str], int]) -> str:
+    """Name the policy that goes on ruling a cluster that several select: most of its machines joined under it.
+
+    Empty where no machine did, or as many under two. Creation times would not do: ``clusterctl move`` makes all anew.
+    """
+    first, second, *_ = [*sorted(((recorded(name), name) for name in names), reverse=True), (0, ""), (0, "")]
+    return first[1] if first[0] > second[0] else ""
 
 
 def parse_attestation_policy(policy: JsonObject) -> Policy:

@@ -222,6 +222,10 @@ class Inventory:
         """Return every ledger of a cluster."""
         return self._attestations.find(cluster, "all")
 
+    def machines_under(self, cluster: ClusterKey, policy: str) -> int:
+        """Count the machines of a cluster whose newest certificate a policy admitted, by its name."""
+        return len(self._attestations.find(cluster, "policy", policy))
+
     def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster whose own name sources give this name."""
         return self._members.find(cluster, "name", node_name)
@@ -291,6 +295,8 @@ def _attestation_keys(attestation: Attestation) -> Iterable[tuple[str, ...]]:
     yield ("id", attestation.provider_id)
     if attestation.node_name:
         yield ("name", attestation.node_name)
+    if attestation.issued:
+        yield ("policy", attestation.issued[-1].policy)
     for key in (*attestation.issued, *attestation.retired):
         yield ("spki", key.spki)
     for pin, value in attestation.fingerprints.items():

@@ -22,7 +22,7 @@ from nodeattest_controller.model.machine_view import (
     MachineView,
 )
 from nodeattest_controller.model.objects import items, key_of, mapping, number, text, text_map
-from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_controller.runtime.sources import (
@@ -134,17 +134,18 @@ class ManagementCache:
 
     def policy_of(self, cluster: JsonObject) -> Policy:
         """Return the one policy of a cluster; raises Denied or Unavailable."""
-        return policy_for(cluster, self.policies(text(cluster, "metadata", "namespace")), self.parsed_policy)
+        policies = self.policies(text(cluster, "metadata", "namespace"))
+        return policy_for(
+            cluster, policies, self.parsed_policy, recorded=lambda policy: self.machines_under(cluster, policy)
+        )
+
+    def machines_under(self, cluster: JsonObject, policy: str) -> int:
+        """Count the machines of a cluster that joined under a policy."""
+        return self.inventory.machines_under(ClusterKey(key_of(cluster)), policy)
 
     def opts_in(self, cluster: JsonObject) -> bool:
         """Return whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
-        try:
-            self.policy_of(cluster)
-        except Unavailable:
-            return False
-        except Denied:
-            return True
-        return True
+        return any(selects(policy, cluster) for policy in self.policies(text(cluster, "metadata", "namespace")))
 
     def opted_in_clusters(self) -> frozenset[ClusterKey]:
         """Name the clusters that are served, those on their way out included."""

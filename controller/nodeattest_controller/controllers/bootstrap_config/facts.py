@@ -1,21 +1,23 @@
 """What a decision needs to know of the management cluster, read when it is asked for.
 
 Promises: nothing is remembered, so an object that follows its Cluster and policy by a millisecond meets both; at most
-four small reads an object (eight for one that becomes a MachinePool's), and one where a namespace has no policy. Any
+four small reads an object (eight for one that becomes a MachinePool's), one more of records where several policies
+select its cluster, and one in all where a namespace has no policy. Any
 replica can tell, whether it leads or not.
 Leaves to others: deciding (``decide``), the time that it may take (``service``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
 from nodeattest_controller.model.machine_record import cluster_paused
-from nodeattest_controller.model.machine_view import infrastructure_ref
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, infrastructure_ref
 from nodeattest_controller.model.objects import items, mapping, text
-from nodeattest_controller.model.policy import Policy, policy_for
+from nodeattest_controller.model.policy import Policy, policy_for, selects
 from nodeattest_controller.runtime.restmapper import path_of_reference
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
@@ -27,6 +29,8 @@ __all__ = ["FactReader", "RenderFacts"]
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
 _OWN_VERSION: Final = "v1alpha1"
+_RECORDS: Final = 100
+"""Of a cluster that several policies select: enough to tell under which of them its machines joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,10 @@ class FactReader:
         cluster = await self._cluster(subject) if policies else None
         if cluster is None:
             return None
+        several = sum(selects(policy, cluster) for policy in policies) > 1
+        recorded = await self._policies_recorded(cluster) if several else Counter[str]()
         try:
-            policy: Policy | Denied = policy_for(cluster, policies)
+            policy: Policy | Denied = policy_for(cluster, policies, recorded=recorded.__getitem__)
         except Denied as denied:
             policy = denied
         except Unavailable as unavailable:
@@ -97,6 +103,14 @@ class FactReader:
         except NotFound:
             return False
         return bool(text(infra, "status", "infrastructureMachineKind"))
+
+    async def _policies_recorded(self, cluster: JsonObject) -> Counter[str]:
+        """Count some of a cluster's machines by the policy that their records name; raises ``ApiError``."""
+        namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
+        path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "machineattestations", namespace=namespace)
+        query = {"labelSelector": f"{CLUSTER_LABEL}={name}", "limit": str(_RECORDS)}
+        ledgers = items(await self._client.get(path, query), "items")
+        return Counter(text(issued[-1], "policy") for one in ledgers if (issued := items(one, "spec", "issued")))
 
     async def _cluster(self, subject: Subject) -> JsonObject | None:
         """Find the Cluster: by what the object says; that of a control plane without an owner by who refers to it."""

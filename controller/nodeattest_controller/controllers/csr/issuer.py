@@ -103,7 +103,9 @@ class Issuer:
                 purpose=request.purpose,
                 names=_names_of(request),
             )
-            updated = attestations.record_certificate(attestation, request, approval.attested, issued, now)
+            updated = attestations.record_certificate(
+                attestation, request, approval.attested, issued, now, policy=approval.policy.name
+            )
             await self._write_attestation(updated, approval)
         return updated.issued[-1]
 

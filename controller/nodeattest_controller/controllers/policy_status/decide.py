@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.model.objects import items, mapping, moment, number, strings, text
-from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, selects
+from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selects
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
-__all__ = ["READY", "PolicyFinding", "PolicyReason", "evaluate", "refusals_end", "status_patch"]
+__all__ = ["READY", "PolicyFinding", "PolicyReason", "SharedCluster", "evaluate", "refusals_end", "status_patch"]
 
 READY: Final = "Ready"
 MAX_CONFLICTS: Final = 32
@@ -43,6 +44,17 @@ class PolicyReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SharedCluster:
+    """A Cluster that several policies select; all by name."""
+
+    name: str
+    rivals: tuple[str, ...]
+    """The other policies."""
+    ruling: str = ""
+    """The policy that goes on, because the cluster's machines joined under it; empty: none, and no node joins."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyFinding:
     """What is to be said of one policy."""
 
@@ -50,8 +62,8 @@ class PolicyFinding:
     message: str
     clusters: int
     """How many Clusters it rules alone."""
-    conflicts: tuple[tuple[str, tuple[str, ...]], ...]
-    """Clusters that others select, too, and these others; by name."""
+    conflicts: tuple[SharedCluster, ...]
+    """Clusters that others select, too."""
 
     @property
     def condition(self) -> Condition:
@@ -63,20 +75,27 @@ class PolicyFinding:
 
 
 async def evaluate(
-    policies: Sequence[JsonObject], clusters: Sequence[JsonObject], flaw_of: Callable[[JsonObject], Denied | None]
+    policies: Sequence[JsonObject],
+    clusters: Sequence[JsonObject],
+    flaw_of: Callable[[JsonObject], Denied | None],
+    machines_under: Callable[[JsonObject, str], int],
 ) -> Mapping[str, PolicyFinding]:
-    """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name."""
+    """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
+
+    ``machines_under`` counts the machines of a Cluster that joined under a policy.
+    """
     ruled: dict[str, int] = {text(policy, "metadata", "name"): 0 for policy in policies}
-    shared: dict[str, list[tuple[str, tuple[str, ...]]]] = {name: [] for name in ruled}
+    shared: dict[str, list[SharedCluster]] = {name: [] for name in ruled}
     in_order = sorted(clusters, key=lambda one: text(one, "metadata", "name"))
     async for cluster in in_batches(in_order, max(1, BATCH // max(1, len(policies)))):
         chosen = sorted(text(policy, "metadata", "name") for policy in policies if selects(policy, cluster))
         if len(chosen) == 1:
             ruled[chosen[0]] += 1
             continue
+        ruling = ruling_policy(chosen, partial(machines_under, cluster))
         for name in chosen:
             rivals = tuple(other for other in chosen if other != name)
-            shared[name].append((text(cluster, "metadata", "name"), rivals))
+            shared[name].append(SharedCluster(text(cluster, "metadata", "name"), rivals, ruling))
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
@@ -87,8 +106,12 @@ async def evaluate(
 def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> JsonObject | None:
     """Make the merge patch of ``/status`` after which the policy says so; None when it does already."""
     conflicts: list[JsonValue] = [
-        {"cluster": cluster, "policies": [*rivals[:MAX_RIVALS]]}
-        for cluster, rivals in finding.conflicts[:MAX_CONFLICTS]
+        {
+            "cluster": shared.name,
+            "policies": [*shared.rivals[:MAX_RIVALS]],
+            **({"ruling": shared.ruling} if shared.ruling else {}),
+        }
+        for shared in finding.conflicts[:MAX_CONFLICTS]
     ]
     wanted: JsonObject = {
         "observedGeneration": number(policy, "metadata", "generation") or 0,
@@ -120,7 +143,7 @@ def _repeated(refused: JsonObject, now: datetime) -> bool:
 
 
 def _finding(
-    policy: JsonObject, flaw: Denied | None, clusters: int, conflicts: tuple[tuple[str, tuple[str, ...]], ...]
+    policy: JsonObject, flaw: Denied | None, clusters: int, conflicts: tuple[SharedCluster, ...]
 ) -> PolicyFinding:
     why, message = PolicyReason.VALID, _admits(policy)
     if not clusters:
@@ -141,13 +164,18 @@ def _admits(policy: JsonObject) -> str:
     return f"admits {named}" + ("; Audit: what hardening would change is reported and left" if audit else "")
 
 
-def _quarrel(conflicts: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    shown = "; ".join(f"{cluster} (also {_some(rivals)})" for cluster, rivals in conflicts[:SHOWN])
+def _quarrel(conflicts: Sequence[SharedCluster]) -> str:
+    shown = "; ".join(_shared(shared) for shared in conflicts[:SHOWN])
     more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
     return (
-        f"another policy selects the same Clusters, and no node joins there: {shown}{more}; "
+        f"another policy selects the same Clusters: {shown}{more}; "
         "narrow the clusterSelectors so that one policy remains"
     )
+
+
+def _shared(shared: SharedCluster) -> str:
+    what = f"{shared.ruling} goes on, its machines joined under it" if shared.ruling else "no node joins"
+    return f"{shared.name} (also {_some(shared.rivals)}): {what}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -109,7 +109,8 @@ class PolicyStatusReconciler:
         if not policies:
             self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
-        found = await evaluate(policies, self._management.clusters_in(namespace), self._flaw_of)
+        clusters = self._management.clusters_in(namespace)
+        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under)
         self._count(namespace, found.values())
         errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
         if any(not isinstance(error, Conflict) for error in errors):
