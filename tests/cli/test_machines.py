@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import subprocess
+import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import pytest
 import yaml
+from polling import eventually
 
 from nodeattest_cli.machines.list import outage_budget
 from nodeattest_cli.machines.row import MachineRow, row_from_attestation, rows_of
@@ -139,6 +144,37 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         assert shown("-n", "nowhere") == "no machine in namespace nowhere; -A looks in every one\n"
         assert shown("list", "nobody", code=1) == ""
         assert shown("list", "-w", "-o", "json", code=2) == ""
+
+
+def test_a_machine_that_changes_is_printed_while_it_is_watched(tmp_path: Path) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        client = plane.client()
+        install_cluster_api(client)
+        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
+        _fill(client)
+        words = ["machines", "list", "-w", "-o", "name", "--not-attested", "--kubeconfig", str(plane.admin_kubeconfig)]
+        program = [sys.executable, "-u", "-m", "nodeattest_cli.main", *words]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as running:
+            try:
+                assert running.stdout is not None
+                assert running.stdout.readline() == "machine.cluster.x-k8s.io/m-new\n"
+                path = "/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines"
+                lines: list[str] = []
+                threading.Thread(target=_read_line, args=(running.stdout, lines), daemon=True).start()
+                numbers = itertools.count()
+
+                def created() -> bool:  # the watch begins some time after the list
+                    client.create(path, {**machine(f"late-{next(numbers)}"), "apiVersion": "cluster.x-k8s.io/v1beta1"})
+                    return bool(lines)
+
+                eventually(created)
+                assert lines[0].startswith("machine.cluster.x-k8s.io/m-late-")
+            finally:
+                running.terminate()
+
+
+def _read_line(stream: IO[str], lines: list[str]) -> None:
+    lines.append(stream.readline())
 
 
 def test_the_contexts_namespace_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,11 @@ from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
 from nodeattest_cli.output import format_table, output_option, to_json, to_yaml
-from nodeattest_controller.model.objects import rfc3339
+from nodeattest_controller.model.attestation import attestation_name
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, NotFound, Unreachable
+from nodeattest_kube.client import ApiClient, Gone, NotFound, Unreachable, WatchType
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["Wanted", "list_machines", "outage_budget", "read_rows"]
@@ -47,6 +49,8 @@ _HEADINGS: Final = (
     "RESETS",
 )
 _WIDE: Final = ("PROVIDER ID", "ATTESTATION", "MESSAGE")
+_PAUSE: Final = 1.0
+"""Seconds before a server that is away is asked again."""
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -160,19 +164,40 @@ async def _watch(client: ApiClient, wanted: Wanted, shown: Sequence[MachineRow],
     if not version:
         raise StateError(f"--watch: {client.server} has no Cluster API")
     path = paths.collection_path(CLUSTER_API, version, "machines", namespace=wanted.namespace)
-    known = {(row.namespace, row.machine, row.provider_id): row for row in shown}
+    selected = {"labelSelector": wanted.selector} if wanted.selector else {}
+    known = {(row.namespace, row.machine): row for row in shown}
+    since = ""
     while True:
+        if not since:
+            since = text(await client.get(path, {"limit": "1"}), "metadata", "resourceVersion")
         try:
-            async with aclosing(client.watch(path, {"resourceVersion": ""})) as events:
-                async for _event in events:
+            async with aclosing(client.watch(path, {**selected, "resourceVersion": since})) as events:
+                async for event in events:
+                    since = text(event.object, "metadata", "resourceVersion") or since
+                    if event.type not in {WatchType.ADDED, WatchType.MODIFIED}:
+                        continue
                     now = datetime.now(UTC)
-                    for row in await read_rows(client, wanted, now):
-                        key = (row.namespace, row.machine, row.provider_id)
-                        if known.get(key) != row:
-                            known[key] = row
+                    for row in await _rows_of_one(client, {**event.object, "kind": "Machine"}, now):
+                        if wanted.fits(row) and known.get((row.namespace, row.machine)) != row:
+                            known[row.namespace, row.machine] = row
                             click.echo(_line(row, output, now))
+        except Gone:
+            since = ""
         except Unreachable:
-            await asyncio.sleep(1)  # the server ended the watch, or is away for a moment
+            await asyncio.sleep(_PAUSE)
+
+
+async def _rows_of_one(client: ApiClient, machine: JsonObject, now: datetime) -> list[MachineRow]:
+    found: list[JsonObject] = []
+    for view in machine_views(machine):
+        name = attestation_name(view.cluster_name, view.provider_id)
+        try:
+            found.append(
+                await client.get(paths.object_path(*OWN, "machineattestations", name, namespace=view.namespace))
+            )
+        except NotFound:
+            continue
+    return list(rows_of([machine], found, now))
 
 
 def _line(row: MachineRow, output: str, now: datetime) -> str:
