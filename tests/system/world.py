@@ -136,6 +136,8 @@ class Agent:
     provider_id: str
     """Empty: the agent is to find it itself."""
     settings: Mapping[str, str]
+    program: tuple[str, ...] = (str(BIN / "kubelet-authenticator"),)
+    """The command, perhaps in a chroot."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -164,7 +166,7 @@ class Agent:
         """Run one of the agent's commands."""
         environment = {**os.environ, **({"KUBERNETES_EXEC_INFO": exec_info} if exec_info else {})}
         return subprocess.run(
-            [BIN / "kubelet-authenticator", *words],
+            [*self.program, *words],
             capture_output=True,
             text=True,
             timeout=timeout,

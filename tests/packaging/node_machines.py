@@ -1,0 +1,99 @@
+"""Machines without Python that run the packaged agent: chroots of Debian releases, and one that holds nothing else.
+
+A call runs in mount and process namespaces of the test's own; the machine sees this one's loopback, /dev, /proc and the
+folder of temporary files, where the TPMs' sockets are. Chroots are unpacked from tarballs that are made once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+__all__ = ["BUILD", "CACHE", "HOME", "TREE", "Machine", "build", "debian", "in_namespaces", "needs"]
+
+TREE: Final = Path(__file__).parents[2]
+BUILD: Final = TREE / "images" / "node" / "build_packages.py"
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodeattest"
+HOME: Final = "opt/nodeattest"
+_ENTER: Final = """\
+set -e
+root=$1; shift
+for shared in /dev /proc "$SHARED"; do mkdir -p "$root$shared"; mount --bind "$shared" "$root$shared"; done
+exec chroot "$root" "$@"
+"""
+
+
+def needs(*programs: str) -> None:
+    """Skip where a machine cannot be made: without root, namespaces or a program of the group ``packages``."""
+    if os.geteuid() != 0:
+        pytest.skip("not possible here: a chroot needs root")
+    if subprocess.run(["/usr/bin/unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("not possible here: no mount namespace can be made")
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: tools/system-packages packages")
+
+
+def build(out: Path, *options: str) -> dict[str, Path]:
+    """Build packages of this tree; returns them by the ends of their names."""
+    done = subprocess.run([sys.executable, BUILD, "--out", out, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.suffix: path for path in out.iterdir()}
+
+
+def debian(suite: str, into: Path, *, variant: str = "essential", include: str = "dpkg") -> None:
+    """Unpack a release's essential packages, which Python is none of; with variant ``extract`` these packages only."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    kept = CACHE / f"{suite}-{variant}.tar"
+    with (CACHE / f"{suite}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            made = kept.with_suffix(".new.tar")
+            command = ["mmdebstrap", "--quiet", f"--variant={variant}", f"--include={include}", suite, str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            made.rename(kept)
+    into.mkdir()
+    subprocess.run(["/usr/bin/tar", "-xf", kept, "-C", into, "--exclude=./dev/*"], check=True)
+    assert not list(into.glob("usr/bin/python*"))
+
+
+def in_namespaces(root: Path, *words: str) -> tuple[str, ...]:
+    """Return a command that runs ``words`` with ``root`` as its root directory."""
+    return ("env", f"SHARED={tempfile.gettempdir()}", "unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root), *words)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A root directory, and the path of the agent in it."""
+
+    root: Path
+    program: str
+
+    @property
+    def agent(self) -> tuple[str, ...]:
+        """The command of the agent."""
+        return in_namespaces(self.root, self.program)
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program of the machine."""
+        done = subprocess.run(in_namespaces(self.root, *words), capture_output=True, text=True, check=False)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def current(self) -> str:
+        """Return the name of the folder of the version that runs."""
+        return str(self.path(f"/{HOME}/current").readlink())
+
+    def path(self, name: str) -> Path:
+        """Return where a file of the machine is here."""
+        return self.root / name.lstrip("/")

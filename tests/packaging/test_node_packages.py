@@ -1,0 +1,211 @@
+"""The agent for nodes without Python: nodes join by each of its packages, which can be replaced while in use."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from node_machines import HOME, Machine, build, debian, needs
+from world import Agent, Controller, World
+
+from nodeattest_sandbox.apiserver.jsonvalue import text_at
+
+pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(900)]
+EXEC_INFO = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}'
+STATE = "/var/lib/kubelet-authenticator"
+INSTALLED = "/usr/bin/kubelet-authenticator"
+UNPACKED = f"/{HOME}/current/bin/kubelet-authenticator"
+PROGRAMS = {"deb": INSTALLED, "rpm": INSTALLED, "tarball": UNPACKED, "bare": UNPACKED}
+UNITS = {"nodeattest-join.service", "nodeattest-refresh.service", "nodeattest-refresh.timer"} | {
+    "kubelet-serving-certificate.service"
+}
+MIB = 1 << 20
+MAX_MODULES = 20
+"""That a warm call adds to a bare interpreter; ours are six."""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    needs("mmdebstrap", "patchelf", "rpmbuild")
+    return build(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def machines(packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Machine]:
+    """Machines by what was installed how; ``bare`` has no C library and no shell, as no library fits a musl system."""
+    roots = tmp_path_factory.mktemp("machines")
+    for name in ("deb", "rpm"):
+        debian("bookworm", roots / name)
+    debian("bullseye", roots / "tarball", variant="extract", include="base-files,libc-bin,coreutils,dash")
+    install(Machine(roots / "deb", INSTALLED), packages[".deb"])
+    rpm = ["/usr/bin/rpm", "--root", roots / "rpm", "--install", "--nodeps", "--ignorearch", packages[".rpm"]]
+    installed = subprocess.run(rpm, capture_output=True, text=True, check=False)
+    assert installed.returncode == 0, installed.stderr
+    for name in ("tarball", "bare"):
+        (roots / name / "opt").mkdir(parents=True, exist_ok=True)
+        subprocess.run(["/usr/bin/tar", "-C", roots / name / "opt", "-xzf", packages[".gz"]], check=True)
+    return {name: Machine(roots / name, program) for name, program in PROGRAMS.items()}
+
+
+@pytest.fixture(scope="module")
+def controller(world: World) -> Iterator[Controller]:
+    world.set_policy(authorizedAttestors=["tpm"])
+    with world.controller() as running:
+        world.await_service(running)
+        yield running
+
+
+@pytest.fixture
+def deb_root(packages: dict[str, Path], tmp_path: Path) -> Machine:
+    """A Debian 12 of the test's own, with the package."""
+    debian("bookworm", tmp_path / "root")
+    machine = Machine(tmp_path / "root", INSTALLED)
+    install(machine, packages[".deb"])
+    return machine
+
+
+def install(machine: Machine, package: Path) -> None:
+    shutil.copy(package, machine.root)
+    machine.run("dpkg", "--install", f"/{package.name}")
+
+
+def join(world: World, machine: Machine, name: str, *files: str) -> Agent:
+    """Join a machine by a TPM of its own."""
+    tpm = world.tpm(name)
+    world.machine(name, tpm=tpm)
+    agent = replace(world.agent(name, "tpm", tcti=tpm.tcti), program=machine.agent)
+    joined = agent.join(world.token(), *files, timeout=180)
+    assert joined.returncode == 0, joined.stderr
+    assert text_at(world.ledger(name), "spec", "fingerprints", "tpm.ek") == tpm.endorsement_fingerprint()
+    return agent
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm", "tarball", "bare"])
+@pytest.mark.usefixtures("controller")
+def test_a_node_without_python_joins_with_its_tpm_and_kubelets_call_is_answered(
+    world: World, machines: dict[str, Machine], kind: str
+) -> None:
+    agent = join(world, machines[kind], f"packaged-{kind}")
+    assert f'"{PROGRAMS[kind]}"' in agent.kubeconfig.read_text()
+    called = agent.run("credential", *agent.files(), exec_info=EXEC_INFO)
+    assert called.returncode == 0, called.stderr
+    assert "clientCertificateData" in called.stdout
+
+
+@pytest.mark.usefixtures("controller")
+def test_no_call_fails_while_the_package_is_replaced_and_the_version_before_stays(
+    world: World, deb_root: Machine, packages: dict[str, Path], tmp_path: Path
+) -> None:
+    other = build(tmp_path / "other", "--formats", "deb", "--mark", "another version")[".deb"]
+    agent = join(world, deb_root, "upgraded")
+    failed: list[str] = []
+    calls = 0
+    ended = threading.Event()
+
+    def call() -> None:
+        nonlocal calls
+        while not ended.is_set():
+            for words in (["credential", *agent.files()], ["status", *agent.files()]):
+                done = agent.run(*words, exec_info=EXEC_INFO)
+                calls += 1
+                if done.returncode:
+                    failed.append(done.stderr)
+
+    kubelet = threading.Thread(target=call)
+    kubelet.start()
+    before = deb_root.current()
+    try:
+        for package in (other, packages[".deb"], other):
+            install(deb_root, package)
+    finally:
+        ended.set()
+        kubelet.join()
+    assert failed == []
+    assert calls > 0
+    assert deb_root.current() != before
+    folders = {path.name for path in deb_root.path(f"/{HOME}").iterdir()}
+    assert folders == {"package", "current", before, deb_root.current()}
+
+
+def test_remove_keeps_the_nodes_keys_and_purge_removes_them(deb_root: Machine) -> None:
+    state = deb_root.path(STATE)
+    state.mkdir(mode=0o700)
+    (state / "credential").write_text("key")
+    deb_root.run("dpkg", "--remove", "nodeattest-agent")
+    assert (state / "credential").read_text() == "key"
+    assert not deb_root.path(INSTALLED).is_symlink()
+    assert not deb_root.path(f"/{HOME}").exists()
+    deb_root.run("dpkg", "--purge", "nodeattest-agent")
+    assert not state.exists()
+
+
+def test_the_packages_are_small_and_all_is_roots(machines: dict[str, Machine]) -> None:
+    for machine in machines.values():
+        home = machine.path(f"/{HOME}/{machine.current()}")
+        files = [path for path in home.rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) <= 40 * MIB
+        assert {path.stat().st_uid for path in home.rglob("*")} == {0}
+        assert {oct(path.stat().st_mode & 0o7777) for path in home.rglob("*")} == {"0o755", "0o644"}
+
+
+def test_a_warm_call_imports_little_more_than_an_interpreter_does(machines: dict[str, Machine]) -> None:
+    """Its time is that of its imports; no library, no ``site``, nothing that is searched for."""
+    machine = machines["bare"]
+    current = f"/{HOME}/{machine.current()}"
+    program = "import sys; before = set(sys.modules); import nodeattest_authenticator.exec_plugin.fast_path, "
+    program += "sys; print(*sorted(set(sys.modules) - before))"
+    added = machine.run(f"{current}/bin/python3.11", "-IS", "-c", program).stdout.split()
+    assert "nodeattest_authenticator.exec_plugin.fast_path" in added
+    assert len(added) <= MAX_MODULES, added
+    path = machine.run(f"{current}/bin/python3.11", "-IS", "-c", "import sys; print(*sys.path)").stdout.split()
+    assert all(folder.startswith(f"{current}/lib/") for folder in path)
+    script = machine.path(f"{current}/bin/kubelet-authenticator").read_text()
+    assert script.startswith(f"#!{current}/bin/python3.11 -IS\n")
+
+
+def test_every_provider_that_ships_finds_its_libraries(machines: dict[str, Machine]) -> None:
+    machine = machines["bare"]
+    program = (
+        "import botocore.auth, botocore.awsrequest, botocore.credentials, cryptography.x509, ssl, tpm2_pytss, yaml\n"
+        "import encodings.idna, socket, datetime\n"
+        "from nodeattest_providers.registry import BUILT_IN\n"
+        "from importlib import import_module\n"
+        "[import_module(row.attestor.partition(':')[0]) for row in BUILT_IN.values()]\n"
+        "datetime.datetime.strptime('2026', '%Y'); socket.getaddrinfo('127.0.0.1', 443)\n"
+        "print(len(BUILT_IN))"
+    )
+    found = machine.run(f"/{HOME}/current/bin/python3.11", "-IS", "-c", program)
+    assert int(found.stdout) >= 6
+
+
+def test_the_same_commit_gives_the_same_bytes(packages: dict[str, Path], tmp_path: Path) -> None:
+    again = build(tmp_path)
+    digests = [
+        {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in built.items()}
+        for built in (packages, again)
+    ]
+    assert digests[0] == digests[1]
+    assert {path.name for path in packages.values()} == {path.name for path in again.values()}
+
+
+def test_units_and_folders_are_installed_and_systemd_finds_no_fault(machines: dict[str, Machine]) -> None:
+    machine = machines["deb"]
+    units = machine.path("/usr/lib/systemd/system")
+    assert {path.name for path in units.iterdir() if "nodeattest" in path.name or "kubelet" in path.name} == UNITS
+    assert "0700" in machine.path("/usr/lib/tmpfiles.d/nodeattest.conf").read_text()
+    for path in units.glob("*.service"):
+        text = path.read_text()
+        assert f"ExecStart={UNPACKED} " in text or path.name not in UNITS
+        assert "@" not in text.replace("@system-service", "")
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("not possible here: no systemd-analyze")
+    for path in sorted(units / name for name in UNITS if name.endswith(".service")):
+        command = ["systemd-analyze", "security", "--offline=yes", "--threshold=40", "--root", machine.root, path.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr
