@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, costs, discovery, flood, issuer, joins, sidecar, throughput, wheel
+from bench import clouds, costs, discovery, flood, issuer, joins, neighbours, sidecar, throughput, wheel
 from bench.chaos import command as chaos
 from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure, table
@@ -27,6 +27,7 @@ ALONE: dict[str, Callable[[], list[Figure]]] = {
     "costs": costs.measure,
     "discovery": discovery.measure,
     "issuer": issuer.measure,
+    "neighbours": neighbours.measure,
     "sidecar": sidecar.measure,
     "wheel": wheel.measure,
 }

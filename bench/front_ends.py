@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import ssl
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller import manifests
+from nodeattest_controller.controllers.bootstrap_config.handler import PATH as REVIEWS
+from nodeattest_discovery import clusterinfo, jwt
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
+from nodeattest_discovery.token import generate
+from nodeattest_identity.addon.gateway.api_group import ROOT
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.tokens.signing import SigningKey, mint, signing_key
 from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
-from nodeattest_sandbox.control_plane import free_ports, listens
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_sandbox
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.fleet import create_namespace
 
 ISSUER = "https://bench.invalid"
 AUDIENCE = "apps/dashboard"
 LIFETIME = 3600
 NAMESPACE = "nodeattest-addon-auth"
 FRONT_PROXY = "front-proxy-client"
+_REVIEW: JsonObject = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": "1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "default",
+        "name": "a",
+        "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "default"}},
+    },
+}
+"""Of an object that is not ours: the answer needs no API server."""
 _UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
 _PROGRAM = (sys.executable, "-m", "nodeattest_cli.main")
 _CONTROLLER = (sys.executable, "-m", "nodeattest_controller.main")
@@ -39,12 +64,13 @@ class FrontEnd:
     port: int
     most_memory: int
     """Bytes, of its manifest."""
-    request: bytes
-    """Of an honest client; answered with 200."""
+    request: Callable[[], bytes]
+    """Writes that of an honest client; it is answered with 200."""
+    path: str
     tls: ssl.SSLContext | None
     """Of an honest client; None: plain HTTP."""
-    stranger: ssl.SSLContext | None
-    """Of a client without any credential."""
+    ca: str = ""
+    """File of the CA of its certificate; empty: plain HTTP."""
 
     def memory(self) -> int:
         """Return its bytes of memory (VmRSS, proc(5))."""
@@ -102,15 +128,16 @@ def sidecar(directory: Path) -> Generator[tuple[FrontEnd, Users]]:
         ]
         process = _started(stack, "sidecar", command, directory)
         wait(process, lambda: listens(port))
+        asked = f"GET / HTTP/1.1\r\nHost: a\r\n{users.line('honest')}\r\n".encode()
         yield (
             FrontEnd(
                 name="sidecar",
                 process=process,
                 port=port,
                 most_memory=most_memory,
-                request=f"GET / HTTP/1.1\r\nHost: a\r\n{users.line('honest')}\r\n".encode(),
+                request=lambda: asked,
+                path="/",
                 tls=None,
-                stranger=None,
             ),
             users,
         )
@@ -120,3 +147,147 @@ def _started(stack: ExitStack, name: str, command: list[str], directory: Path) -
     process = Process(name, command, directory, environment={"PYTHONPATH": str(Path(__file__).parents[1])})
     stack.callback(process.stop)
     return process
+
+
+@contextmanager
+def front_ends(directory: Path) -> Generator[list[FrontEnd]]:
+    """Run gateway, sidecar, issuer, discovery front and webhook, beside the sandbox's API server."""
+    with ExitStack() as stack:
+        plane = stack.enter_context(start_sandbox(directory / "plane", name="neighbours"))
+        first, _ = stack.enter_context(sidecar(directory))
+        place = _Place(stack, directory, plane)
+        made = [start(place) for start in (_gateway, _issuer, _discovery_front, _webhook)]
+        yield [first, *made]
+
+
+def _gateway(place: _Place) -> FrontEnd:
+    admin = place.plane.client()
+    create_namespace(admin, NAMESPACE)
+    ca = place.plane.ca_certificate.read_text(encoding="utf-8")
+    data: JsonMap = {
+        "client-ca-file": ca,
+        "requestheader-client-ca-file": ca,
+        "requestheader-username-headers": '["X-Remote-User"]',
+        "requestheader-group-headers": '["X-Remote-Group"]',
+        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+        "requestheader-allowed-names": f'["{FRONT_PROXY}"]',
+    }
+    metadata: JsonMap = {"name": "extension-apiserver-authentication"}
+    admin.create("/api/v1/namespaces/kube-system/configmaps", {"metadata": metadata, "data": data})
+    flags = [
+        f"--kubeconfig={place.plane.admin_kubeconfig}",
+        "--issuer=https://gateway.bench",
+        f"--namespace={NAMESPACE}",
+    ]
+    command = [*_PROGRAM, "addon-auth", "gateway", *flags]
+    tls = _trust(place.plane)
+    certificate = place.directory / f"{FRONT_PROXY}.pem"
+    kubeconfig = yaml.safe_load(place.plane.client_kubeconfig(FRONT_PROXY).read_text(encoding="utf-8"))
+    user = kubeconfig["users"][0]["user"]
+    certificate.write_bytes(b"".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("certificate", "key")))
+    tls.load_cert_chain(certificate)
+    asked = f"GET {ROOT} HTTP/1.1\r\nHost: a\r\nX-Remote-User: honest\r\n\r\n".encode()
+    limits = container("addon-gateway")
+    return place.over_tls("gateway", command, (ROOT, lambda: asked), limits, tls)
+
+
+def _issuer(place: _Place) -> FrontEnd:
+    command = [
+        *(*_PROGRAM, "issuer", "serve", f"--service-account-issuer={ISSUER}"),
+        f"--service-account-key-file={place.plane.pki.account_public_key}",
+    ]
+    path = "/openid/v1/jwks"
+    asked = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+    limits = container("discovery-front")  # there is no manifest of the issuer
+    return place.over_tls("issuer", command, (path, lambda: asked), limits)
+
+
+def _discovery_front(place: _Place) -> FrontEnd:
+    admin = place.plane.client()
+    kubeconfig = clusterinfo.build(place.plane.server, place.plane.ca_certificate.read_bytes())
+    admin.create(
+        "/api/v1/namespaces/kube-public/configmaps",
+        {"metadata": {"name": clusterinfo.NAME}, "data": {"kubeconfig": kubeconfig}},
+    )
+    token = generate()
+    data: JsonMap = {**encode(TokenSecret(token=token, usages=frozenset(Usage)))}
+    secret: JsonMap = {"metadata": {"name": secret_name(token.id)}, "type": SECRET_TYPE, "data": data}
+    admin.create("/api/v1/namespaces/kube-system/secrets", secret)
+    command = [*_PROGRAM, "discovery", "serve", f"--kubeconfig={place.plane.admin_kubeconfig}"]
+
+    def asked() -> bytes:
+        question = jwt.mint(token, time.time())
+        return f"GET {clusterinfo.PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {question}\r\n\r\n".encode()
+
+    path, limits = clusterinfo.PATH, container("discovery-front")
+    return place.over_tls("discovery front", command, (path, asked), limits)
+
+
+def _webhook(place: _Place) -> FrontEnd:
+    admin = place.plane.client()
+    install_cluster_api(admin)
+    install_definitions(admin, manifests.crds())  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
+    folder = place.directory / "webhook"
+    folder.mkdir()
+    (folder / "tls.crt").write_bytes(place.plane.pki.server_certificate.read_bytes())
+    (folder / "tls.key").write_bytes(place.plane.pki.server_key.read_bytes())
+    [port] = free_ports(1)
+    command = [
+        *(*_CONTROLLER, "run", "--kubeconfig", str(place.plane.admin_kubeconfig), "--leader-elect=false"),
+        *(f"--webhook-bind-address={LOOPBACK}:{port}", f"--webhook-cert-dir={folder}"),
+        *("--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"),
+    ]
+    process = _started(place.stack, "webhook", command, place.directory)
+    wait(process, lambda: listens(port))
+    body = json.dumps(_REVIEW).encode()
+    fields = f"Host: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return FrontEnd(
+        name="webhook",
+        process=process,
+        port=port,
+        most_memory=container("manager")[1],
+        request=lambda: f"POST {REVIEWS} HTTP/1.1\r\n{fields}".encode() + body,
+        path=REVIEWS,
+        tls=_trust(place.plane),
+        ca=str(place.plane.ca_certificate),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where servers are started."""
+
+    stack: ExitStack
+    directory: Path
+    plane: ControlPlane
+
+    def over_tls(
+        self,
+        name: str,
+        command: list[str],
+        asked: tuple[str, Callable[[], bytes]],
+        limits: tuple[list[str], int],
+        tls: ssl.SSLContext | None = None,
+    ) -> FrontEnd:
+        """Start a server; ``asked``: a path, and what writes an honest request for it."""
+        [port] = free_ports(1)
+        flags = [
+            *(f"--bind-address={LOOPBACK}:{port}", f"--tls-cert-file={self.plane.pki.server_certificate}"),
+            *(f"--tls-private-key-file={self.plane.pki.server_key}", *limits[0]),
+        ]
+        process = _started(self.stack, name.replace(" ", "-"), [*command, *flags], self.directory)
+        wait(process, lambda: listens(port))
+        return FrontEnd(
+            name=name,
+            process=process,
+            port=port,
+            most_memory=limits[1],
+            path=asked[0],
+            request=asked[1],
+            tls=tls or _trust(self.plane),
+            ca=str(self.plane.ca_certificate),
+        )
+
+
+def _trust(plane: ControlPlane) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=plane.ca_certificate)
