@@ -18,7 +18,6 @@ from nodeattest_kube import paging
 from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VALUES, parse_kubeconfig
-from nodeattest_kube.paging import OBJECT
 from nodeattest_kube.watch_events import parse_event
 from nodeattest_providers import canonical_json, cms, envelope, pkcs10
 from nodeattest_providers.aws.protocol import parse_evidence as parse_aws_evidence
@@ -44,12 +43,16 @@ _TARGETS: Final[dict[str, Target]] = {
 }
 
 
+_EVENT: Final = paging.TENANT.object
+"""What one event of a workload cluster may hold."""
+
+
 def _watch(line: bytes) -> object:
-    return parse_event(line, "", OBJECT.values, None)
+    return parse_event(line, "", _EVENT.values, None)
 
 
 def _request(data: bytes) -> object:
-    csr = parse_json(data, paging.OBJECT.values, duplicates=True)
+    csr = parse_json(data, _EVENT.values, duplicates=True)
     csr_request.summarize(csr)
     return csr_request.parse_request(csr)
 
@@ -189,20 +192,21 @@ _OBJECTS: Final = (
         reads="one line of a watch, from any API server of a workload cluster",
         runs="loop",
         run=runner(_watch, ApiError),
-        largest=paging.OBJECT.bytes,
-        milliseconds=400.0,
-        mebibytes=64.0,
+        largest=_EVENT.bytes,
+        milliseconds=60.0,
+        mebibytes=16.0,
         worst={
-            "lists": lambda: worst.json_lists(paging.OBJECT.bytes, most=paging.OBJECT.values // 2 - 20),
+            "lists": lambda: worst.json_lists(_EVENT.bytes, most=_EVENT.values // 2 - 20),
             "keys": lambda: worst.json_keys(
-                paging.OBJECT.bytes, {"type": "ADDED", "object": {"x": ["@@"]}}, most=paging.OBJECT.values // 3 - 20
+                _EVENT.bytes, {"type": "ADDED", "object": {"x": ["@@"]}}, most=_EVENT.values // 3 - 20
             ),
             "numbers": lambda: worst.json_numbers(
-                paging.OBJECT.bytes, {"type": "ADDED", "object": {"x": ["@@"]}}, most=paging.OBJECT.values - 20
+                _EVENT.bytes, {"type": "ADDED", "object": {"x": ["@@"]}}, most=_EVENT.values - 20
             ),
-            "escapes": lambda: worst.json_escapes(paging.OBJECT.bytes, {"type": "ADDED", "object": {"x": "@@"}}),
-            "text": lambda: worst.json_text(paging.OBJECT.bytes),
-            "levels": lambda: worst.json_nested(paging.OBJECT.bytes),
+            "escapes": lambda: worst.json_escapes(_EVENT.bytes, {"type": "ADDED", "object": {"x": "@@"}}),
+            "refused texts": lambda: worst.filled(b'{"x":[', b'{"":{}},', b"]}", _EVENT.bytes),
+            "text": lambda: worst.json_text(_EVENT.bytes),
+            "levels": lambda: worst.json_nested(_EVENT.bytes),
         },
         target=_TARGETS["json"],
     ),
@@ -231,8 +235,8 @@ _OBJECTS: Final = (
         runs="loop",
         run=runner(_machines, ValueError),
         largest=_OBJECT,
-        milliseconds=400.0,
-        mebibytes=48.0,
+        milliseconds=250.0,
+        mebibytes=32.0,
         worst={
             "most provider IDs": lambda: _pools(_OBJECT, machine_view.MAX_INSTANCES),
             "provider IDs": lambda: _pools(_OBJECT, _OBJECT // 14),
@@ -247,8 +251,8 @@ _OBJECTS: Final = (
         runs="loop",
         run=runner(_policy, Denied, Unavailable, ValueError),
         largest=_OBJECT,
-        milliseconds=500.0,
-        mebibytes=40.0,
+        milliseconds=300.0,
+        mebibytes=32.0,
         worst={
             "sections": lambda: worst.json_keys(
                 _OBJECT, {"metadata": {"name": "p"}, "spec": {"providers": {"a": {"x": ["@@"]}}}}, most=29_000
@@ -258,7 +262,9 @@ _OBJECTS: Final = (
             ),
             "a long name": lambda: worst.filled(b'{"spec":{"', b"=", b'":0}}', _OBJECT),
             "registers": lambda: worst.json_lists(
-                _OBJECT, {"metadata": {"name": "p"}, "spec": {"tpm": {"pcrs": {"selection": ["@@"]}}}}, most=200_000
+                _OBJECT,
+                {"metadata": {"name": "p"}, "spec": {"tpm": {"pcrs": {"selection": ["@@"]}}}},
+                most=paging.OBJECT.values // 2 - 20,
             ),
         },
         target=_TARGETS["policy"],
@@ -314,7 +320,7 @@ _REQUESTS: Final = (
             "certificate request": lambda: _in_object(
                 wire.pem.encode([(envelope.LABEL_CSR, b"\x30\x00" * (pkcs10.MAX_SIZE // 2))])
             ),
-            "groups": lambda: worst.json_lists(_OBJECT, {"spec": {"groups": ["@@"]}}, most=120_000),
+            "groups": lambda: worst.json_lists(_OBJECT, {"spec": {"groups": ["@@"]}}, most=_EVENT.values // 2 - 20),
         },
         target=_TARGETS["request"],
         strangers=True,

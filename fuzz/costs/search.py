@@ -35,7 +35,7 @@ _STRUCTURED: Final = 64 << 10
 _OVERHEAD: Final = 256
 """Bytes added to each length, so that tiny inputs do not count as dense."""
 _ENDLESS: Final = 20.0
-"""Seconds of CPU at most for one input."""
+"""Seconds of CPU at most for one input, and as many runs at the handler's bound: it runs some eight times."""
 _TOKENS: Final = (
     *(b"[", b"]", b"{}", b"[],", b'"":', b'"",', b",", b"\\u00e9", b"-9223372036854775808", b"1e5", b"\n", b"\n  "),
     *(b": ", b"- ", b"&a ", b"*a", b"'", b'"', b"#", b"-----BEGIN ", b"-----END ", b"-----\n", b"\x30\x80", b"\0"),
@@ -173,12 +173,13 @@ def main() -> None:
     with Path(shared).open("r+b") as file:
         memory = mmap.mmap(file.fileno(), HEADER + search.handler.largest)
     deadline = time.monotonic() + float(seconds)
+    endless = _ENDLESS * (1 + search.handler.milliseconds / 1000)
     waiting = search.start()[::-1]
     while search.found is None and (waiting or time.monotonic() < deadline):
         data = waiting.pop()[: search.handler.largest] if waiting else search.next()
         memory[HEADER : HEADER + len(data)] = data
         memory[:HEADER] = search.executions.to_bytes(8, "little") + len(data).to_bytes(8, "little")
-        signal.setitimer(signal.ITIMER_VIRTUAL, _ENDLESS)  # its signal ends the process
+        signal.setitimer(signal.ITIMER_VIRTUAL, endless)  # its signal ends the process
         search.judge(data)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if search.found is not None:

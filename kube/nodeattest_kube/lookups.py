@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -33,7 +32,15 @@ class Lookups:
         """``getaddrinfo`` blocks; it is called in a thread."""
         self._getaddrinfo = getaddrinfo
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
-        self._free: defaultdict[str, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, PER_TENANT))
+        self._free: dict[str, asyncio.Semaphore] = {}
+        """Of the tenants that look something up now."""
+        self._users: Counter[str] = Counter()
+        """Look-ups under way or waiting, by tenant."""
+
+    @property
+    def tenants(self) -> int:
+        """How many tenants look something up now: of the others nothing is kept."""
+        return len(self._users)
 
     def of(self, tenant: str) -> AbstractResolver:
         """Return the resolver of a tenant's clients."""
@@ -41,21 +48,37 @@ class Lookups:
 
     async def find(self, tenant: str, host: str, port: int, family: int) -> _Found:
         """Look a name up; raises OSError."""
-        free, loop = self._free[tenant], asyncio.get_running_loop()
-        await free.acquire()
+        free, loop = self._free.setdefault(tenant, asyncio.Semaphore(PER_TENANT)), asyncio.get_running_loop()
+        self._users[tenant] += 1
+        try:
+            await free.acquire()
+        except asyncio.CancelledError:
+            self._forget(tenant)
+            raise
         try:
             call = self._threads.submit(
                 self._getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
             )
         except RuntimeError:  # closed
+            self._end(tenant)
             raise OSError("no more look-ups") from None
 
         def ended(_call: Future[_Found]) -> None:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(free.release)
+                loop.call_soon_threadsafe(self._end, tenant)
 
         call.add_done_callback(ended)
         return await asyncio.wrap_future(call)
+
+    def _end(self, tenant: str) -> None:
+        self._free[tenant].release()
+        self._forget(tenant)
+
+    def _forget(self, tenant: str) -> None:
+        """Count one look-up less, and keep nothing of a tenant that has none."""
+        self._users[tenant] -= 1
+        if not self._users[tenant]:
+            del self._users[tenant], self._free[tenant]
 
     def close(self) -> None:
         """End it; look-ups under way are not waited for."""

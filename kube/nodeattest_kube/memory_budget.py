@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Final
+from collections.abc import Container
+from typing import Final, Self
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -32,6 +33,19 @@ class MemoryBudget:
         self._bytes_of: Counter[str] = Counter()
         self._objects_of: Counter[str] = Counter()
         """Both by namespace, where these have shares."""
+
+    def copy(self) -> Self:
+        """Return another that begins with the same reservations: a new list's, in which what is kept has its room."""
+        made = type(self)(self._left, objects=self._objects)
+        made._shares.update(self._shares)  # noqa: SLF001 - another of this class
+        made._bytes_of.update(self._bytes_of)  # noqa: SLF001 - another of this class
+        made._objects_of.update(self._objects_of)  # noqa: SLF001 - another of this class
+        return made
+
+    def keep_only(self, keys: Container[str]) -> None:
+        """Free the bytes of all other keys."""
+        for key in [key for key in self._shares if key not in keys]:
+            self.release(key)
 
     @property
     def left(self) -> int:

@@ -39,7 +39,7 @@ class PageLimits:
     """JSON values, counted before they are parsed: ``{}`` takes 3 bytes on the way and 72 in memory."""
 
 
-OBJECT: Final = PageLimits(bytes=3 << 20, values=250_000)
+OBJECT: Final = PageLimits(bytes=3 << 20, values=150_000)
 """One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
 PAGE: Final = PageLimits(bytes=16 << 20, values=500_000)
 """A page of a list, of however many objects."""

@@ -50,8 +50,15 @@ class ReadPace:
         self._due: dict[str, float] = {}
         """When all that a tenant has read so far is paid for."""
 
+    @property
+    def tenants(self) -> int:
+        """How many tenants something is kept of."""
+        return len(self._due)
+
     def of(self, tenant: str) -> Pace:
         """Return the pace of one of a tenant's clients."""
+        begun = self._clock()
+        self._due = {tenant: due for tenant, due in self._due.items() if due > begun}  # the others owe nothing
         own_due = 0.0
 
         async def pace(cost: int) -> None:

@@ -101,9 +101,8 @@ class Reflector:
         self._on_change = on_change
         self._transform = transform
         self._max_objects = max_objects
-        self._max_bytes = max_bytes
         self._shares = shares
-        self._budget = self._new_budget()
+        self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
         self._synced = asyncio.Event()
@@ -214,7 +213,7 @@ class Reflector:
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        budget = self._new_budget()
+        budget, passed_over = self._budget.copy(), self.passed_over  # what is kept has its room, wherever it is listed
         version, count = "", 0
         pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
         try:
@@ -232,10 +231,14 @@ class Reflector:
         if not version:
             raise self._malformed("a list without a resourceVersion")
         self._page_size.listed()
+        budget.keep_only(listed)
+        freed = any(key not in listed for key in self._store.keys())  # noqa: SIM118 - the store is no mapping
         self._budget = budget
         await self._take_over(listed)
         self._version = version
-        self._outdated = self._interrupted = self._set_back = False
+        # What was passed over beside objects that are gone may fit now: the list after the next watch shows it.
+        self._outdated = freed and self.passed_over > passed_over
+        self._interrupted = self._set_back = False
         self.hung = None
         self._synced.set()
 
@@ -322,9 +325,6 @@ class Reflector:
         if not isinstance(item, dict) or not dig_text(item, "metadata", "name"):
             raise self._malformed("an object without a name")
         return key_of(item), version_of(item), item
-
-    def _new_budget(self) -> MemoryBudget:
-        return MemoryBudget(self._max_bytes, objects=self._max_objects if self._shares else None)
 
     def _bound(self, count: int) -> None:
         """Refuse to be filled without end by a hostile server."""

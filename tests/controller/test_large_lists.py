@@ -163,6 +163,53 @@ def test_a_lookup_costs_the_same_with_one_pool_and_with_a_thousand(size: int) ->
     assert lookups() == with_two
 
 
+def test_a_provider_id_that_ten_thousand_pools_list_costs_as_much_as_one_of_ten() -> None:
+    inventory = Inventory()
+
+    def lookups() -> list[int]:
+        found = inventory.members(BLUE, "x://0")
+        assert len(found) > 1
+        inventory.put_machine("fleet/m", {**machine(), "spec": {"clusterName": "blue", "providerID": "x://0"}})
+        [member] = inventory.members(BLUE, "x://0")
+        assert inventory.bootstrap_owner(BLUE, member) == member
+        counts = [calls(lambda: inventory.bootstrap_owner(BLUE, member))]
+        inventory.put_machine("fleet/m", None)
+        return [*counts, calls(lambda: inventory.members(BLUE, "x://0"))]
+
+    for number in range(10):
+        inventory.put_pool(f"fleet/p{number}", pool(1, f"p{number}"))
+    with_ten = lookups()
+    for number in range(10, 10_000):
+        inventory.put_pool(f"fleet/p{number}", pool(1, f"p{number}"))
+    assert lookups() == with_ten
+
+
+async def test_nothing_is_kept_of_clusters_that_are_gone() -> None:
+    inventory = Inventory()
+    for number in range(100):
+        cluster = ClusterKey(f"fleet/c{number}")
+        await inventory.load(cluster)
+        key = f"fleet/m{number}"
+        inventory.put_machine(key, {**machine(), "spec": {"clusterName": f"c{number}", "providerID": "x://0"}})
+        assert len(inventory.members(cluster, "x://0")) == 1
+        inventory.put_machine(key, None)
+        inventory.unload(cluster)
+        assert inventory.members(cluster, "x://0") == [], "a late look at what is gone"
+    assert inventory.known_clusters == 0
+
+
+async def test_a_cluster_in_use_whose_last_machine_went_reads_the_next_at_once() -> None:
+    inventory = Inventory()
+    await inventory.load(BLUE)
+    for _turn in range(2):
+        found = inventory.put_machine("fleet/m", machine())
+        assert found is not None
+        assert len(found) == 1
+        inventory.put_machine("fleet/m", None)
+    inventory.unload(BLUE)
+    assert inventory.put_machine("fleet/m", machine()) is None
+
+
 async def test_a_cluster_of_large_pools_is_loaded_in_slices() -> None:
     inventory, slices = Inventory(), 0
     for number in range(5):
@@ -199,7 +246,7 @@ def test_an_object_of_a_cluster_that_nobody_asks_for_is_not_read(obj: JsonObject
 
 def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
     inventory = Inventory()
-    inventory.members(BLUE, "asked for")
+    asyncio.run(inventory.load(BLUE))
 
     def change(obj: JsonObject) -> int:
         kept = bounded(obj)

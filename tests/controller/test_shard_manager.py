@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from management_kit import add_cluster, add_policy, cached, management_api
+from management_kit import add_cluster, add_policy, cached, cluster_path, management_api
 from polling import until
 
 from nodeattest_controller.metrics import Metrics
@@ -57,6 +57,29 @@ async def test_one_replica_takes_every_shard_and_gives_them_back_in_order() -> N
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def test_a_change_of_one_cluster_or_its_secrets_looks_at_no_other() -> None:
+    api, changes, metrics = management_api(), ChangeBus(), Metrics()
+    for number in range(50):
+        add_cluster(api, f"c{number}")
+    policy = add_policy(api)
+    async with cached(api, changes) as management:
+        shards = ShardManager(settings("one"), api, management, metrics=metrics, changes=changes, may_act=lambda: True)
+        everything = {MANAGEMENT_SHARD, *(ClusterKey(f"fleet/c{number}") for number in range(50))}
+        assert shards.wanted() == everything
+        known = shards.wanted()
+        shards.cluster_changed(ClusterKey("fleet/c7"), None)  # its kubeconfig
+        assert shards.wanted() is known
+        changes.subscribe_clusters(shards.cluster_changed)
+        api.remove(cluster_path("c7"))
+        await until(lambda: shards.wanted() == everything - {"fleet/c7"})
+        add_cluster(api, "c7")
+        await until(lambda: shards.wanted() == everything)
+        api.remove(policy)
+        await until(lambda: shards.wanted() == {MANAGEMENT_SHARD})
+        add_policy(api)
+        await until(lambda: shards.wanted() == everything)
 
 
 @pytest.mark.parametrize("lag", [0, 9])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import until
 from scripted import answers, serving, thing
 
 from nodeattest_kube.client import ApiClient
@@ -61,11 +62,16 @@ async def test_a_lookup_that_nobody_waits_for_counts_until_it_ends(resolver: Res
     later = asyncio.create_task(lookups.find("a", "honest.example", 443, 0))
     await asyncio.sleep(0.02)
     assert resolver.asked["honest.example"] == 0
+    with pytest.raises(TimeoutError):  # one that waits for its turn, and is given up
+        await asyncio.wait_for(lookups.find("a", "never.example", 443, 0), 0.01)
+    assert lookups.tenants == 1
     resolver.end.set()
     assert await asyncio.wait_for(later, 10)
+    await until(lambda: lookups.tenants == 0)
     lookups.close()
     with pytest.raises(OSError, match="no more"):
         await lookups.find("a", "honest.example", 443, 0)
+    assert lookups.tenants == 0
 
 
 async def test_a_client_looks_its_server_up_with_its_tenants_resolver(tmp_path: Path, resolver: Resolver) -> None:

@@ -59,6 +59,17 @@ async def test_a_tenant_that_reads_without_end_waits_and_delays_no_other() -> No
     assert clock.now == before, "who was silent for long may read at once"
 
 
+async def test_a_tenant_that_owes_nothing_any_more_is_forgotten() -> None:
+    clock = Clock()
+    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
+    for number in range(100):
+        await pace.of(f"tenant-{number}")(1000)
+    assert pace.tenants <= 100
+    clock.now += 3600
+    await pace.of("last")(BURST)
+    assert pace.tenants == 1
+
+
 async def test_one_cluster_that_floods_leaves_half_of_its_tenants_rate_to_the_tenants_others() -> None:
     clock, cost = Clock(), cost_of(fat())
     pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)

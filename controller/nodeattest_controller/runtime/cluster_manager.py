@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -72,7 +72,7 @@ class ClusterManager:
         self._connect = connect
         self._restart = restart
         self._connections: dict[ClusterKey, _Connection] = {}
-        self._locks: defaultdict[ClusterKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[ClusterKey, asyncio.Lock] = WeakValueDictionary()
         """Held while a cluster is connected or disconnected."""
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
         """Apart from the loop's own threads."""
@@ -110,14 +110,17 @@ class ClusterManager:
 
     async def stop(self, cluster: ClusterKey) -> None:
         """End all work in a cluster that another replica takes over: afterwards nothing of it is under way."""
-        async with self._locks[cluster]:
+        async with self._lock(cluster):
             await self._disconnect(cluster)
+
+    def _lock(self, key: ClusterKey) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
 
     async def _reconcile(self, key: ClusterKey) -> None:
         """Connect, reconnect or disconnect one cluster."""
         known = key in self._connections or key in self._refused
         if known or self._wanted_kubeconfig(key) is not None:  # else a Secret's name alone would be remembered forever
-            async with self._locks[key]:
+            async with self._lock(key):
                 await self._reconcile_connection(key)
         self._queue.forget(key)
 
@@ -165,6 +168,7 @@ class ClusterManager:
                 await asyncio.gather(*(runner.close() for runner in connection.runners))
             finally:  # also where this replica ends meanwhile, and with it the worker that disconnects
                 await connection.client.close()
+                self._management.inventory.unload(key)
             _LOG.info("disconnected", extra=fields(cluster=key))
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)

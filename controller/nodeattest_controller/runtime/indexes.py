@@ -36,6 +36,8 @@ ClusterKey = NewType("ClusterKey", str)
 LOADED: Final = 100
 """Objects that are read of a cluster before other tasks may run; fewer where they have ``LOADED_KEYS`` keys."""
 LOADED_KEYS: Final = MAX_INSTANCES
+MAX_CLAIMS: Final = 8
+"""Pools that are named as claimants of one provider ID: from two on it is refused, whoever else lists it."""
 T = TypeVar("T")
 
 
@@ -51,7 +53,9 @@ class _Index(Generic[T]):
         """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
         self._in_use: set[ClusterKey] = set()
-        """Clusters that somebody has asked for."""
+        """Clusters with objects, that somebody has asked for."""
+        self._loaded: set[ClusterKey] = set()
+        """Clusters that are used until they are unloaded, with objects or without."""
         self._cluster_of: dict[str, ClusterKey] = {}
         self._sources: dict[ClusterKey, set[str]] = defaultdict(set)
         self._unread: dict[ClusterKey, dict[str, Callable[[], Iterable[T]]]] = defaultdict(dict)
@@ -62,12 +66,18 @@ class _Index(Generic[T]):
         self._shared: dict[Hashable, dict[int, T]] = {}
         """Of the others, by identity: each is taken out in one step."""
 
+    @property
+    def clusters(self) -> set[ClusterKey]:
+        """Clusters of which anything is kept."""
+        return {*self._sources, *self._in_use, *self._loaded, *self._unread}
+
     def put(self, source: str, cluster: ClusterKey, read: Callable[[], Iterable[T]]) -> tuple[T, ...] | None:
         """Replace all that came from a source; returns its values, or None where they are not read yet."""
         self._take_out(source)
         self._cluster_of[source] = cluster
         self._sources[cluster].add(source)
-        if cluster in self._in_use:
+        if cluster in self._in_use or cluster in self._loaded:
+            self._in_use.add(cluster)
             self._take_in(source, read)
             return self._of_source[source]
         self._unread[cluster][source] = read
@@ -82,7 +92,11 @@ class _Index(Generic[T]):
             self._in_use.discard(cluster)
 
     async def load(self, cluster: ClusterKey) -> None:
-        """Read a cluster's objects, some at a time; those of one that was not loaded the first ``find`` reads."""
+        """Read a cluster's objects, some at a time; those of one that was not loaded the first ``find`` reads.
+
+        ``unload`` ends it.
+        """
+        self._loaded.add(cluster)
         while unread := self._unread.get(cluster):
             keys = 0
             for source in list(islice(unread, LOADED)):
@@ -92,11 +106,17 @@ class _Index(Generic[T]):
             await asyncio.sleep(0)
         self._use(cluster)
 
-    def find(self, cluster: ClusterKey, *key: str) -> list[T]:
-        """Return what has a key."""
+    def unload(self, cluster: ClusterKey) -> None:
+        """Note that nobody uses a cluster any more."""
+        self._loaded.discard(cluster)
+
+    def find(self, cluster: ClusterKey, *key: str, most: int | None = None) -> list[T]:
+        """Return what has a key, or so many of it."""
         self._use(cluster)
         whole = (cluster, *key)
-        return [self._single[whole]] if whole in self._single else list(self._shared.get(whole, {}).values())
+        if whole in self._single:
+            return [self._single[whole]]
+        return list(islice(self._shared.get(whole, {}).values(), most))
 
     def first(self, cluster: ClusterKey, *key: str) -> T | None:
         """Return one value that has a key."""
@@ -105,7 +125,8 @@ class _Index(Generic[T]):
         return self._single[whole] if whole in self._single else next(iter(self._shared.get(whole, {}).values()), None)
 
     def _use(self, cluster: ClusterKey) -> None:
-        self._in_use.add(cluster)
+        if cluster in self._sources:  # else any name that was ever asked for would stay
+            self._in_use.add(cluster)
         for source, read in self._unread.pop(cluster, {}).items():
             self._take_in(source, read)
 
@@ -157,6 +178,11 @@ class Inventory:
         self._pools: _Index[PoolView] = _Index(_pool_keys)
         self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
+    @property
+    def known_clusters(self) -> int:
+        """How many clusters something is kept of."""
+        return len(self._members.clusters | self._pools.clusters | self._attestations.clusters)
+
     def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...] | None:
         """Take in a Machine, or forget it; returns what it is, or None where its cluster is not read yet."""
         return _put(self._members, f"machine:{key}", machine, views_of_machine)
@@ -179,6 +205,11 @@ class Inventory:
         await self._pools.load(cluster)
         await self._attestations.load(cluster)
 
+    def unload(self, cluster: ClusterKey) -> None:
+        """Note that a cluster is used no more; with its last object nothing of it is left."""
+        for index in (self._members, self._pools, self._attestations):
+            index.unload(cluster)
+
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
 
@@ -189,14 +220,14 @@ class Inventory:
         if any(member.kind == "Machine" for member in found):
             return found
         unread = self._pools.first(cluster, "unread")
-        listed = self._pools.find(cluster, "id", provider_id) if unread is None else [unread]
+        listed = self._pools.find(cluster, "id", provider_id, most=MAX_CLAIMS) if unread is None else [unread]
         return (found if unread is None else []) + [pool.member(provider_id) for pool in listed]
 
     def bootstrap_owner(self, cluster: ClusterKey, member: MachineView) -> MachineView:
         """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
         if member.kind != "Machine" or member.bootstrap is not None:
             return member
-        pools = self._pools.find(cluster, "id", member.provider_id)
+        pools = self._pools.find(cluster, "id", member.provider_id, most=MAX_CLAIMS)
         unread = self._pools.first(cluster, "unread") is not None
         return pools[0].member(member.provider_id) if len(pools) == 1 and not unread else member
 

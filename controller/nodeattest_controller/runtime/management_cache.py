@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.model.machine_kinds import machine_view
@@ -82,7 +83,7 @@ class ManagementCache:
         self._sleep = sleep
         self._reflectors: dict[str, Reflector] = {}
         self._infra: dict[tuple[str, str], Reflector] = {}
-        self._infra_locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._infra_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
         """By the version of the spec; one that is refused is not parsed twice, either."""
         self._policy_versions: dict[str, str] = {}
@@ -196,7 +197,9 @@ class ManagementCache:
     def authority(self, key: ClusterKey) -> CertificateAuthority:
         """Return the cluster's CA; raises Unavailable that says what is missing."""
         secret = self._reflectors["secrets"].get(f"{key}-ca")
-        version = text(secret, "metadata", "resourceVersion") if secret else ""
+        if secret is None:
+            return load_authority(None, key.partition("/")[2])  # raises; nothing is remembered of who has no Secret
+        version = text(secret, "metadata", "resourceVersion")
         known = self._authorities.get(key)
         if known is None or known[0] != version or not version:
             try:

@@ -57,6 +57,7 @@ class ShardManager:
         self._changes = changes
         self._stop: list[Callable[[ClusterKey], Awaitable[None]]] = []
         self._wanted: frozenset[str] | None = None
+        """Computed once of all clusters, and then changed cluster by cluster."""
         self._joined = False
         group = ShardGroup(settings.namespace, settings.lease_name)
         self._leases = Reflector(leases, group.collection, query=group.query, on_change=self._lease_changed)
@@ -95,11 +96,15 @@ class ShardManager:
         """The error that keeps this replica from taking shards; None while there is none."""
         return self._shards.last_error or self._leases.last_error
 
-    def cluster_changed(self, _cluster: ClusterKey, keys: frozenset[str] | None) -> None:
-        """Take in that a Cluster or a policy changed, and with it perhaps which clusters there are to serve."""
-        if keys is not None:
+    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
+        """Take in that a Cluster, its policy or a Secret changed, and with it perhaps whether it is to be served."""
+        if keys is not None or self._wanted is None:
             return
-        self._wanted = None
+        found = self._management.cluster(cluster)
+        serves = found is not None and self._management.opts_in(found)
+        if serves == (cluster in self._wanted):
+            return
+        self._wanted = self._wanted | {cluster} if serves else self._wanted - {cluster}
         self._shards.wake()
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
