@@ -287,7 +287,7 @@ _OBJECTS: Final = (
     Handler(
         name="admission-review",
         reads="a review of the webhook's port, of whoever reaches it",
-        runs="loop",
+        runs="thread",
         run=runner(_review, Denied),
         largest=admission_review.MAX_BODY,
         milliseconds=400.0,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Container
+from copy import copy
 from typing import Final, Self
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -36,11 +37,14 @@ class MemoryBudget:
 
     def copy(self) -> Self:
         """Return another that begins with the same reservations: a new list's, in which what is kept has its room."""
-        made = type(self)(self._left, objects=self._objects)
-        made._shares.update(self._shares)  # noqa: SLF001 - another of this class
-        made._bytes_of.update(self._bytes_of)  # noqa: SLF001 - another of this class
-        made._objects_of.update(self._objects_of)  # noqa: SLF001 - another of this class
+        made = copy(self)
+        made.detach()
         return made
+
+    def detach(self) -> None:
+        """Share no table with the one that this was copied from."""
+        self._shares = dict(self._shares)
+        self._bytes_of, self._objects_of = Counter(self._bytes_of), Counter(self._objects_of)
 
     def keep_only(self, keys: Container[str]) -> None:
         """Free the bytes of all other keys."""

@@ -232,9 +232,8 @@ class Reflector:
             raise self._malformed("a list without a resourceVersion")
         self._page_size.listed()
         budget.keep_only(listed)
-        freed = any(key not in listed for key in self._store.keys())  # noqa: SIM118 - the store is no mapping
         self._budget = budget
-        await self._take_over(listed)
+        freed = await self._take_over(listed)
         self._version = version
         # What was passed over beside objects that are gone may fit now: the list after the next watch shows it.
         self._outdated = freed and self.passed_over > passed_over
@@ -261,8 +260,8 @@ class Reflector:
             if not self._shares:
                 self._bound(len(listed))
 
-    async def _take_over(self, listed: _Listed) -> None:
-        """Make the cache equal to a list, then tell what changed, in slices."""
+    async def _take_over(self, listed: _Listed) -> bool:
+        """Make the cache equal to a list, then tell what changed, in slices; returns whether anything is gone."""
         gone = [key for key in self._store.keys() if key not in listed]  # noqa: SIM118 - the store is no mapping
         changed = [(key, *entry) for key, entry in listed.items() if not self._knows(key, entry[0])]
         for key in gone:
@@ -273,6 +272,7 @@ class Reflector:
             self._on_change(key, None)
         async for key, _version, item in in_batches(changed):
             self._on_change(key, item)
+        return bool(gone)
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import base64
 import logging
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import pytest
 from filing_requests import Wanted, file_request
 from hostile_server import Behaviour, hostile_server
+from hostile_tenants import Repeated, large_reviews, looping_chains
 from polling import eventually
 from world import Controller, World
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
-from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.control_plane import free_ports
 
 _LOG: Final = logging.getLogger(__name__)
 TENANT: Final = "hostile"
@@ -29,13 +29,12 @@ CLUSTERS: Final = 10
 TRIES: Final = 3
 BOUND: Final = 1.0
 """Seconds by which the best join of a few may be later than the best one before."""
-PAUSE: Final = 0.2
-"""Seconds between two changes of a hostile object."""
 LONG_PAUSE: Final = 1.0
 """The same for an object of more than a megabyte, which costs the sandbox's API server a part of a second."""
 LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
 CAPI: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{TENANT}"
 NAMES: Final = count()
+[WEBHOOK] = free_ports(1)
 Hostile = Callable[[World, Path], AbstractContextManager[Callable[[], int]]]
 """What a tenant does in a world, with a folder for its files; gives how often it was done so far."""
 
@@ -52,7 +51,8 @@ def controller(world: World) -> Iterator[Controller]:
     }
     policies = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{TENANT}/nodeattestationpolicies"
     world.admin.create(policies, policy)
-    with world.controller(log="isolation.log") as running:
+    webhook = ("--webhook-bind-address", f"127.0.0.1:{WEBHOOK}")
+    with world.controller(*webhook, log="isolation.log") as running:
         world.await_service(running)
         yield running
     world.admin.delete(f"{policies}/policy")
@@ -77,33 +77,6 @@ def terms(world: World) -> JsonValue:
     """Return who leads, and how often that changed."""
     spec = map_at(world.admin.get(LEASE), "spec")
     return [spec.get("holderIdentity"), spec.get("leaseTransitions")]
-
-
-class Repeated:
-    """Does something again and again in a thread, and counts how often it was done."""
-
-    def __init__(self, action: Callable[[int], None], pause: float = PAUSE) -> None:
-        self._action = action
-        self._pause = pause
-        self._end = threading.Event()
-        self.done = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._end.wait(self._pause):
-            try:
-                self._action(self.done)
-            except ApiRefusal:  # a server that takes no more of it
-                return
-            self.done += 1
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._end.set()
-        self._thread.join(30)
 
 
 @contextmanager
@@ -174,6 +147,13 @@ def endless_lists(world: World, directory: Path) -> Generator[Callable[[], int]]
                 world.admin.delete(path)
 
 
+@contextmanager
+def reviews(_world: World, _directory: Path) -> Generator[Callable[[], int]]:
+    """Strangers at the webhook's port (HOSTILE 5)."""
+    with large_reviews(WEBHOOK) as done:
+        yield done
+
+
 def api_server(behaviour: Behaviour) -> Hostile:
     """Clusters of one tenant whose API server misbehaves."""
 
@@ -188,6 +168,8 @@ def api_server(behaviour: Behaviour) -> Hostile:
 HOSTILE: Final[Mapping[str, Hostile]] = {
     "kubeconfig bombs": bombs,
     "endless lists": endless_lists,
+    "looping chains": looping_chains,
+    "large reviews": reviews,
     **{f"API server {behaviour}": api_server(behaviour) for behaviour in Behaviour},
 }
 

@@ -17,9 +17,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -63,6 +65,10 @@ MOST_HELD_OF_CLIENT: Final = MOST_HELD // 2
 MOST_REVIEWS: Final = 16
 _MOST_WAITING: Final = 128
 """Each connection has one request."""
+P = ParamSpec("P")
+T = TypeVar("T")
+_SMALL: Final = 32 << 10
+"""Bytes of a review that is read in the event loop, in a few milliseconds; usual ones have 10 KiB."""
 _PLACE_WAIT: Final = 2.0
 """Seconds that a review waits for its turn; counted in ``MAX_WAIT``."""
 _LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
@@ -86,6 +92,18 @@ class _Unable:
 
     why: str
     outcome: AdmissionOutcome = AdmissionOutcome.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A review that was read."""
+
+    question: AdmissionReview
+    subject: Subject | None
+    """None: nothing that we change."""
+    before: Subject | None
+    settled: Verdict | None
+    """What needs no facts."""
 
 
 class AdmissionHandler:
@@ -115,6 +133,7 @@ class AdmissionHandler:
         self._max_wait = max_wait
         self._verifies_clients = verifies_clients
         self._client_names = frozenset(client_names)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reviews")
         self._held = Counter[str]()
         """Bytes, by client."""
         self._places = FairSemaphore(limit=MOST_REVIEWS, max_waiting=_MOST_WAITING, timeout=min(_PLACE_WAIT, max_wait))
@@ -151,8 +170,8 @@ class AdmissionHandler:
         content = bytes(body)
         body.clear()
         try:
-            hold.resize(admission_review.cost(content))
-            question = admission_review.parse(content)
+            hold.resize(await self._apart(content, admission_review.cost, content))
+            seen = await self._apart(content, _read, content, self._renderer)
         except Denied as denied:
             _LOG.warning(
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
@@ -160,32 +179,35 @@ class AdmissionHandler:
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
         del content
-        verdict = await self._verdict(question, client, deadline)
+        question = seen.question
+        verdict = await self._verdict(seen, client, deadline)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
         answer = _answer(question, verdict, tells_everything=self._verifies_clients)
         hold.resize(len(answer))
         return Reply(status=HTTPStatus.OK, body=answer)
 
-    async def _verdict(self, question: AdmissionReview, client: str, deadline: float) -> Verdict | _Unable:
+    async def _apart(self, content: bytes, work: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
+        """Call what takes time with a large review in a thread: one at a time, so that it delays nobody much."""
+        if len(content) <= _SMALL:
+            return work(*values, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *values, **named))
+
+    async def _verdict(self, seen: _Seen, client: str, deadline: float) -> Verdict | _Unable:
         """Decide, and log it unless nothing happened."""
-        verdict = await self._evaluate(question, client, deadline)
+        question = seen.question
+        verdict = await self._evaluate(seen, client, deadline)
         if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
             _LOG.log(
                 _level_of(question, verdict), "bootstrap configuration", extra=fields(**_reported(question, verdict))
             )
         return verdict
 
-    async def _evaluate(self, question: AdmissionReview, client: str, deadline: float) -> Verdict | _Unable:
-        if question.operation is None:
-            return Allow(AdmissionOutcome.UNCONCERNED)
-        subject, before = _subject(question, new=True), None
-        if question.operation is Operation.UPDATE:
-            before = _subject(question, new=False)
+    async def _evaluate(self, seen: _Seen, client: str, deadline: float) -> Verdict | _Unable:
+        question, subject, before = seen.question, seen.subject, seen.before
         if subject is None:
             return Allow(AdmissionOutcome.UNCONCERNED)
-        settled = needs_no_facts(subject, before, self._renderer)
-        if settled is not None:
-            return settled
+        if seen.settled is not None:
+            return seen.settled
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._informed(subject, before, reported_by=None if question.dry_run else client)
@@ -226,6 +248,18 @@ class AdmissionHandler:
             has_machines=asked and await self._reader.has_machines(cluster),
             renderer=self._renderer,
         )
+
+
+def _read(content: bytes, renderer: Renderer) -> _Seen:
+    """Read a review, and decide where no facts are needed; raises Denied."""
+    question = admission_review.parse(content)
+    subject, before = None, None
+    if question.operation is not None:
+        subject = _subject(question, new=True)
+    if question.operation is Operation.UPDATE:
+        before = _subject(question, new=False)
+    settled = None if subject is None else needs_no_facts(subject, before, renderer)
+    return _Seen(question, subject, before, settled)
 
 
 class _Hold:
