@@ -66,18 +66,18 @@ async def test_a_change_of_one_cluster_or_its_secrets_looks_at_no_other() -> Non
     policy = add_policy(api)
     async with cached(api, changes) as management:
         shards = ShardManager(settings("one"), api, management, metrics=metrics, changes=changes, may_act=lambda: True)
-        everything = {MANAGEMENT_SHARD, *(ClusterKey(f"fleet/c{number}") for number in range(50))}
+        everything = frozenset({MANAGEMENT_SHARD, *(ClusterKey(f"fleet/c{number}") for number in range(50))})
         assert shards.wanted() == everything
         known = shards.wanted()
         shards.cluster_changed(ClusterKey("fleet/c7"), None)  # its kubeconfig
         assert shards.wanted() is known
         changes.subscribe_clusters(shards.cluster_changed)
         api.remove(cluster_path("c7"))
-        await until(lambda: shards.wanted() == everything - {"fleet/c7"})
+        await until(lambda: shards.wanted() == everything - {ClusterKey("fleet/c7")})
         add_cluster(api, "c7")
         await until(lambda: shards.wanted() == everything)
         api.remove(policy)
-        await until(lambda: shards.wanted() == {MANAGEMENT_SHARD})
+        await until(lambda: shards.wanted() == frozenset({MANAGEMENT_SHARD}))
         add_policy(api)
         await until(lambda: shards.wanted() == everything)
 
