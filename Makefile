@@ -12,7 +12,7 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check reference man stats conformance bench fuzz wheels packages lock clean
+.PHONY: help venv demo test oracles check reference man stats conformance bench fuzz wheels packages images lock-images release lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
@@ -26,6 +26,9 @@ help:
 	@echo "make reference    renew docs/commands.md"
 	@echo "make man          man pages of the nodeattest command, into dist/man"
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, into dist/ (Debian or Ubuntu; root)"
+	@echo "make images       build the controller's OCI image and its SBOM into dist/"
+	@echo "make lock-images  renew the lock of the image's Debian packages"
+	@echo "make release      wheels, image, manifests, checksums and provenance into an empty dist/; KEY=... signs"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
@@ -89,6 +92,15 @@ man: venv
 packages: venv
 	@tools/system-packages packages
 	@$(BIN)/python images/node/build_packages.py --out dist $(ARGS)
+
+images: venv
+	@$(BIN)/python -m images.controller $(ARGS)
+
+release: venv
+	@$(BIN)/python -m tools.release $(if $(KEY),--key "$(KEY)") $(ARGS)
+
+lock-images: venv
+	@$(BIN)/python -m images.controller lock
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, cast
 
 TREE: Final = Path(__file__).parents[1]
-NOT_SOURCE: Final = ("tests", "fuzz", "bench", "tools", "examples")
+NOT_SOURCE: Final = ("tests", "fuzz", "bench", "tools", "images", "examples")
 SHORT: Final = 60
 """Lines; a file below it is counted as short."""
 LIMITS: Final = {"longest function": 60, "import circles": 0, "noqa and per-file ignores": 100, "sleeps in tests": 3}

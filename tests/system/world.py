@@ -29,7 +29,7 @@ from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, st
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["Agent", "Controller", "World", "built_world", "node_of"]
+__all__ = ["LOOPBACK_FLAGS", "Agent", "Controller", "World", "built_world", "node_of"]
 
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
@@ -37,6 +37,11 @@ CLUSTER: Final = "c1"
 CSRS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 OWN: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
 EK_ANNOTATION: Final = "cluster-x-k8s-io/tpm-endorsement-key"
+LOOPBACK_FLAGS: Final = (
+    *("--health-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"),
+    *("--allowed-addresses", "127.0.0.0/8"),
+)
+"""API servers of tests are on this machine, whose ports are shared."""
 T = TypeVar("T")
 
 
@@ -58,12 +63,14 @@ class Controller:
 
     def start(self) -> Self:
         """Start a process; ``log`` is appended to."""
-        command = [BIN / "node-attestation-controller", "run", "--kubeconfig", self._kubeconfig]
-        command += ["--health-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"]
-        command += ["--allowed-addresses", "127.0.0.0/8", *self._flags]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self
+
+    def command(self) -> list[str]:
+        """Return what is started."""
+        command = [str(BIN / "node-attestation-controller"), "run", "--kubeconfig", str(self._kubeconfig)]
+        return [*command, *LOOPBACK_FLAGS, *self._flags]
 
     def metric(self, name: str, *labels: str) -> float:
         """Return the sum of a metric's samples that have these labels, such as ``verb="get"``."""

@@ -1,0 +1,194 @@
+"""The controller's image: what is in it, that it is built again to the same digest, and a node that joins by it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import pytest
+from image_container import Container, ImageController, needs_runc, unpack
+from polling import eventually
+from rights import apply
+from world import LOOPBACK_FLAGS, World, built_world
+
+from images.controller import contents
+from images.controller.build import CACHE, build_from_tree
+from images.controller.debian import read_lock
+from nodeattest_controller import manifests
+from nodeattest_providers import __version__
+from nodeattest_providers.build_commit import of_checkout
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.control_plane import start_real
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+ACCOUNT = "/api/v1/namespaces/nodeattest-system/serviceaccounts/node-attestation-controller"
+TREE = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Image:
+    """The built image."""
+
+    archive: Path
+    sbom: JsonMap
+    digest: str
+    root: Path
+    config: JsonMap
+
+    def files(self) -> set[str]:
+        return {path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if not path.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    folder = tmp_path_factory.mktemp("image")
+    built = build_from_tree(folder / "dist", CACHE)
+    config = unpack(built.archive, folder / "root")
+    return Image(built.archive, json.loads(built.sbom.read_text()), built.digest, folder / "root", config)
+
+
+def pod_of(folder: str) -> JsonMap:
+    [deployment] = [one for one in manifests.objects(folder) if one["kind"] == "Deployment"]
+    return map_at(cast("JsonMap", deployment), "spec", "template", "spec")
+
+
+def container(image: Image, folder: Path, **more: object) -> Container:
+    if reason := needs_runc():
+        pytest.skip(reason)
+    return Container(folder, image.root, image.config, pod_of("manager"), **more)  # pyright: ignore[reportArgumentType] - fields of Container
+
+
+def test_the_same_commit_gives_the_same_digest(image: Image, tmp_path: Path) -> None:
+    assert build_from_tree(tmp_path, CACHE).digest == image.digest
+
+
+def test_the_image_has_one_interpreter_no_shell_and_no_file_with_special_rights(image: Image) -> None:
+    programs = {path for path in image.files() if (image.root / path).stat().st_mode & 0o111 and ".so" not in path}
+    assert {path for path in programs if "/lib/" not in path} == {
+        "usr/bin/python3.11",
+        *(f"usr/local/bin/{name}" for name in contents.COMMANDS),
+    }
+    assert not [path for path in image.root.rglob("*") if path.stat(follow_symlinks=False).st_mode & 0o6000]
+    assert not [path for path in image.files() if re.search(r"(^|/)(sh|bash|dash|busybox|apt|dpkg|pip|perl)$", path)]
+
+
+def test_the_image_says_user_version_and_commit(image: Image) -> None:
+    config = map_at(image.config, "config")
+    assert config["User"] == f"{contents.USER}:{contents.USER}"
+    labels = map_at(config, "Labels")
+    assert labels["org.opencontainers.image.version"] == __version__
+    assert labels["org.opencontainers.image.revision"] == of_checkout()
+
+
+def test_the_bill_of_materials_is_what_the_image_has(image: Image) -> None:
+    purls = {text_at(one, "purl") for one in maps_at(image.sbom, "components")}
+    debs = {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
+    assert debs == {deb.name for deb in read_lock(TREE / "images/controller/debian-amd64.lock")}
+    assert {purl.split("/")[2].split("@")[0] for purl in purls if purl.startswith("pkg:deb/")} == debs
+    wheels = {path.name for path in (image.root / contents.SITE_PACKAGES).glob("*.dist-info")}
+    named = {re.sub(r"[-_.]+", "-", path.removesuffix(".dist-info")).lower() for path in wheels}
+    listed = {purl.removeprefix("pkg:pypi/").replace("@", "-") for purl in purls if purl.startswith("pkg:pypi/")}
+    assert {re.sub(r"[-_.]+", "-", one) for one in listed} == named
+    assert all(maps_at(one, "hashes") for one in maps_at(image.sbom, "components"))
+
+
+def test_every_module_of_ours_imports_in_the_image(image: Image, tmp_path: Path) -> None:
+    code = (
+        "import importlib, pkgutil, pathlib;"
+        f"names = sorted(p.name for p in pathlib.Path('/{contents.SITE_PACKAGES}').glob('nodeattest_*') if p.is_dir()"
+        " and '-' not in p.name);"
+        "walked = [m.name for n in names for m in pkgutil.walk_packages(importlib.import_module(n).__path__, n + '.')];"
+        "[importlib.import_module(name) for name in walked if not name.endswith('__main__')]; print(len(walked))"
+    )
+    done = container(image, tmp_path / "imports").run("/usr/bin/python3.11", "-I", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 300
+
+
+def test_the_clouds_libraries_work_in_the_image(image: Image, tmp_path: Path) -> None:
+    code = (
+        "import ssl, boto3, google.auth, azure.identity.aio, azure.storage.blob;"
+        "[boto3.client(name, region_name='eu-west-1') for name in ('ec2', 'sts', 's3')];"
+        "print(len(ssl.create_default_context().get_ca_certs()))"
+    )
+    done = container(image, tmp_path / "clouds").run("/usr/bin/python3.11", "-I", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
+@pytest.mark.parametrize("folder", ["manager", "addon-gateway", "discovery-front"])
+def test_the_image_has_the_commands_that_the_manifests_start(image: Image, tmp_path: Path, folder: str) -> None:
+    [shipped, *_] = maps_at(pod_of(folder), "containers")
+    assert text_at(shipped, "image").partition(":")[0] == "node-attestation-controller"
+    subcommands = [word for word in cast("list[str]", shipped["args"]) if not word.startswith("-")]
+    done = container(image, tmp_path / folder).run(*cast("list[str]", shipped["command"]), *subcommands, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for flag in (word.partition("=")[0] for word in cast("list[str]", shipped["args"]) if word.startswith("-")):
+        assert flag in done.stdout
+
+
+@pytest.fixture(scope="module")
+def image_world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("image-world")
+    with built_world(lambda name: start_real(directory / name, assets, name=name), directory) as world:
+        apply(world.admin, ["rbac"], "nobody")
+        yield world
+
+
+def service_account(world: World) -> Path:
+    """Write what kubelet mounts for the Pod's ServiceAccount."""
+    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = text_at(world.admin.create(f"{ACCOUNT}/token", asked), "status", "token")
+    folder = world.directory / "account"
+    folder.mkdir(mode=0o755)
+    for name, content in {"token": token, "namespace": "nodeattest-system"}.items():
+        (folder / name).write_text(content)
+    shutil.copy(world.management.ca_certificate, folder / "ca.crt")
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    return folder
+
+
+@pytest.mark.swtpm
+def test_a_node_joins_by_the_image_as_the_deployment_runs_it(image: Image, image_world: World, tmp_path: Path) -> None:
+    world, server = image_world, urlsplit(image_world.management.server)
+    world.set_policy(authorizedAttestors=["tpm"])
+    running = container(
+        image,
+        tmp_path / "controller",
+        environment=[f"KUBERNETES_SERVICE_HOST={server.hostname}", f"KUBERNETES_SERVICE_PORT={server.port}"],
+        mounts=[(service_account(world), "/var/run/secrets/kubernetes.io/serviceaccount")],
+    )
+    with ImageController(running, world.directory / "image.log", LOOPBACK_FLAGS) as controller:
+        world.await_service(controller)
+        tpm = world.tpm("image-0")
+        world.machine("image-0", tpm=tpm)
+        joined = world.agent("image-0", "tpm", tcti=tpm.tcti).join(world.token())
+        assert joined.returncode == 0, joined.stderr
+        assert text_at(world.ledger("image-0"), "spec", "nodeName") == "image-0"
+        [process] = _processes(running)
+        assert _ids(process) == {str(contents.USER)}
+        assert controller.terminate() == 0
+    eventually(lambda: not _processes(running), what="the container's end")
+
+
+def _processes(running: Container) -> list[int]:
+    """Return the processes of a container, as this machine numbers them."""
+    command = ["runc", "--root", str(running.bundle / "state"), "ps", "--format", "json", running.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return cast("list[int]", json.loads(done.stdout)) if done.returncode == 0 else []
+
+
+def _ids(process: int) -> set[str]:
+    """Return the user and group IDs of a process, of all kinds."""
+    status = Path(f"/proc/{process}/status").read_text()
+    assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+    assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
+    return set(" ".join(re.findall(r"^[UG]id:\t(.*)$", status, re.MULTILINE)).split())

@@ -1,0 +1,124 @@
+"""Checksums, provenance and signatures of a folder of artefacts; making and verifying them.
+
+``SHA256SUMS`` lists every artefact and the provenance. The provenance is an in-toto statement with the SLSA provenance
+predicate. With a key, it is wrapped in a DSSE envelope and ``SHA256SUMS`` gets a detached signature.
+Source: https://slsa.dev/spec/v1.0/provenance, https://github.com/in-toto/attestation (Statement v1),
+https://github.com/secure-systems-lab/dsse (protocol.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, cast
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+__all__ = ["ENVELOPE", "SIGNATURE", "STATEMENT", "SUMS", "VerificationError", "seal", "verify"]
+
+SUMS: Final = "SHA256SUMS"
+SIGNATURE: Final = "SHA256SUMS.sig"
+STATEMENT: Final = "provenance.json"
+ENVELOPE: Final = "provenance.dsse.json"
+_PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+_BUILD_TYPE: Final = "https://nodeattest.x-k8s.io/release/v1"
+_BUILDER: Final = "https://nodeattest.x-k8s.io/make-release"
+_SEALS: Final = frozenset({SUMS, SIGNATURE, STATEMENT, ENVELOPE})
+
+
+class VerificationError(Exception):
+    """A release that is not what its signer wrote."""
+
+
+def seal(folder: Path, *, version: str, commit: str, locks: Mapping[str, Path], key: bytes | None) -> None:
+    """Write the provenance and the checksums; with a private Ed25519 key in PEM, sign both."""
+    digests = {name: _digest(folder / name) for name in _artefacts(folder)}
+    resolved = [{"uri": f"git+nodeattest@{commit}", "digest": {"gitCommit": commit}}]
+    resolved += [{"uri": f"file:{name}", "digest": {"sha256": _digest(path)}} for name, path in sorted(locks.items())]
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": _BUILD_TYPE,
+                "externalParameters": {"version": version, "commit": commit},
+                "resolvedDependencies": resolved,
+            },
+            "runDetails": {"builder": {"id": _BUILDER}},
+        },
+    }
+    payload = json.dumps(statement, indent=1).encode()
+    (folder / STATEMENT).write_bytes(payload)
+    sums = "".join(
+        f"{digest}  {name}\n" for name, digest in {**digests, STATEMENT: _digest(folder / STATEMENT)}.items()
+    )
+    (folder / SUMS).write_text(sums, encoding="utf-8")
+    if key is None:
+        return
+    private = load_pem_private_key(key, None)
+    if not isinstance(private, Ed25519PrivateKey):
+        raise SystemExit(
+            "expected an Ed25519 private key in PEM without a password: openssl genpkey -algorithm ed25519"
+        )
+    (folder / SIGNATURE).write_bytes(base64.b64encode(private.sign(sums.encode())) + b"\n")
+    envelope = {
+        "payloadType": _PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"sig": base64.b64encode(private.sign(_pre_authentication(payload))).decode()}],
+    }
+    (folder / ENVELOPE).write_text(json.dumps(envelope), encoding="utf-8")
+
+
+def verify(folder: Path, key: bytes) -> dict[str, str]:
+    """Verify a signed release by the public key; returns the artefacts with their SHA-256.
+
+    1. SHA256SUMS is signed. 2. It names every file, and each has its digest. 3. The envelope is signed, and its
+    statement is the listed one. 4. The statement has the same artefacts.
+    """
+    public = load_pem_public_key(key)
+    if not isinstance(public, Ed25519PublicKey):
+        raise VerificationError("expected an Ed25519 public key in PEM")
+    sums = (folder / SUMS).read_bytes()
+    _check(public, base64.b64decode((folder / SIGNATURE).read_bytes()), sums, SUMS)  # 1.
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in sums.decode().splitlines())}
+    if {*_artefacts(folder), STATEMENT} != listed.keys():  # 2.
+        raise VerificationError(f"expected the files that {SUMS} names, got others")
+    for name, digest in listed.items():
+        if _digest(folder / name) != digest:
+            raise VerificationError(f"{name}: expected SHA-256 {digest}")
+    envelope = json.loads((folder / ENVELOPE).read_text(encoding="utf-8"))  # 3.
+    payload = base64.b64decode(envelope["payload"])
+    _check(public, base64.b64decode(envelope["signatures"][0]["sig"]), _pre_authentication(payload), ENVELOPE)
+    if payload != (folder / STATEMENT).read_bytes():
+        raise VerificationError(f"{ENVELOPE}: expected the statement in {STATEMENT}, got another one")
+    subjects = cast("list[dict[str, dict[str, str]]]", json.loads(payload)["subject"])  # 4.
+    stated = {str(one["name"]): one["digest"]["sha256"] for one in subjects}
+    if stated != {name: digest for name, digest in listed.items() if name != STATEMENT}:
+        raise VerificationError(f"{STATEMENT}: expected the artefacts of {SUMS}, got others")
+    return stated
+
+
+def _artefacts(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if file.name not in _SEALS)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _pre_authentication(payload: bytes) -> bytes:
+    kind = _PAYLOAD_TYPE.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def _check(public: Ed25519PublicKey, signature: bytes, signed: bytes, name: str) -> None:
+    try:
+        public.verify(signature, signed)
+    except InvalidSignature:
+        raise VerificationError(f"{name}: expected a signature by this key, got another one") from None
