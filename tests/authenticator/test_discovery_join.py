@@ -12,6 +12,8 @@ import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
 from discovered_cluster import Discoverer, give_kubelet_configuration, killed, other_cluster, pin, publish
 from lying_servers import Ca, LyingServer, Reply
+from test_credential import challenge_then_sign
+from test_join import in_process
 
 from nodeattest_parsing.endpoint import Endpoint
 
@@ -305,3 +307,49 @@ def test_a_cluster_whose_ca_is_no_root_is_as_good(tmp_path: Path) -> None:
         done = joiner.join()
         assert done.returncode == 0, done.stderr
         assert joiner.settings.ca_pem == middle.pem
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_renewal_needs_no_token_and_keeps_how_the_node_finds_its_cluster(
+    tmp_path: Path, joiner: Discoverer, given: bool
+) -> None:
+    joiner.challenged()
+    joiner.api.on_create = challenge_then_sign
+    assert joiner.join().returncode == 0
+    old, new = joiner.api.authority, Authority()
+    text = publish(joiner.api, trusts=[old, new])
+    assert in_process(*joiner.installed.arguments("refresh")[1:]).returncode == 0
+    before = joiner.settings.discovery
+    assert before is not None
+    assert before.previous_clusters
+    joiner.installed.cache.joinpath("bootstrap-token").unlink()
+    tmp_path.joinpath("ca.crt").write_bytes(old.pem + new.pem)
+    cluster = {"server": joiner.api.url, "ca_file": str(tmp_path / "ca.crt"), "discovery_timeout": None}
+    changes = cluster | {"discovery_server": None, "discovery_token_ca_cert_hash": None}
+    done = joiner.join("--renew", **(changes if given else joiner.with_file(text)), token_file=None)
+    assert done.returncode == 0, done.stderr
+    after = joiner.settings.discovery
+    assert after is not None
+    assert after.previous_clusters == before.previous_clusters
+    assert set(before.servers) <= set(after.servers)
+    assert list(joiner.api.objects.values())[-1]["spec"]["username"].startswith("system:node:")
+
+
+def test_a_renewal_in_another_cluster_keeps_nothing_of_the_old_one(tmp_path: Path, joiner: Discoverer) -> None:
+    joiner.challenged()
+    joiner.api.on_create = challenge_then_sign
+    assert joiner.join().returncode == 0
+    with other_cluster(tmp_path, Authority()) as other:
+        other.on_create = challenge_then_sign
+        tmp_path.joinpath("ca.crt").write_bytes(other.authority.pem)
+        cluster = {"server": other.url, "ca_file": str(tmp_path / "ca.crt"), "discovery_timeout": None}
+        changes = cluster | {"discovery_server": None, "discovery_token_ca_cert_hash": None}
+        assert joiner.join("--renew", **changes).returncode == 0
+    assert joiner.settings.discovery is None
+
+
+def test_a_renewal_without_a_certificate_and_a_token_says_that_it_needs_one(joiner: Discoverer) -> None:
+    done = joiner.join("--renew", **joiner.with_file(), token_file=None)
+    assert done.returncode == 1
+    assert "TokenMissing" in done.stderr
+    assert not joiner.kubeconfig.exists()

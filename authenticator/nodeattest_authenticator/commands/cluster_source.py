@@ -46,7 +46,7 @@ class ClusterOptions:
 
     way: ClusterSource
     token: BootstrapToken | None = field(default=None, repr=False)
-    """By which the node asks for its first certificate; None: the discovery file must have one."""
+    """By which the node asks for its first certificate; None: the discovery file has one, or a certificate serves."""
     warnings: tuple[str, ...] = ()
 
 
@@ -118,7 +118,7 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterO
         case _:
             found = _by_file(options)
             token = apart or shared
-    if token is None and way != "file":
+    if token is None and way != "file" and not options.renew:
         raise wrong("no token: give --token-file")
     return ClusterOptions(way=found, token=token, warnings=tuple(warnings))
 

@@ -14,12 +14,13 @@ from nodeattest_authenticator.cluster.source import StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.commands.cluster_source import ClusterOptions
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
-from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, settings_to_json
+from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, load, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.evidence_version import supported_versions
 from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import kubeconfig
+from nodeattest_authenticator.formats import kubeconfig, pem
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
@@ -134,20 +135,23 @@ def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -
     """Find the cluster, unless it was given."""
     way, settings = options.ways.way, options.settings
     if isinstance(way, StaticCluster):
-        return _Located(settings=settings, token=options.ways.token)
+        kept = _renewed_discovery(options, settings.cluster)
+        return _Located(settings=replace(settings, discovery=kept), token=options.ways.token)
     from nodeattest_authenticator.cluster.discover import discover
 
     found = discover(way, clock=clock, log=log)
     token = options.ways.token or found.token
-    if token is None and not found.needs_no_token:
+    if token is None and not found.needs_no_token and not options.renew:
         raise wrong("no token, and the discovery file has none that may be used: give --token-file")
+    cluster = found.cluster
+    kept = _renewed_discovery(options, cluster)
     discovery = Discovery(
         servers=found.servers,
         kubeconfig=options.kubeconfig,
         ca_file=options.kubelet.ca_file,
         pin_server=found.pin_server,
+        previous_clusters=kept.previous_clusters if kept else (),
     )
-    cluster = found.cluster
     settings = replace(
         settings,
         endpoint=cluster.endpoint,
@@ -157,6 +161,24 @@ def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -
     )
     log(f"the cluster is at {cluster.endpoint.url}")
     return _Located(settings=settings, token=token, cluster_info=found.kubeconfig)
+
+
+def _renewed_discovery(options: JoinOptions, cluster: Cluster) -> Discovery | None:
+    """Return the section ``discovery`` that a node keeps when it renews in the same cluster; None: it has none.
+
+    A cluster that has no CA in common with the configured one is another.
+    """
+    if not options.renew:
+        return None
+    try:
+        old = load(options.config, hostname=options.settings.node_name)
+    except AgentError:  # nothing that could be kept: it is written anew
+        return None
+    shared = set(pem.decode(old.ca_pem, pem.CERTIFICATE)) & set(pem.decode(cluster.ca_pem, pem.CERTIFICATE))
+    if old.discovery is None or not shared:
+        return None
+    kept = old.discovery.after(old.cluster, cluster).with_servers(cluster.endpoint)
+    return replace(kept, kubeconfig=options.kubeconfig, ca_file=options.kubelet.ca_file or kept.ca_file)
 
 
 def _write_inputs(options: JoinOptions, located: _Located, storage: Storage) -> None:

@@ -74,7 +74,11 @@ def describe(join: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"try again for so long where somebody does not answer (0; {FIRST_BOOT} with --kubeadm-config)",
     )
-    join.add_argument("--renew", action="store_true", help="attest anew even if the node's certificate is still valid")
+    join.add_argument(
+        "--renew",
+        action="store_true",
+        help="attest anew even if the node's certificate is still valid; by it, so no token is needed",
+    )
     join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
     _describe_serving(join)
     _describe_files(join)
