@@ -167,6 +167,9 @@ class World:
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
         self.workload_api = ScriptedApi()
         self.now: datetime = CREATED
+        self.workload_api.date = lambda: self.now - self.clock_ahead
+        self.clock_ahead = timedelta(0)
+        """How much the controller's clock is before the workload API server's."""
         self.observed = Observed()
         self.observers: list[CSRObserver] = [self.observed]
         self.metrics = Metrics()

@@ -47,6 +47,8 @@ class FakeApi(ApiClient):
         self.calls: list[tuple[str, str]] = []
         self.on_call: Callable[[str, str], Awaitable[None]] | None = None
         self.closed = False
+        self.date: Callable[[], datetime] = lambda: datetime.now(UTC)
+        """Its clock."""
         self._versions = itertools.count(2)
         self._version = 1
         """Of an empty server; its first object has a later one, so that a watch from an empty list shows it."""
@@ -77,7 +79,7 @@ class FakeApi(ApiClient):
         self.resolver = resolver
 
     def server_time(self) -> datetime | None:
-        return datetime.now(UTC)
+        return self.date()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
         await self._call("GET", path)

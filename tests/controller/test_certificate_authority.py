@@ -292,3 +292,22 @@ def test_no_certificate_is_signed_that_is_over_when_its_request_was_made(authori
     assert "set the clock" in str(refused.value)
     issued = sign_certificate(authority, node_name=NODE, spki=public, lifetime=3601, now=NOW, created=created)
     assert issued.not_after == created + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("server_time", "begin"),
+    [
+        (NOW - timedelta(hours=1), NOW - timedelta(hours=1)),
+        (NOW, NOW),
+        (NOW + timedelta(days=365), NOW),
+        (None, NOW),
+    ],
+)
+def test_a_lifetime_counts_from_the_earlier_clock_so_an_api_server_only_shortens_it(
+    authority: CertificateAuthority, server_time: datetime | None, begin: datetime
+) -> None:
+    public = spki(ec.generate_private_key(ec.SECP256R1()))
+    issued = sign_certificate(
+        authority, node_name=NODE, spki=public, lifetime=86400, now=NOW, created=begin, server_time=server_time
+    )
+    assert issued.not_after == begin + timedelta(days=1)

@@ -75,6 +75,14 @@ async def test_the_same_key_gets_the_same_certificate_after_a_crash_before_publi
     assert world.management_api.writes("machineattestations") == ["POST"]
 
 
+async def test_a_controller_whose_clock_is_ahead_signs_for_no_longer_than_the_policy_says(world: World) -> None:
+    world.clock_ahead = timedelta(hours=2)
+    world.now = CREATED + world.clock_ahead
+    world.file()
+    assert await world.reconcile() == DONE
+    assert [issued.not_after for issued in world.observed.issued] == [CREATED + timedelta(days=14)]
+
+
 async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World) -> None:
     filed = world.file()
     conditions: JsonObject = {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}

@@ -152,11 +152,14 @@ def sign_certificate(
     lifetime: int,
     now: datetime,
     created: datetime | None = None,
+    server_time: datetime | None = None,
     purpose: Purpose = Purpose.CLIENT,
     names: SubjectAltNames = SubjectAltNames(),
     serial: Callable[[], int] = x509.random_serial_number,
 ) -> SignedCertificate:
-    """Make a kubelet's certificate; ``lifetime`` in seconds from now, clamped to the CA's own end.
+    """Make a kubelet's certificate; ``lifetime`` in seconds, clamped to the CA's own end.
+
+    It counts from the earlier of ``now`` and ``server_time``, the API server's clock: a server can only shorten it.
 
     ``names`` are those of a serving certificate, which needs at least one, and of no other.
     ``created`` is the request's time by the API server's clock: valid from then on also where our clock is ahead.
@@ -171,13 +174,14 @@ def sign_certificate(
     ca = authority.certificate
     begin = min(now, created) if created is not None else now
     not_before = max(begin - BACKDATE, ca.not_valid_before_utc)
-    not_after = min(now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
+    from_now = now if server_time is None else min(now, server_time.replace(microsecond=0))
+    not_after = min(from_now + timedelta(seconds=lifetime), ca.not_valid_after_utc)
     _check_validity(ca, now)
     earliest = not_before if created is None else max(not_before, created)
-    if not_after <= earliest:  # also where our clock is behind: no certificate is over before it is there
+    if not_after <= earliest:  # also where a clock is behind: no certificate is over before it is there
         raise _unavailable(
             f"expected a lifetime that ends after {rfc3339(earliest)}, got one that ends {rfc3339(not_after)}",
-            "set the clock of the controller's machine",
+            "set the clock of the controller's machine, and of the workload cluster's API server",
         )
     number = serial()
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if purpose is Purpose.CLIENT else ExtendedKeyUsageOID.SERVER_AUTH

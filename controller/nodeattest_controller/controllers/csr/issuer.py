@@ -100,6 +100,7 @@ class Issuer:
                 lifetime=self._lifetime_of(approval),
                 now=now,
                 created=request.created,
+                server_time=workload.client.server_time(),
                 purpose=request.purpose,
                 names=_names_of(request),
             )
