@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import ExitCode, UserError
+from nodeattest_cli.errors import ExitCode, UserError, visible
 from nodeattest_cli.lazy import LazyGroup
 
 __all__ = ["cli", "main"]
@@ -107,7 +107,8 @@ def _exit_code(error: BaseException) -> ExitCode:
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:
-    click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
+    """Say why on one line; a message may hold what a server or an object said."""
+    click.echo(f"{_NAME}: {visible(' '.join(message.split()))}", err=True)
     return code
 
 

@@ -1,9 +1,9 @@
 """What commands print with ``-o``: JSON, YAML and tables.
 
-Promises: nothing that somebody else wrote is obeyed by a terminal: in JSON and YAML it stands as an escape. YAML is in
-the spelling of sigs.k8s.io/yaml: sorted keys, double quotes where a text needs any, so that text stays text for every
-reader of YAML 1.1 and 1.2 (a token of digits and an ``e`` is a number to some). A table has one line a row, and its
-columns are as wide as their widest cell.
+Promises: nothing that somebody else wrote is obeyed by a terminal, or makes a line of its own: it stands as an escape.
+YAML is in the spelling of sigs.k8s.io/yaml: sorted keys, double quotes where a text needs any, so that text stays text
+for every reader of YAML 1.1 and 1.2 (a token of digits and an ``e`` is a number to some). A table has one line a row,
+and its columns are as wide as their widest cell.
 Source: go-yaml, yaml_private_emitter and resolve.go; encoding/json; cli-runtime pkg/printers.
 """
 
@@ -17,6 +17,7 @@ from typing import Final, TypeVar, cast
 import click
 import yaml
 
+from nodeattest_cli.errors import visible
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["format_table", "output_option", "to_json", "to_yaml"]
@@ -48,10 +49,11 @@ def to_json(value: JsonValue, *, indent: int | None = 2) -> str:
 
 def format_table(rows: Sequence[Sequence[str]], *, gap: int = 3, widths: Sequence[int] = ()) -> str:
     """Write rows, the headings first; ``widths`` are the least of the columns. No line end after the last."""
-    least = [*widths, *(0 for _ in rows[0][len(widths) :])]
-    found = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    shown = [[visible(cell) for cell in row] for row in rows]
+    least = [*widths, *(0 for _ in shown[0][len(widths) :])]
+    found = [max(least[column], *(len(row[column]) for row in shown)) for column in range(len(shown[0]))]
     return "\n".join(
-        "".join(cell.ljust(width + gap) for cell, width in zip(row, found, strict=True)).rstrip() for row in rows
+        "".join(cell.ljust(width + gap) for cell, width in zip(row, found, strict=True)).rstrip() for row in shown
     )
 
 

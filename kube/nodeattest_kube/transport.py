@@ -44,6 +44,8 @@ _KEEP_ALIVE: Final = 60.0
 """Seconds an idle connection is kept: below kube-apiserver's idle limit of 90 s (Go's http.DefaultTransport)."""
 _READ_BUFFER: Final = 1 << 18
 """Bytes read ahead of us from one connection before the peer is slowed down."""
+_SUBJECT: Final = 128
+"""Characters of a CA's subject that a message shows; whoever wrote the kubeconfig chose it."""
 _NAMED_CAS: Final = 2
 """Of a bundle, in a message."""
 _GOODBYE: Final = 0.25
@@ -299,9 +301,11 @@ def _title_of_cas(ca_pem: str | None) -> str:
 
 def _subject(certificate: x509.Certificate) -> str:
     try:
-        return certificate.subject.rfc4514_string() or "(no subject)"
+        subject = certificate.subject.rfc4514_string()
     except ValueError:
         return "(no subject)"
+    shown = "".join(one if one.isprintable() else "?" for one in subject[:_SUBJECT])
+    return shown + ("…" if len(subject) > _SUBJECT else "") or "(no subject)"
 
 
 def _explain(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
-from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.errors import StateError, UserError, visible
 from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
@@ -202,8 +202,8 @@ async def _rows_of_one(client: ApiClient, machine: JsonObject, now: datetime) ->
 
 def _line(row: MachineRow, output: str, now: datetime) -> str:
     if output == "name":
-        return f"{_RESOURCES[row.kind]}/{row.machine}"
-    return "   ".join(_cells(row, now, wide=output == "wide"))
+        return f"{_RESOURCES[row.kind]}/{visible(row.machine)}"
+    return "   ".join(visible(cell) for cell in _cells(row, now, wide=output == "wide"))
 
 
 def _printed(found: Sequence[MachineRow], output: str, now: datetime, namespace: str | None, *, headers: bool) -> str:
@@ -213,7 +213,7 @@ def _printed(found: Sequence[MachineRow], output: str, now: datetime, namespace:
         case "yaml":
             return to_yaml(_document(found, now))
         case "name":
-            return "".join(f"{_RESOURCES[entry.kind]}/{entry.machine}\n" for entry in found)
+            return "".join(f"{_line(entry, output, now)}\n" for entry in found)
         case _:
             return _table(found, now, namespace, wide=output == "wide", headers=headers)
 
@@ -231,7 +231,7 @@ def _table(found: Sequence[MachineRow], now: datetime, namespace: str | None, *,
     if not found:
         return "no machine" + (f" in namespace {namespace}; -A looks in every one" if namespace else "") + "\n"
     headings = (*_HEADINGS, *(_WIDE if wide else ()))
-    return "\n".join([format_table([headings, *rows]), "", _outlook(found, now)]) + "\n"
+    return "\n".join([format_table([headings, *rows]), "", visible(_outlook(found, now))]) + "\n"
 
 
 def _cells(entry: MachineRow, now: datetime, *, wide: bool) -> tuple[str, ...]:

@@ -75,8 +75,4 @@ def _row(token: TokenView, now: datetime) -> tuple[str, ...]:
     if token.expires is not None:
         ttl, expires = short_duration((token.expires - now).total_seconds()), format_rfc3339(token.expires)
     cells = (token.token.reveal(), ttl, expires, ",".join(token.usages), token.description, ",".join(token.groups))
-    return tuple(_printable(cell) or _NONE for cell in cells)
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return tuple(cell or _NONE for cell in cells)
