@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection of a listener, bounded in bytes and in time.
 
 A connection that sends more bytes than a request may have, or takes too long to send one, is aborted. A malformed
-request gets a fixed refusal that quotes nothing of it.
+request gets a fixed refusal that quotes nothing of it. Requests that came together on one connection are answered one
+by one, with a turn for every other connection between them (``CountedServer``).
 Leaves to others: TLS and the number of connections (``listener``); aiohttp refuses ambiguous framings and stops reading
 from a client that sends requests faster than they are answered.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -121,9 +122,23 @@ class Connection(web.RequestHandler):
 
 
 class CountedServer(web.Server):
-    """aiohttp's server with a callback for the end of a connection."""
+    """aiohttp's server with a callback for the end of a connection, and turns between its requests.
+
+    From Python 3.12 on, aiohttp answers all requests that came together in one turn, unless a handler has to wait.
+    """
 
     ended: Callable[[web.RequestHandler], None]
+
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, handler_cancellation: bool = False
+    ) -> None:
+        """``handler_cancellation``: cancel the handler of a client that disconnects."""
+
+        async def in_turn(request: web.BaseRequest) -> web.StreamResponse:
+            await asyncio.sleep(0)
+            return await handler(request)
+
+        super().__init__(in_turn, handler_cancellation=handler_cancellation)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Note the end of a connection."""

@@ -109,9 +109,7 @@ class Listener(HttpListener[HttpServer]):
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        http = HttpServer(
-            self._answer  # pyright: ignore[reportArgumentType] - a response is what aiohttp sends, stream or not
-        )
+        http = HttpServer(self._answer)
         http.most_bytes = self._most_bytes
         http.limits = self._limits
         await self._open(http)

@@ -1,9 +1,9 @@
 """A serving certificate that is reloaded when its files change.
 
-TLS 1.2 or later, 1.3 with client certificates. Changed files are read at the next handshake, at most once a second.
-Files that cannot be used (half written, a key of another certificate) leave the current certificate in force, with one
-warning for each content. Sessions of clients with certificates are not resumed: a resumption does not present the
-certificate again and would outlive the CA that signed it.
+TLS 1.2 or later, without renegotiation; 1.3 with client certificates. Changed files are read at the next handshake, at
+most once a second. Files that cannot be used (half written, a key of another certificate) leave the current certificate
+in force, with one warning for each content. Sessions of clients with certificates are not resumed: a resumption does
+not present the certificate again and would outlive the CA that signed it.
 Source: Python ``ssl``; OpenSSL SSL_set_SSL_CTX, which is what replaces a certificate within a handshake.
 """
 
@@ -20,7 +20,7 @@ from typing import Final, TypeVar, cast
 from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["ServingCertificate", "common_name", "verify_clients"]
+__all__ = ["ServingCertificate", "common_name", "harden", "verify_clients"]
 
 _CHECK_PERIOD: Final = 1.0
 """Seconds between two checks of the files."""
@@ -99,11 +99,19 @@ class ServingCertificate:
         return context
 
     def _with_certificate(self, context: _C) -> _C:
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
+        harden(context)
         context.load_cert_chain(self._certificate, self._key, password=no_password)
         return context
+
+
+def harden(context: ssl.SSLContext) -> None:
+    """Allow TLS 1.2 or later, no session tickets, and no further handshake on a connection, whatever OpenSSL's default.
+
+    A client could ask for one handshake after another, past every limit of connections (CVE-2011-1473).
+    """
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
 
 
 def verify_clients(context: ssl.SSLContext, client_ca: Path) -> None:

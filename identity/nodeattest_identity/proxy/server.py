@@ -297,10 +297,7 @@ class ProxyServer(HttpListener[_Server]):
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        http = _Server(
-            self._answer,  # pyright: ignore[reportArgumentType] - aiohttp asks for a coroutine, which this is
-            handler_cancellation=True,
-        )
+        http = _Server(self._answer, handler_cancellation=True)
         http.limits = self._limits
         http.refused = self._refused
         http.is_unauthenticated = self._is_unauthenticated

@@ -21,7 +21,7 @@ from cryptography import x509
 from nodeattest_providers.x509_errors import X509_ERRORS
 from nodeattest_serving.files import describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
-from nodeattest_serving.tls import ServingCertificate, verify_clients
+from nodeattest_serving.tls import ServingCertificate, harden, verify_clients
 
 __all__ = ["DynamicCertificate", "FileCertificate"]
 
@@ -96,9 +96,7 @@ class DynamicCertificate:
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
+        harden(context)
         if self._client_ca is not None:
             verify_clients(context, self._client_ca)
         return context

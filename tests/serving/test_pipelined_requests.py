@@ -1,0 +1,73 @@
+"""Requests that came together on one connection leave a turn of the loop to every other connection between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import pytest
+from aiohttp import web
+
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.settings import BindAddress, ConnectionLimits
+
+LOOPBACK = "127.0.0.1"
+TOGETHER = 50
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@dataclass
+class Turns:
+    """In which turn of the loop each request was handled."""
+
+    now: int = 0
+    handled: list[int] = field(default_factory=list[int])
+
+    async def count(self) -> None:
+        while True:
+            self.now += 1
+            await asyncio.sleep(0)
+
+    async def refuse(self, _request: web.BaseRequest) -> web.StreamResponse:
+        self.handled.append(self.now)
+        raise RefusalError(Refusal.PATH_NOT_ALLOWED, "expected another path")
+
+    async def reply(self, _request: web.BaseRequest, _client: str) -> Reply:
+        self.handled.append(self.now)
+        return refusal(HTTPStatus.NOT_FOUND)
+
+
+@asynccontextmanager
+async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
+    address = BindAddress(LOOPBACK, 0)
+    if name == "proxy":
+        server = ProxyServer(turns.refuse, address, None, ProxyLimits())
+    else:
+        server = Listener(turns.reply, address, None, ConnectionLimits(idle_seconds=30.0))
+    await server.start()
+    counting = asyncio.create_task(turns.count())
+    try:
+        yield server.port
+    finally:
+        counting.cancel()
+        await server.stop()
+
+
+@pytest.mark.parametrize("name", ["proxy", "listener"])
+async def test_each_of_many_requests_at_once_is_handled_in_a_turn_of_its_own(name: str) -> None:
+    turns = Turns()
+    async with serving(name, turns) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(REQUEST * TOGETHER)
+        for _ in range(TOGETHER):
+            await reader.readuntil(b"HTTP/1.1 4")
+        writer.close()
+    assert len(turns.handled) == TOGETHER
+    assert len(set(turns.handled)) == TOGETHER
