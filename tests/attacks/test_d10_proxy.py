@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
 import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
+from front_kit import Authority
+from polling import until
 from proxy_kit import LOOPBACK, Answer, Script, Seen, exchange, fixed, proxy, read_answer, request, upstream
 
 from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_serving.tls import ServingCertificate
 
 MALLORY = "mallory"
 SECRET = "c2VjcmV0LXRva2Vu"
@@ -34,6 +40,8 @@ class Sent:
     data: bytes
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     addon: Script = field(default_factory=fixed)
+    forwarded: int = 0
+    """Requests of which the add-on hears, since they are refused for what comes later."""
 
 
 def spoilt(*lines: str) -> Sent:
@@ -76,7 +84,8 @@ REFUSED: Mapping[str, Sent] = {
     "D10-62": Sent(b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n"),
     "D10-63": Sent(request("/", method="TRACE")),
     "D10-64": spoilt(*WEBSOCKET, KEY, KEY),
-    "D10-72": Sent(request("/"), ProxyLimits(answer_seconds=0.1), _silent),
+    "D10-72": Sent(request("/"), ProxyLimits(answer_seconds=0.1), _silent, 1),
+    "D10-73": Sent(post("Content-Length: 4", body=b"x").data, ProxyLimits(body_idle_seconds=0.1), _silent, 1),
 }
 
 
@@ -85,7 +94,7 @@ async def test_it_is_refused_in_one_word_and_the_add_on_hears_nothing_that_was_n
     async with upstream(sent.addon) as seen, proxy(seen, sent.limits) as port:
         answer = await exchange(port, sent.data)
         assert verdict(answer) == row.expected
-        assert seen.requests == (1 if row.expected.reason == "UpstreamTooSlow" else 0)
+        assert seen.requests == sent.forwarded
     assert MALLORY.encode() not in answer.body
     assert b"admin" not in answer.body
 
@@ -220,3 +229,69 @@ async def test_what_lasts_ends_and_is_never_taken_for_whole(row: Row, lines: tup
         assert (b" 101 " if lines else b" 200 ") in heard
         assert row.expected.verdict is Verdict.ACCEPT
         assert not heard.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("row", "piece"), attacks({"D10-74": b"10000\r\n" + b"x" * 0x10000 + b"\r\n"}))
+async def test_an_answer_that_nobody_reads_ends_at_both_sides(row: Row, piece: bytes) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(piece)
+            await writer.drain()
+
+    async with upstream(endless) as seen, proxy(seen, ProxyLimits(forwarded_unread_seconds=0.1)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request("/"))
+        heard = await reader.readuntil(b"\r\n\r\n")
+        cast("asyncio.Transport", writer.transport).pause_reading()
+        await until(lambda: seen.closed == 1)
+        assert (b" 200 " in heard) == (row.expected.verdict is Verdict.ACCEPT)
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(("row", "size"), attacks({"D10-75": 40_000}))
+async def test_a_body_reaches_the_add_on_once_and_its_answer_the_caller(row: Row, size: int) -> None:
+    release = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(size)
+        await release.wait()
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+
+    async with upstream(late) as seen, proxy(seen, ProxyLimits(header_seconds=0.05)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(post(f"Content-Length: {size}", body=b"x").data)
+        await until(lambda: seen.requests == 1)
+        writer.write(b"x" * (size - 1))
+        await until(lambda: seen.bytes.endswith(b"x" * size))
+        assert (await exchange(port, b"GET / HTTP/1.1\r\n")).status == 408  # a header's time is over
+        release.set()
+        async with asyncio.timeout(20):
+            assert verdict(await read_answer(reader)) == row.expected
+        assert seen.requests == 1
+        writer.close()
+
+
+@pytest.mark.parametrize(("row", "count"), attacks({"D10-76": 1_000}))
+async def test_requests_at_once_keep_no_other_caller_waiting(row: Row, count: int) -> None:
+    async with upstream() as seen, proxy(seen) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request("/pub/../admin") * count)
+        async with asyncio.timeout(20):
+            assert (await read_answer(reader)).status == 400
+            assert verdict(await exchange(port, request("/"))) == row.expected
+        assert seen.requests == 1
+        writer.close()
+
+
+@pytest.mark.parametrize(("row", "garbage"), attacks({"D10-77": bytes(range(256)) * 16}))
+async def test_garbage_within_tls_is_refused_in_one_word(row: Row, garbage: bytes, tmp_path: Path) -> None:
+    authority = Authority()
+    tls = ServingCertificate(*authority.certify(tmp_path)).context
+    client = ssl.create_default_context(cadata=authority.pem.decode())
+    async with upstream() as seen, proxy(seen, tls=tls) as port:
+        assert verdict(await exchange(port, garbage, client)) == row.expected
+        assert verdict(await exchange(port, request("/"), client)) == Expected(Verdict.ACCEPT, "")
+        assert seen.requests == 1
