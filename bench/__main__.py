@@ -1,4 +1,4 @@
-"""``python -m bench [NAME ...] [--json]``, for all measurements or some, or ``bench soak …`` and ``bench chaos …``."""
+"""``python -m bench [NAME ...] [--json]``, for all measurements or some, or ``bench soak|chaos|uploads …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, costs, discovery, flood, issuer, joins, neighbours, sidecar, throughput, wheel
+from bench import clouds, costs, discovery, flood, issuer, joins, neighbours, sidecar, throughput, uploads, wheel
 from bench.chaos import command as chaos
 from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure, table
@@ -31,7 +31,7 @@ ALONE: dict[str, Callable[[], list[Figure]]] = {
     "sidecar": sidecar.measure,
     "wheel": wheel.measure,
 }
-RUNS: dict[str, Callable[[list[str], Tools], int]] = {"soak": soak.main, "chaos": chaos.main}
+RUNS: dict[str, Callable[[list[str], Tools], int]] = {"soak": soak.main, "chaos": chaos.main, "uploads": uploads.main}
 """What runs for minutes and has a verdict."""
 NAMES = (*IN_CLUSTERS, "flood", *ALONE)
 FLOOD = 2_000
@@ -46,7 +46,7 @@ def main() -> int:
         prog="python -m bench", description="Measure; real API servers where KUBEBUILDER_ASSETS is set."
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or soak, or chaos"
+        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or one of {', '.join(RUNS)}"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--flood-requests", type=int, default=FLOOD, metavar="N", help="of flood (%(default)s)")

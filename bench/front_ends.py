@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 import sys
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller import manifests
@@ -51,7 +49,7 @@ _REVIEW: JsonObject = {
 }
 """Of an object that is not ours: the answer needs no API server."""
 _UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
-_PROGRAM = (sys.executable, "-m", "nodeattest_cli.main")
+PROGRAM = (sys.executable, "-m", "nodeattest_cli.main")
 _CONTROLLER = (sys.executable, "-m", "nodeattest_controller.main")
 
 
@@ -119,14 +117,14 @@ def sidecar(directory: Path) -> Generator[tuple[FrontEnd, Users]]:
     jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (users.key.verifying,)).jwks)
     flags, most_memory = container("addon-sidecar")
     with ExitStack() as stack:
-        add_on = _started(stack, "add-on", [sys.executable, "-m", "bench.echo_upstream", str(upstream)], directory)
+        add_on = started(stack, "add-on", [sys.executable, "-m", "bench.echo_upstream", str(upstream)], directory)
         wait(add_on, lambda: listens(upstream))
         command = [
-            *(*_PROGRAM, "addon-auth", "sidecar", "--plain-http", f"--bind-address={LOOPBACK}:{port}"),
+            *(*PROGRAM, "addon-auth", "sidecar", "--plain-http", f"--bind-address={LOOPBACK}:{port}"),
             *(f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}", f"--jwks-file={jwks}"),
             *(f"--audience={AUDIENCE}", f"--longest-lifetime={LIFETIME}", "--log-level=warning", *flags),
         ]
-        process = _started(stack, "sidecar", command, directory)
+        process = started(stack, "sidecar", command, directory)
         wait(process, lambda: listens(port))
         asked = f"GET / HTTP/1.1\r\nHost: a\r\n{users.line('honest')}\r\n".encode()
         yield (
@@ -143,7 +141,8 @@ def sidecar(directory: Path) -> Generator[tuple[FrontEnd, Users]]:
         )
 
 
-def _started(stack: ExitStack, name: str, command: list[str], directory: Path) -> Process:
+def started(stack: ExitStack, name: str, command: list[str], directory: Path) -> Process:
+    """Start a program of ours; it stops with ``stack``."""
     process = Process(name, command, directory, environment={"PYTHONPATH": str(Path(__file__).parents[1])})
     stack.callback(process.stop)
     return process
@@ -179,13 +178,9 @@ def _gateway(place: _Place) -> FrontEnd:
         "--issuer=https://gateway.bench",
         f"--namespace={NAMESPACE}",
     ]
-    command = [*_PROGRAM, "addon-auth", "gateway", *flags]
+    command = [*PROGRAM, "addon-auth", "gateway", *flags]
     tls = _trust(place.plane)
-    certificate = place.directory / f"{FRONT_PROXY}.pem"
-    kubeconfig = yaml.safe_load(place.plane.client_kubeconfig(FRONT_PROXY).read_text(encoding="utf-8"))
-    user = kubeconfig["users"][0]["user"]
-    certificate.write_bytes(b"".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("certificate", "key")))
-    tls.load_cert_chain(certificate)
+    tls.load_cert_chain(*place.plane.pki.files(FRONT_PROXY))
     asked = f"GET {ROOT} HTTP/1.1\r\nHost: a\r\nX-Remote-User: honest\r\n\r\n".encode()
     limits = container("addon-gateway")
     return place.over_tls("gateway", command, (ROOT, lambda: asked), limits, tls)
@@ -193,7 +188,7 @@ def _gateway(place: _Place) -> FrontEnd:
 
 def _issuer(place: _Place) -> FrontEnd:
     command = [
-        *(*_PROGRAM, "issuer", "serve", f"--service-account-issuer={ISSUER}"),
+        *(*PROGRAM, "issuer", "serve", f"--service-account-issuer={ISSUER}"),
         f"--service-account-key-file={place.plane.pki.account_public_key}",
     ]
     path = "/openid/v1/jwks"
@@ -213,7 +208,7 @@ def _discovery_front(place: _Place) -> FrontEnd:
     data: JsonMap = {**encode(TokenSecret(token=token, usages=frozenset(Usage)))}
     secret: JsonMap = {"metadata": {"name": secret_name(token.id)}, "type": SECRET_TYPE, "data": data}
     admin.create("/api/v1/namespaces/kube-system/secrets", secret)
-    command = [*_PROGRAM, "discovery", "serve", f"--kubeconfig={place.plane.admin_kubeconfig}"]
+    command = [*PROGRAM, "discovery", "serve", f"--kubeconfig={place.plane.admin_kubeconfig}"]
 
     def asked() -> bytes:
         question = jwt.mint(token, time.time())
@@ -237,7 +232,7 @@ def _webhook(place: _Place) -> FrontEnd:
         *(f"--webhook-bind-address={LOOPBACK}:{port}", f"--webhook-cert-dir={folder}"),
         *("--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"),
     ]
-    process = _started(place.stack, "webhook", command, place.directory)
+    process = started(place.stack, "webhook", command, place.directory)
     wait(process, lambda: listens(port))
     body = json.dumps(_REVIEW).encode()
     fields = f"Host: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -275,7 +270,7 @@ class _Place:
             *(f"--bind-address={LOOPBACK}:{port}", f"--tls-cert-file={self.plane.pki.server_certificate}"),
             *(f"--tls-private-key-file={self.plane.pki.server_key}", *limits[0]),
         ]
-        process = _started(self.stack, name.replace(" ", "-"), [*command, *flags], self.directory)
+        process = started(self.stack, name.replace(" ", "-"), [*command, *flags], self.directory)
         wait(process, lambda: listens(port))
         return FrontEnd(
             name=name,

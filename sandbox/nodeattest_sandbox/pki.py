@@ -51,9 +51,7 @@ class ClusterPki:
         _write(pki.ca_certificate, _pem(_certify_ca(key, name)))
         _write(pki.server_key, _private_pem(server_key := ec.generate_private_key(ec.SECP256R1())))
         _write(pki.ca_key, _private_pem(key))
-        names: list[x509.GeneralName] = [x509.DNSName(text) for text in _SERVER_NAMES]
-        names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-        extensions = [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])]
+        extensions = _server_extensions(_SERVER_NAMES)
         _write(pki.server_certificate, _pem(pki._certify(server_key.public_key(), "kube-apiserver", (), extensions)))
         account_key = rsa.generate_private_key(65537, 2048)  # kube-apiserver signs tokens with RS256.
         _write(pki.account_key, _private_pem(account_key))
@@ -102,6 +100,16 @@ class ClusterPki:
         _write(path, json.dumps(self._kubeconfig(server, user, credential), indent=1).encode())
         return path
 
+    def files(self, name: str, hosts: Sequence[str] = ()) -> tuple[Path, Path]:
+        """Write certificate and key of a client, or of a server with these DNS names."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        client = [x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])]
+        certificate = self._certify(key.public_key(), name, (), _server_extensions(hosts) if hosts else client)
+        paths = self.directory / f"{name}.crt", self.directory / f"{name}.key"
+        _write(paths[0], _pem(certificate))
+        _write(paths[1], _private_pem(key))
+        return paths
+
     def token_kubeconfig(self, path: Path, server: str, token: str) -> Path:
         """Write a kubeconfig that carries a bearer token; an empty one makes it anonymous."""
         _write(
@@ -136,6 +144,12 @@ class ClusterPki:
         for extension in extensions:
             unsigned = unsigned.add_extension(extension, critical=False)
         return unsigned.sign(ca_key, hashes.SHA256())
+
+
+def _server_extensions(hosts: Sequence[str]) -> list[x509.ExtensionType]:
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
+    names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    return [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])]
 
 
 def _certify_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:

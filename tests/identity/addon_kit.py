@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final, cast
 
 import yaml
-from aggregation_kit import aggregate, apply_rights, is_available, token_kubeconfig
+from aggregation_kit import apply_rights, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import NAME, NAMESPACE, FixedEndpoints, LoopThread, certify, front_proxy_flags
 from polling import eventually
 
+from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
@@ -173,7 +174,7 @@ def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Genera
     task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
     try:
         eventually(lambda: bool(ports) or task.done(), "the gateway listens")
-        aggregate(admin, serving, port)
+        aggregate(admin, serving.pem, port)
         eventually(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
         assert not task.done(), task.exception()
         yield settings.issuer, resolver

@@ -16,7 +16,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import jwt as pyjwt
 import pytest
-from aggregation_kit import PLACES, RBAC, aggregate, apply_rights, is_available, token_kubeconfig
+from aggregation_kit import PLACES, RBAC, apply_rights, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import (
     NAME,
@@ -34,6 +34,7 @@ from gateway_kit import (
 from polling import eventually
 from websockets.sync.client import connect
 
+from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
@@ -148,7 +149,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         try:
             eventually(lambda: bool(ports) or task.done(), "the gateway listens")
             assert ports, task.exception()
-            aggregate(admin, serving, ports[0].gateway)
+            aggregate(admin, serving.pem, ports[0].gateway)
             eventually(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
             assert not task.done(), task.exception()
             yield World(
