@@ -35,6 +35,8 @@ EVERY_LARGEST = 50
 SIZES = (1, 3, MAX_HEAD - 1, MAX_HEAD, MAX_HEAD + 1, 40_000, 3 * MAX_HEAD + 1, 1 << 20, 8 << 20)
 WAITS = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 11.0, 58.0)
 """Seconds until the add-on answers: a header's clock runs for 10 s, an answer's for 60 s."""
+STRIDE = 37
+"""Between two combinations that follow: it has no divisor in common with their number, so all come."""
 CHUNK = 20_000
 PIECE = 1 << 20
 
@@ -70,10 +72,9 @@ CUTS = ("whole", "head", "head - 1", "head + 1", "32 KiB", "32 KiB + 1", "bytes"
 def planned(times: int, largest: int) -> list[Upload]:
     """List the uploads of a run."""
     combinations = list(itertools.product(SIZES, (False, True), CUTS))
-    random.Random(13).shuffle(combinations)  # noqa: S311 - the order of a measurement that can be repeated
     uploads: list[Upload] = []
     for number in range(times):
-        size, chunked, cut = combinations[number % len(combinations)]
+        size, chunked, cut = combinations[number * STRIDE % len(combinations)]
         if number % EVERY_LARGEST == 0:
             size, chunked = largest, number % (2 * EVERY_LARGEST) != 0
         uploads.append(Upload(number, size, chunked, WAITS[number % len(WAITS)], cut))
