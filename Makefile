@@ -85,6 +85,7 @@ wheels: venv
 
 reference: venv
 	@$(BIN)/python tools/cli_reference.py --markdown docs/commands.md
+	@$(BIN)/python tools/metrics_reference.py docs/metrics.md
 
 man: venv
 	@$(BIN)/python tools/cli_reference.py --man dist/man

@@ -12,10 +12,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from nodeattest_controller.certificate_metrics import CertificateMetrics
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
+from nodeattest_serving.build_info import export_build_info
 
 __all__ = [
     "ADMISSION_OUTCOMES",
@@ -66,6 +68,9 @@ class Metrics:
     def __init__(self, providers: Iterable[str] = PROVIDERS) -> None:
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
+        export_build_info(self.registry)
+        self.certificates: Final = CertificateMetrics()
+        self.registry.register(self.certificates)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
         self._approval_clusters: Final[set[str]] = set()
@@ -171,7 +176,7 @@ class Metrics:
     def _auto_approval(self, registry: CollectorRegistry) -> None:
         self._approval_closed = Gauge(
             "nodeattest_side_doors_closed",
-            "1: automatic approval by the in-tree signer is closed in the workload cluster. 0: open, or not known.",
+            "1: the in-tree signer approves nothing automatically in the workload cluster. 0: it does, or may.",
             ("cluster",),
             registry=registry,
         )
@@ -316,7 +321,8 @@ class Metrics:
             self._standing.labels(key, state).set(count)
 
     def forget_standing(self, key: str) -> None:
-        """Drop the same of a cluster that is gone."""
+        """Drop the same of a cluster that is gone, and the figures of its certificates."""
+        self.certificates.forget(key)
         if key in self._standing_of:
             self._standing_of.remove(key)
             for state in _STATES:

@@ -7,6 +7,8 @@ from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from nodeattest_serving.build_info import export_build_info
+
 __all__ = ["Metrics"]
 
 
@@ -15,6 +17,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        export_build_info(self._registry)
         self._answers = Counter(
             "nodeattest_discovery_requests",
             "Responses by service and status.",

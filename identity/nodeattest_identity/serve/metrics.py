@@ -8,6 +8,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from nodeattest_serving.build_info import export_build_info
+
 __all__ = ["Metrics"]
 
 _STATUSES: Final = (
@@ -25,6 +27,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        export_build_info(self._registry)
         self._answers = Counter(
             "nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self._registry
         )

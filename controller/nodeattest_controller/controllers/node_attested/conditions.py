@@ -33,6 +33,7 @@ __all__ = [
     "condition_of_machine",
     "condition_of_pool",
     "is_refused",
+    "newest_certificate",
 ]
 
 CONDITION: Final = "NodeAttested"
@@ -86,7 +87,7 @@ def condition_of_machine(
     1. Without a certificate, which is never ``False``: an operator's reset, a node that joined without attestation, or
     nothing yet; 2. a certificate that ended; 3. a refusal of the node's own request; 4. attested.
     """
-    newest = _newest(attestation)
+    newest = newest_certificate(attestation)
     if attestation is None or newest is None:  # 1
         return _without_certificate(member, attestation, claims)
     until = rfc3339(newest.not_after)
@@ -119,7 +120,9 @@ def condition_of_pool(instances: Sequence[Attestation | None], now: datetime, *,
     message = f"{attested} of {len(instances)} instances attested"
     if attested == len(instances):
         return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
-    if any(_newest(attestation) is not None and not _is_attested(attestation, now) for attestation in instances):
+    if any(
+        newest_certificate(attestation) is not None and not _is_attested(attestation, now) for attestation in instances
+    ):
         return _false(Known.INSTANCES_MISSING, message, Severity.WARNING)
     return _unknown(Known.INSTANCES_MISSING, message)
 
@@ -136,11 +139,11 @@ def _without_certificate(
 
 
 def _is_attested(attestation: Attestation | None, now: datetime) -> bool:
-    newest = _newest(attestation)
+    newest = newest_certificate(attestation)
     return attestation is not None and newest is not None and newest.not_after > now and not is_refused(attestation)
 
 
-def _newest(attestation: Attestation | None) -> IssuedCertificate | None:
+def newest_certificate(attestation: Attestation | None) -> IssuedCertificate | None:
     """Return the client certificate that ends last."""
     entries = attestation.of_purpose(Purpose.CLIENT) if attestation is not None else ()
     return max(entries, key=lambda entry: entry.not_after, default=None)

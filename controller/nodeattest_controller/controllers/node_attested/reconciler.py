@@ -29,6 +29,7 @@ from nodeattest_controller.controllers.node_attested.decide import (
     is_failing,
 )
 from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
+from nodeattest_controller.controllers.node_attested.machine_census import MachineCensus
 from nodeattest_controller.controllers.node_attested.missing_machines import MissingMachines
 from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
@@ -150,7 +151,9 @@ class NodeAttestedReconciler:
         pairs, around, withheld = *await self._survey(), 0
         self._pending.show_claims()
         due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
+        census = MachineCensus(self._deps.now())
         async for member, attestation in in_batches(pairs):
+            census.add(member, attestation)
             decision = (
                 decide(member, attestation, policy, around) if policy is not None and attestation else NoAction.LEAVE
             )
@@ -168,6 +171,7 @@ class NodeAttestedReconciler:
             self._enqueue_ready(key)
         self._refused = {key: until for key, until in self._refused.items() if self._exists(key)}
         failing = sum(attestation is not None and is_failing(attestation) for _member, attestation in pairs)
+        self._deps.metrics.certificates.show(self._key, census.result())
         self._deps.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
         return None
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from nodeattest_serving.build_info import export_build_info
+
 __all__ = ["Metrics"]
 
 
@@ -14,6 +16,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        export_build_info(self._registry)
         self._answers = Counter(
             "nodeattest_addon_gateway_requests",
             "Responses by kind of request (proxy, discovery, issuer) and status.",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from nodeattest_identity.proxy.refusals import Refusal
+from nodeattest_serving.build_info import export_build_info
 
 __all__ = ["Metrics"]
 
@@ -18,6 +19,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        export_build_info(self._registry)
         forwarded = Counter(
             "nodeattest_sidecar_forwarded",
             "Requests that were forwarded, by class of the response status.",
