@@ -264,6 +264,7 @@ HANDLERS: Final = (
                 b"-----BEGIN CERTIFICATE-----\n", b"AAA\n", b"-----END CERTIFICATE-----\n", MAX_SIZE
             ),
             "blocks without end": lambda: worst.pem_without_end(MAX_SIZE),
+            "most blocks without end": lambda: worst.filled(b"-----BEGIN A-----\n" * 128, b"-", b"", MAX_SIZE),
             "certificates": lambda: worst.filled(b"", worst.pem_of(worst.looping_chain()[1]), b"", MAX_SIZE),
         },
         target=_TARGETS["identity-pem"],

@@ -62,7 +62,8 @@ _BY_NAME: Final[dict[str, ec.EllipticCurve]] = {
     "P-384": ec.SECP384R1(),
     "P-521": ec.SECP521R1(),
 }
-_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n(.*?)-----END \1-----", re.DOTALL)
+_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n((?:[^-]++|-(?!----))*+)-----END \1-----")
+"""A body has no five dashes, and is read once also where a block has no end."""
 _BLANKS: Final = b" \t\n\r\v\f"
 _PARAMETERS: Final = "EC PARAMETERS"
 """What ``openssl ecparam -genkey`` writes before a key: no key."""
