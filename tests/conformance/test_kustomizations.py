@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
@@ -11,7 +10,6 @@ import pytest
 from kustomized import TREE, documents, kustomizations, kustomized
 
 from nodeattest_controller.main import run
-from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.jsontypes import JsonObject
@@ -268,21 +266,6 @@ def test_the_network_policy_opens_what_the_deployment_listens_on(built: dict[str
 
 
 # Prometheus
-
-
-def test_alerts_speak_of_metrics_that_the_controller_has(built: dict[str, list[JsonObject]]) -> None:
-    families = list(Metrics().registry.collect())
-    names = {name for family in families for name in (family.name, f"{family.name}_total")}
-    names |= {sample.name for family in families for sample in family.samples}
-    [rule] = [one for one in built["prometheus"] if one["kind"] == "PrometheusRule"]
-    alerts = [alert for group in items(rule, "spec", "groups") for alert in items(group, "rules")]
-    assert len(alerts) >= 5
-    for alert in alerts:
-        used = set(re.findall(r"\bnodeattest_\w+", text(alert, "expr")))
-        assert used, text(alert, "alert")
-        assert used <= names, f"{text(alert, 'alert')}: {used - names}"
-        assert text(alert, "annotations", "summary")
-        assert text(alert, "annotations", "runbook")
 
 
 def test_the_service_monitor_finds_the_service_and_it_the_pods(built: dict[str, list[JsonObject]]) -> None:

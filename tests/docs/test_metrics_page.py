@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
+
+import pytest
+import yaml
 
 TREE: Final = Path(__file__).parents[2]
+RULES: Final[Any] = yaml.safe_load((TREE / "manifests/prometheus/rules.yaml").read_text(encoding="utf-8"))["spec"]
+EVERY: Final = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALERTS: Final = {rule["alert"]: rule for rule in EVERY if "alert" in rule}
+FIRING: Final[dict[str, tuple[str, str]]] = {
+    "CertificateEndsSoon": (
+        (
+            'nodeattest_certificate_earliest_end_timestamp_seconds{cluster="ns/a"} 40000|'
+            'nodeattest_certificate_earliest_lifetime_seconds{cluster="ns/a"} 86400'
+        ),
+        'cluster="ns/a"',
+    ),
+    "WebhookErrors": (
+        'nodeattest_admission_requests_total{kind="KubeadmConfig",outcome="unavailable"} +6',
+        'outcome="unavailable"',
+    ),
+    "PolicyNotReady": ('nodeattest_policies{reason="Conflict"} 1', 'reason="Conflict"'),
+    "AutomaticApprovalOpen": ('nodeattest_side_doors_closed{cluster="ns/a"} 0', 'cluster="ns/a"'),
+    "NobodyServes": ("nodeattest_leader 0", ""),
+    "ClusterUnreachable": ('nodeattest_cluster_connected{cluster="ns/a"} 0', 'cluster="ns/a"'),
+    "FailedNodes": ('nodeattest_failed_nodes{cluster="ns/a",state="failing"} 2', 'cluster="ns/a"'),
+    "IssuerKeysStale": ('nodeattest_issuer_keys_read_timestamp_seconds{issuer="i"} 1', 'issuer="i"'),
+}
 
 
 def _tool() -> ModuleType:
@@ -33,3 +62,74 @@ def test_the_page_is_what_the_servers_register() -> None:
 
 def test_each_server_tells_its_version() -> None:
     assert [name for name in TOOL.SERVERS if "nodeattest_build_info" not in {row.name for row in TOOL.rows(name)}] == []
+
+
+def test_rules_speak_of_metrics_that_a_server_has() -> None:
+    known = TOOL.series_names() | {rule["record"] for rule in EVERY if "record" in rule}
+    for rule in EVERY:
+        used = set(re.findall(r"\bnodeattest[\w:]+", rule["expr"]))
+        assert used, rule
+        assert used <= known, f"{rule}: {used - known}"
+
+
+def test_every_alert_has_a_summary_and_a_page_and_every_page_an_alert() -> None:
+    assert {rule["annotations"]["runbook_url"] for rule in ALERTS.values()} == {
+        str(page.relative_to(TREE)) for page in (TREE / "docs" / "runbooks").glob("NodeAttestation*.md")
+    }
+    for name, rule in ALERTS.items():
+        assert rule["annotations"]["summary"]
+        assert (TREE / rule["annotations"]["runbook_url"]).read_text(encoding="utf-8").startswith(f"# {name}\n")
+
+
+def _promtool(path: Path, groups: list[dict[str, object]]) -> subprocess.CompletedProcess[str]:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("not possible here: promtool is not installed (tools/system-packages prometheus)")
+    (path / "rules.json").write_text(json.dumps(RULES))
+    body = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": groups}
+    (path / "tests.json").write_text(json.dumps(body))
+    return subprocess.run(
+        [tool, "test", "rules", "tests.json"], cwd=path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _case(series: str, wanted: str | None, name: str) -> dict[str, object]:
+    """Feed constant series (or with ``+`` a counter) for eight hours; values are constants of the test."""
+    given = [one.rpartition(" ") for one in series.split("|")]
+    rows = [
+        {"series": one, "values": f"0{value}x480" if value.startswith("+") else f"{value}+0x480"}
+        for one, _, value in given
+    ]
+    alert: dict[str, object] = {"eval_time": "7h", "alertname": name}
+    rule = ALERTS[name]
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', wanted or "")) | rule["labels"]
+    texts = {key: _filled(text, labels) for key, text in rule["annotations"].items()}
+    alert["exp_alerts"] = [] if wanted is None else [{"exp_labels": labels, "exp_annotations": texts}]
+    return {"interval": "1m", "input_series": rows, "alert_rule_test": [alert]}
+
+
+def _filled(text: str, labels: dict[str, str]) -> str:
+    return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda hit: labels.get(hit[1], ""), text).replace("{{ $value }}", "2")
+
+
+def test_alerts_fire_where_they_should(tmp_path: Path) -> None:
+    found = _promtool(
+        tmp_path, [_case(series, labels, f"NodeAttestation{name}") for name, (series, labels) in FIRING.items()]
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_alerts_are_silent_where_all_is_well(tmp_path: Path) -> None:
+    well = {
+        "CertificateEndsSoon": FIRING["CertificateEndsSoon"][0].replace("40000", "60000"),
+        "WebhookErrors": 'nodeattest_admission_requests_total{kind="KubeadmConfig",outcome="rendered"} +6',
+        "PolicyNotReady": 'nodeattest_policies{reason="Valid"} 1',
+        "AutomaticApprovalOpen": 'nodeattest_side_doors_closed{cluster="ns/a"} 1',
+        "NobodyServes": "nodeattest_leader 1",
+        "ClusterUnreachable": 'nodeattest_cluster_connected{cluster="ns/a"} 1',
+        "FailedNodes": 'nodeattest_failed_nodes{cluster="ns/a",state="failing"} 0',
+        "IssuerKeysStale": 'nodeattest_issuer_keys_read_timestamp_seconds{issuer="i"} 25000',
+    }
+    assert well.keys() == FIRING.keys()
+    found = _promtool(tmp_path, [_case(series, None, f"NodeAttestation{name}") for name, series in well.items()])
+    assert found.returncode == 0, found.stdout + found.stderr
