@@ -92,6 +92,7 @@ def build_manager(
         on_change=changes.cluster_changed,
         inventory=settings.inventory,
         on_policies=changes.policies_changed,
+        now=_now,
     )
     shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act)
     client.may_send = may_act if shards is None else shards.may_write

@@ -60,7 +60,11 @@ async def test_no_call_fails_while_certificates_and_cas_are_replaced(world: Webh
         events = EventRecorder(client, component="test", instance="test", now=lambda: datetime.now(UTC))
         reporter = RefusalReporter(client, events=events, now=lambda: datetime.now(UTC), clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(client, namespace=None), PolicyRenderer(), Metrics(), clock=time.monotonic, reporter=reporter
+            FactReader(client, namespace=None, now=lambda: datetime.now(UTC)),
+            PolicyRenderer(),
+            Metrics(),
+            clock=time.monotonic,
+            reporter=reporter,
         )
         listener = Listener(
             service.handle, BindAddress("127.0.0.1", world.port), held.context, FrontLimits(), most_body=MAX_BODY

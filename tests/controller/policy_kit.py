@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from polling import until
 
-from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
+from nodeattest_controller.controllers.policy_status.reconciler import RECOUNT, PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
@@ -77,16 +77,22 @@ class Office:
 
 @asynccontextmanager
 async def working(
-    plane: ControlPlane, *, ownership: Ownership | None = None, serves: bool = True
+    plane: ControlPlane, *, ownership: Ownership | None = None, serves: bool = True, recount: float = RECOUNT
 ) -> AsyncGenerator[Office]:
-    """Run both as a term does, on the administrator's client."""
+    """Run both as a term does, on the administrator's client; ``recount``: seconds, of policies in conflict."""
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         metrics, owner, changes = Metrics(), Asked(ownership or LeaderOwnsAll(lambda: True)), ChangeBus()
         events = EventRecorder(client, component="test", instance="here", now=lambda: NOW)
         management = ManagementCache(
-            client, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed
+            client,
+            namespace=None,
+            on_change=changes.cluster_changed,
+            on_policies=changes.policies_changed,
+            now=lambda: NOW,
         )
-        keeper = PolicyStatusReconciler(management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW)
+        keeper = PolicyStatusReconciler(
+            management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW, recount=recount
+        )
         publisher = SignerNamesReconciler(
             management, guard=ClusterGuard(management, owner), serves=serves, now=lambda: NOW
         )

@@ -15,6 +15,7 @@ from nodeattest_controller.model.attestation import (
     attestation_name,
     new_attestation,
     parse_attestation,
+    record_certificate,
     render_attestation,
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
@@ -285,6 +286,26 @@ def test_a_pin_of_an_earlier_version_holds_and_a_providers_own_comes_before_thos
     assert earlier.pins_for("tpm")["ek"] == earlier.pins_for("gcp")["ek"] == "sha256:e"
     written = replace(earlier, fingerprints={"tpm.ek": "sha256:own", "ek": "sha256:old", "gcp.ek": "sha256:other"})
     assert written.pins_for("tpm")["ek"] == "sha256:own"
+
+
+def test_a_machine_counts_for_the_policy_of_its_newest_client_certificate_while_that_is_valid() -> None:
+    first = record_certificate(
+        new_attestation(make_member()), make_request(), attested(), ISSUED, CREATED, policy="old"
+    )
+    request = replace(make_request(), uid="u-3", name="next")
+    short = replace(ISSUED, not_after=CREATED + timedelta(days=7))
+    renewed = record_certificate(first, request, attested(), short, CREATED, policy="new")
+    serving = replace(request, purpose=Purpose.SERVING)
+    written = record_certificate(renewed, serving, attested(), ISSUED, CREATED, policy="other")
+    inventory = Inventory()
+    inventory.put_attestation("fleet/x", render_attestation(written, make_member(), "signer"))
+    cluster = cluster_key(written.namespace, written.cluster_name)
+
+    def counted(now: datetime) -> list[int]:
+        return [inventory.machines_under(cluster, name, now) for name in ("old", "new", "other")]
+
+    assert counted(short.not_after - timedelta(seconds=1)) == [0, 1, 0]
+    assert counted(short.not_after) == [0, 0, 0], "the certificate before it is valid, and decides nothing"
 
 
 @pytest.mark.parametrize(("pinned", "shown"), [("tpm.ek", "ek"), ("ek", "ek"), ("gcp.ek", "ek")])

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -37,7 +37,7 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_discovery.front.settings import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
@@ -153,7 +153,7 @@ async def serving(
         events = EventRecorder(client, component="test", instance="test", now=now)
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(client, namespace=None),
+            FactReader(client, namespace=None, now=now),
             Versioned(),
             metrics,
             clock=lambda: 0.0,
@@ -198,6 +198,8 @@ async def test_a_cluster_that_two_policies_select_is_rendered_by_the_one_that_it
     label = {"cluster.x-k8s.io/cluster-name": "joined"}
     for number, under in enumerate(("two", "two", "one", "gone")):
         client.create(LEDGERS, record(f"joined-{number}", "joined", under))
+    for number in range(3):
+        client.create(LEDGERS, record(f"expired-{number}", "joined", "one", ends=now() - timedelta(seconds=1)))
     rendered = await webhook.ask(review(config(labels=dict(label))))
     assert rendered["allowed"] is True
     assert "patch" in rendered
@@ -206,15 +208,15 @@ async def test_a_cluster_that_two_policies_select_is_rendered_by_the_one_that_it
     assert text(refused, "status", "reason") == "PolicyInvalid"
 
 
-def record(name: str, cluster: str, policy: str) -> JsonMap:
-    """Make the MachineAttestation of a machine whose certificate a policy admitted."""
+def record(name: str, cluster: str, policy: str, *, ends: datetime | None = None) -> JsonMap:
+    """Make the MachineAttestation of a machine whose certificate a policy admitted; it is valid unless it ``ends``."""
     issued: JsonMap = {
         "requestName": name,
         "requestUID": name,
         "spki": f"sha256:{'0' * 64}",
         "serial": "ab",
         "notBefore": "2026-01-01T00:00:00Z",
-        "notAfter": "2026-01-15T00:00:00Z",
+        "notAfter": rfc3339(ends or now() + timedelta(days=1)),
         "issuedAt": "2026-01-01T00:00:00Z",
         "certificate": "pem",
         "policy": policy,
@@ -507,7 +509,7 @@ class SlowFacts(FactReader):
     """Takes two fifths of a review's time for the first reviews, and never ends for others."""
 
     def __init__(self, client: ApiClient) -> None:
-        super().__init__(client, namespace=None)
+        super().__init__(client, namespace=None, now=now)
         self._left = MOST_REVIEWS
 
     async def of(self, subject: Subject) -> RenderFacts | None:

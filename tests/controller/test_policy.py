@@ -51,6 +51,28 @@ def test_of_two_policies_the_one_that_most_machines_joined_under_goes_on(
         found()
 
 
+@pytest.mark.parametrize(
+    ("most", "least", "rules"),
+    [
+        ("Audit", "Enforce", False),
+        ("Audit", None, False),
+        ("Audit", "Sometimes", False),
+        ("Audit", "Audit", True),
+        ("Enforce", "Audit", True),
+        (None, "Audit", True),
+    ],
+)
+def test_no_audit_goes_on_beside_a_policy_that_is_none(most: str | None, least: str | None, rules: bool) -> None:
+    named = {"most": most, "least": least}
+    both = [policy(name, **({"enforcement": how} if how else {})) for name, how in named.items()]
+    joined = {"most": 9, "least": 1}
+    if rules:
+        assert policy_for(cluster(), both, recorded=joined.__getitem__).name == "most"
+        return
+    with pytest.raises(Denied, match="least, most"):
+        policy_for(cluster(), both, recorded=joined.__getitem__)
+
+
 def test_a_lifetime_in_days_is_told_to_be_written_in_hours() -> None:
     with pytest.raises(Denied, match="14 days are 336h"):
         parse_attestation_policy(policy(certificateLifetime="14d"))

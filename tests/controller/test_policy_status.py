@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, working
@@ -25,6 +25,7 @@ from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
 from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -36,6 +37,7 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 3, tzinfo=UTC)
+LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 
 
 def policy(name: str = "p", *, labels: dict[str, str] | None = None, **spec: JsonValue) -> JsonObject:
@@ -117,6 +119,24 @@ def test_of_two_policies_the_one_that_machines_joined_under_goes_on_and_both_say
         assert patch is not None
         [conflict] = maps_at(map_at(patch, "status"), "conflicts")
         assert conflict["ruling"] == "q"
+
+
+def test_where_the_policy_that_would_go_on_is_invalid_both_say_that_no_node_joins() -> None:
+    pair, joined = (policy("p"), policy("q", tpm={"endorsementCAs": "no PEM"})), {"p": 1, "q": 3}
+    rival = finding(*pair, clusters=(cluster("b"),), joined=joined)
+    assert rival.why is PolicyReason.CONFLICT
+    assert "no node joins, because its machines joined under q, which is Invalid" in rival.message
+    assert "goes on" not in rival.message
+    for name, found in (("p", rival), ("q", finding(*pair, clusters=(cluster("b"),), of="q", joined=joined))):
+        patch = status_patch(policy(name), found, NOW)
+        assert patch is not None
+        [conflict] = maps_at(map_at(patch, "status"), "conflicts")
+        assert "ruling" not in conflict
+
+
+def test_no_audit_goes_on_beside_a_policy_that_enforces() -> None:
+    pair, joined = (policy("p"), policy("q", enforcement="Audit")), {"p": 1, "q": 3}
+    assert "b (also q): no node joins" in finding(*pair, clusters=(cluster("b"),), joined=joined).message
 
 
 @pytest.mark.parametrize(
@@ -226,6 +246,49 @@ async def test_a_policys_life_is_told_in_its_status(plane: ControlPlane) -> None
         events = f"/api/v1/namespaces/{NAMESPACE}/events"
         wanted = {"PolicyInvalid", "PolicyConflict"}
         await until(lambda: wanted <= {text_at(event, "reason") for event in client.list(events)})
+
+
+def record(name: str, under: str, ends: datetime) -> JsonMap:
+    """Make the MachineAttestation of a machine of the Cluster ``counted``."""
+    issued: JsonMap = {
+        "requestName": name,
+        "requestUID": name,
+        "spki": f"sha256:{'0' * 64}",
+        "serial": "ab",
+        "notBefore": "2026-01-01T00:00:00Z",
+        "notAfter": rfc3339(ends),
+        "issuedAt": "2026-01-01T00:00:00Z",
+        "certificate": "pem",
+        "policy": under,
+    }
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "MachineAttestation",
+        "metadata": {"name": name, "labels": {"cluster.x-k8s.io/cluster-name": "counted"}},
+        "spec": {"clusterName": "counted", "providerID": f"metal://{name}", "issued": [issued]},
+    }
+
+
+async def test_while_policies_are_in_conflict_valid_certificates_are_counted_again(plane: ControlPlane) -> None:
+    client = plane.client()
+    create_cluster(client, "counted")
+    path, rival = create_policy(client, "first"), create_policy(client, "second")
+
+    def ruling(each: str) -> list[JsonValue]:
+        return [one.get("ruling") for one in maps_at(client.get(each), "status", "conflicts")]
+
+    async with working(plane, recount=0.05) as office:
+        await until(lambda: ruling(path) == ruling(rival) == [None])
+        asked = office.asked.times
+        enough = asked[MANAGEMENT_SHARD] + 20  # nothing changes, and each status that was written is read once
+        await until(lambda: asked[MANAGEMENT_SHARD] > enough)
+        for number in range(2):  # more of them, and expired
+            client.create(LEDGERS, record(f"expired-{number}", "second", NOW))
+        client.create(LEDGERS, record("valid", "first", LATER))
+        await until(lambda: ruling(path) == ruling(rival) == ["first"])
+        for number in range(2):
+            client.create(LEDGERS, record(f"late-{number}", "second", LATER + timedelta(days=1)))
+        await until(lambda: ruling(path) == ruling(rival) == ["second"])
 
 
 async def test_a_busy_cluster_and_a_restart_write_nothing(plane: ControlPlane) -> None:

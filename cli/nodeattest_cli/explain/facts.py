@@ -93,9 +93,8 @@ class DocumentFacts:
         """Return the policy that selects the Cluster; without a Cluster, the only one that was given."""
         policies, cluster = self.inputs.policies, self.inputs.cluster
         if policies and cluster is not None:
-            under = self.inventory.machines_under
-            key = self.inputs.key
-            return policy_for(cluster, policies, recorded=lambda name: under(key, name) if key is not None else 0)
+            under, key, now = self.inventory.machines_under, self.inputs.key, self.now()
+            return policy_for(cluster, policies, recorded=lambda name: under(key, name, now) if key is not None else 0)
         if len(policies) == 1:
             return parse_attestation_policy(policies[0])
         raise NotGiven("the NodeAttestationPolicy")

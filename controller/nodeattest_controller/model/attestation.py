@@ -156,6 +156,16 @@ class Attestation:
         """Return the newest certificate of a purpose that is still valid."""
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.not_after > now), None)
 
+    @property
+    def newest_client(self) -> IssuedCertificate | None:
+        """The last client certificate, valid or not."""
+        return next((entry for entry in reversed(self.issued) if entry.purpose is Purpose.CLIENT), None)
+
+    def policy_at(self, now: datetime) -> str:
+        """Name the policy that admitted the newest client certificate; empty once that has expired."""
+        newest = self.newest_client
+        return newest.policy if newest is not None and newest.not_after > now else ""
+
     def pins_for(self, provider: str) -> dict[str, str]:
         """Return what binds a provider, by kind; ``composite`` gets all pins, to give each part its own."""
         return dict(self.fingerprints) if provider == COMPOSITE else pins_for(self.fingerprints, provider)

@@ -144,11 +144,11 @@ def policy_for(
     """Find the one policy of a cluster; raises Denied when it is unreadable or not one, Unavailable when none.
 
     ``read`` replaces ``parse_attestation_policy`` where parsed policies are kept. ``recorded`` counts the cluster's
-    machines by the name of the policy that their records name: of several policies the one that rules them goes on.
+    machines with a valid certificate by the policy that admitted it: of several policies ``ruling_policy`` goes on.
     """
     chosen = [policy for policy in policies if selects(policy, cluster)]
     if len(chosen) > 1 and recorded is not None:
-        ruling = ruling_policy([text(policy, "metadata", "name") for policy in chosen], recorded)
+        ruling = ruling_policy(chosen, recorded)
         chosen = [policy for policy in chosen if text(policy, "metadata", "name") == ruling] or chosen
     if not chosen:
         raise Unavailable(
@@ -171,13 +171,17 @@ def policy_for(
     return replace(policy, attestors=narrowed if flag(security, "kubeletAuthentication") else frozenset())
 
 
-def ruling_policy(names: Iterable[str], recorded: Callable[[str], int]) -> str:
+def ruling_policy(policies: Iterable[JsonObject], recorded: Callable[[str], int]) -> str:
     """Name the policy that goes on ruling a cluster that several select: most of its machines joined under it.
 
-    Empty where no machine did, or as many under two. Creation times would not do: ``clusterctl move`` makes all anew.
+    Empty where no machine did, or as many under two, or where it is an Audit and another is not: a conflict lowers no
+    enforcement. Creation times would not do: ``clusterctl move`` makes all anew.
     """
-    first, second, *_ = [*sorted(((recorded(name), name) for name in names), reverse=True), (0, ""), (0, "")]
-    return first[1] if first[0] > second[0] else ""
+    audits = {text(policy, "metadata", "name"): text(policy, "spec", "enforcement") == "Audit" for policy in policies}
+    first, second, *_ = [*sorted(((recorded(name), name) for name in audits), reverse=True), (0, ""), (0, "")]
+    if first[0] <= second[0] or (audits[first[1]] and not all(audits.values())):
+        return ""
+    return first[1]
 
 
 def parse_attestation_policy(policy: JsonObject) -> Policy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from datetime import datetime
 from itertools import islice
 from typing import Final, Generic, NewType, TypeVar
 
@@ -253,9 +254,9 @@ class Inventory:
         """Return every ledger of a cluster."""
         return self._attestations.find(cluster, "all")
 
-    def machines_under(self, cluster: ClusterKey, policy: str) -> int:
-        """Count the machines of a cluster whose newest certificate a policy admitted, by its name."""
-        return len(self._attestations.find(cluster, "policy", policy))
+    def machines_under(self, cluster: ClusterKey, policy: str, now: datetime) -> int:
+        """Count the machines of a cluster whose newest client certificate is valid and of a policy, by its name."""
+        return sum(one.policy_at(now) == policy for one in self._attestations.find(cluster, "policy", policy))
 
     def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster whose own name sources give this name."""
@@ -326,8 +327,8 @@ def _attestation_keys(attestation: Attestation) -> Iterable[tuple[str, ...]]:
     yield ("id", attestation.provider_id)
     if attestation.node_name:
         yield ("name", attestation.node_name)
-    if attestation.issued:
-        yield ("policy", attestation.issued[-1].policy)
+    if (newest := attestation.newest_client) is not None:
+        yield ("policy", newest.policy)
     for key in (*attestation.issued, *attestation.retired):
         yield ("spki", key.spki)
     for pin, value in attestation.fingerprints.items():

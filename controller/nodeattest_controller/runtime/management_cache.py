@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from datetime import UTC, datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -69,6 +70,7 @@ class ManagementCache:
         inventory: Collection[str] = CLUSTER_API_ONLY,
         on_policies: Callable[[str], None] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
@@ -81,6 +83,7 @@ class ManagementCache:
         self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
         self._on_policies = on_policies or _ignore_policies
         self._sleep = sleep
+        self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self._infra: dict[tuple[str, str], Reflector] = {}
         self._infra_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -141,8 +144,8 @@ class ManagementCache:
         )
 
     def machines_under(self, cluster: JsonObject, policy: str) -> int:
-        """Count the machines of a cluster that joined under a policy."""
-        return self.inventory.machines_under(ClusterKey(key_of(cluster)), policy)
+        """Count the machines of a cluster that joined under a policy, and whose certificate is valid."""
+        return self.inventory.machines_under(ClusterKey(key_of(cluster)), policy, self._now())
 
     def opts_in(self, cluster: JsonObject) -> bool:
         """Return whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""

@@ -10,10 +10,13 @@ Leaves to others: deciding (``decide``), the time that it may take (``service``)
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
+from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, infrastructure_ref
 from nodeattest_controller.model.objects import items, mapping, text
@@ -48,10 +51,11 @@ class RenderFacts:
 class FactReader:
     """Reads them."""
 
-    def __init__(self, client: ApiClient, *, namespace: str | None) -> None:
+    def __init__(self, client: ApiClient, *, namespace: str | None, now: Callable[[], datetime]) -> None:
         """``namespace``: the only one whose Clusters are served; None: all."""
         self._client = client
         self._namespace = namespace
+        self._now = now
 
     async def of(self, subject: Subject) -> RenderFacts | None:
         """Return what is known of the subject's cluster; None where it has none, or one that no policy selects.
@@ -105,12 +109,13 @@ class FactReader:
         return bool(text(infra, "status", "infrastructureMachineKind"))
 
     async def _policies_recorded(self, cluster: JsonObject) -> Counter[str]:
-        """Count some of a cluster's machines by the policy that their records name; raises ``ApiError``."""
+        """Count some of a cluster's machines by the policy of their valid certificate; raises ``ApiError``."""
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
         path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "machineattestations", namespace=namespace)
         query = {"labelSelector": f"{CLUSTER_LABEL}={name}", "limit": str(_RECORDS)}
         ledgers = items(await self._client.get(path, query), "items")
-        return Counter(text(issued[-1], "policy") for one in ledgers if (issued := items(one, "spec", "issued")))
+        now = self._now()
+        return Counter(parse_attestation(ledger).policy_at(now) for ledger in ledgers)
 
     async def _cluster(self, subject: Subject) -> JsonObject | None:
         """Find the Cluster: by what the object says; that of a control plane without an owner by who refers to it."""

@@ -52,6 +52,8 @@ class SharedCluster:
     """The other policies."""
     ruling: str = ""
     """The policy that goes on, because the cluster's machines joined under it; empty: none, and no node joins."""
+    is_flawed: bool = False
+    """Whether that policy is Invalid, and no node joins, therefore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +86,27 @@ async def evaluate(
 
     ``machines_under`` counts the machines of a Cluster that joined under a policy.
     """
-    ruled: dict[str, int] = {text(policy, "metadata", "name"): 0 for policy in policies}
+    flaws: dict[str, Denied | None] = {}
+    async for policy in in_batches(policies, 1):
+        flaws[text(policy, "metadata", "name")] = flaw_of(policy)
+    ruled = dict.fromkeys(flaws, 0)
     shared: dict[str, list[SharedCluster]] = {name: [] for name in ruled}
     in_order = sorted(clusters, key=lambda one: text(one, "metadata", "name"))
     async for cluster in in_batches(in_order, max(1, BATCH // max(1, len(policies)))):
-        chosen = sorted(text(policy, "metadata", "name") for policy in policies if selects(policy, cluster))
+        selecting = [policy for policy in policies if selects(policy, cluster)]
+        chosen = sorted(text(policy, "metadata", "name") for policy in selecting)
         if len(chosen) == 1:
             ruled[chosen[0]] += 1
             continue
-        ruling = ruling_policy(chosen, partial(machines_under, cluster))
+        ruling = ruling_policy(selecting, partial(machines_under, cluster))
+        is_flawed = flaws.get(ruling) is not None
         for name in chosen:
             rivals = tuple(other for other in chosen if other != name)
-            shared[name].append(SharedCluster(text(cluster, "metadata", "name"), rivals, ruling))
+            shared[name].append(SharedCluster(text(cluster, "metadata", "name"), rivals, ruling, is_flawed))
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
-        found[name] = _finding(policy, flaw_of(policy), ruled[name], tuple(shared[name]))
+        found[name] = _finding(policy, flaws[name], ruled[name], tuple(shared[name]))
     return found
 
 
@@ -109,7 +116,7 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
         {
             "cluster": shared.name,
             "policies": [*shared.rivals[:MAX_RIVALS]],
-            **({"ruling": shared.ruling} if shared.ruling else {}),
+            **({"ruling": shared.ruling} if shared.ruling and not shared.is_flawed else {}),
         }
         for shared in finding.conflicts[:MAX_CONFLICTS]
     ]
@@ -175,6 +182,8 @@ def _quarrel(conflicts: Sequence[SharedCluster]) -> str:
 
 def _shared(shared: SharedCluster) -> str:
     what = f"{shared.ruling} goes on, its machines joined under it" if shared.ruling else "no node joins"
+    if shared.is_flawed:
+        what = f"no node joins, because its machines joined under {shared.ruling}, which is {PolicyReason.INVALID}"
     return f"{shared.name} (also {_some(shared.rivals)}): {what}"
 
 

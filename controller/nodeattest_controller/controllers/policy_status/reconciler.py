@@ -39,11 +39,13 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Denied
 
-__all__ = ["PolicyStatusReconciler"]
+__all__ = ["RECOUNT", "PolicyStatusReconciler"]
 
 _LOG: Final = logging.getLogger(__name__)
 SETTLE: Final = 1.0
 """Seconds from a change to the evaluation: changes that come together are evaluated together."""
+RECOUNT: Final = 60.0
+"""Seconds between two evaluations while policies are in conflict: certificates are issued and expire unannounced."""
 LOG_PERIOD: Final = 600.0
 """Seconds between two lines about a policy whose status cannot be written."""
 REMEDY: Final = "apply manifests/crd and manifests/rbac in the management cluster"
@@ -61,12 +63,14 @@ class PolicyStatusReconciler:
         metrics: Metrics,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
+        recount: float = RECOUNT,
     ) -> None:
         self._management = management
         self._ownership = ownership
         self._events = events
         self._metrics = metrics
         self._now = now
+        self._recount = recount
         self._queue: WorkQueue[str] = WorkQueue()
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
         """By policy: the version that was read, and what was wrong with it."""
@@ -122,6 +126,8 @@ class PolicyStatusReconciler:
             ends = [end for policy in policies if (end := refusals_end(policy, self._now())) is not None]
             if ends:
                 self._queue.add_after(namespace, min(ends) + SETTLE)
+            if any(finding.conflicts for finding in found.values()):
+                self._queue.add_after(namespace, self._recount)
 
     async def _write(self, policy: JsonObject, finding: PolicyFinding) -> ApiError | None:
         patch = status_patch(policy, finding, self._now())
