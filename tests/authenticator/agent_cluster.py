@@ -116,12 +116,15 @@ def named(dns_names: Iterable[str], addresses: Iterable[str]) -> list[x509.Gener
 
 
 class FakeApi:
-    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``watch_limit``, ``refuses``."""
+    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``flows``, ``watch_limit``, ``refuses``."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
         self.ahead = 0.0
         self.hangs = False
+        self.flows = threading.Event()
+        """Set: answers come at once; else a tenth of a second passes before each byte."""
+        self.flows.set()
         self.watch_limit: int | None = None
         self.hides_deletions = False
         self.refuses: dict[str, int] = {}
@@ -373,5 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
-        self.wfile.flush()
+        for part in [body] if self._api.flows.is_set() else (bytes([byte]) for byte in body):
+            self._api.flows.wait(0.1)
+            self.wfile.write(part)
+            self.wfile.flush()

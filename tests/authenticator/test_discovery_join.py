@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
 from discovered_cluster import Discoverer, give_kubelet_configuration, killed, other_cluster, pin, publish
-from lying_servers import Ca, LyingServer, Reply
 from test_credential import challenge_then_sign
 from test_join import in_process
 
@@ -45,19 +44,6 @@ def test_a_token_and_a_pin_are_enough_to_join(joiner: Discoverer) -> None:
     )
     assert json.loads(answer.stdout)["status"]["clientCertificateData"]
     assert joiner.api.posts() == 1
-
-
-def test_a_server_that_drips_ends_a_join_at_its_deadline_and_the_next_join_finds_the_lock_free(
-    joiner: Discoverer,
-) -> None:
-    with LyingServer(Ca().server(), Reply(body=b"x" * 100_000, slowly=0.02)) as dripping:  # over half an hour of bytes
-        done = joiner.join(discovery_server=dripping.endpoint, discovery_timeout="2")
-        assert dripping.paths
-    assert done.returncode != 0
-    assert dripping.endpoint in done.stderr
-    assert "Traceback" not in done.stderr
-    again = joiner.join()
-    assert again.returncode == 0, again.stderr
 
 
 def test_joining_again_asks_for_nothing_and_changes_nothing(joiner: Discoverer) -> None:
