@@ -3,6 +3,7 @@
 Promises: exactly the texts that ``time.ParseDuration`` takes give its number of nanoseconds, everything else is a
 ``ParseError``; ``format_duration`` writes what ``Duration.String`` does. ``parse_seconds`` takes a number of seconds
 besides, and no negative duration; ``parse_seconds(format_seconds(x)) == x`` for whole milliseconds.
+``parse_whole_seconds`` takes less: whole hours, minutes and seconds, in this order.
 Leaves ranges to the caller.
 Source: go/src/time/format.go (ParseDuration) and time.go (String).
 """
@@ -14,7 +15,7 @@ from typing import Final
 
 from nodeattest_parsing.errors import ParseError
 
-__all__ = ["SECOND", "format_duration", "format_seconds", "parse_duration", "parse_seconds"]
+__all__ = ["SECOND", "format_duration", "format_seconds", "parse_duration", "parse_seconds", "parse_whole_seconds"]
 
 SECOND: Final = 1_000_000_000
 """Nanoseconds."""
@@ -32,12 +33,15 @@ _UNITS: Final = {
 }
 _PART: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
+_WHOLE: Final = re.compile(r"([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,8}s)?")
+"""As in the pattern of manifests/crd/nodeattestationpolicies.yaml, so that both accept the same texts."""
 _MAX: Final = 1 << 63
 """Go's Duration is an int64."""
 _MAX_LENGTH: Final = 128
 """Characters; Go has no limit."""
 _MAX_SECONDS: Final = _MAX // SECOND
 _EXPECTED: Final = "a duration such as 1h30m"
+_EXPECTED_WHOLE: Final = "a duration in whole hours, minutes and seconds, such as 336h or 1h30m"
 _EXPECTED_SECONDS: Final = 'a duration such as "336h", "1h30m" or "500ms", or a number of seconds'
 
 
@@ -91,6 +95,13 @@ def parse_seconds(text: str) -> float:
     except ParseError as error:
         raise ParseError(_EXPECTED_SECONDS, error.got) from None
     return nanoseconds / SECOND
+
+
+def parse_whole_seconds(text: str) -> int:
+    """Return the seconds of a duration of whole hours, minutes and seconds; raises ``ParseError``."""
+    if not text or not _WHOLE.fullmatch(text):
+        raise ParseError(_EXPECTED_WHOLE, "another spelling")
+    return parse_duration(text) // SECOND
 
 
 def format_seconds(seconds: float) -> str:

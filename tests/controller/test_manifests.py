@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.durations import parse_seconds, parse_whole_seconds
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers import names
 from nodeattest_sandbox.apiserver.patch import json_patch
 
@@ -200,6 +203,17 @@ def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
         names.ANNOTATION_REASON,
         names.ANNOTATION_TPM_ENDORSEMENT_KEY,
     }
+
+
+@pytest.mark.parametrize(
+    "lifetime",
+    ["336h", "1h30m", "3600s", "99999h", "100000h", "1.5h", "1m1h", "+1h", "1d", "60000ms", "1h ", "\u0663h"],
+)
+def test_the_definition_of_the_policy_takes_the_spellings_of_a_lifetime_that_the_code_takes(lifetime: str) -> None:
+    field = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec", "properties", "certificateLifetime")
+    taken = re.search(text(field, "pattern"), lifetime) is not None
+    with nullcontext() if taken else pytest.raises(ParseError):
+        assert parse_whole_seconds(lifetime) == parse_seconds(lifetime)
 
 
 def test_the_policy_s_defaults_are_the_code_s() -> None:

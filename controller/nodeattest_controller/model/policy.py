@@ -7,7 +7,6 @@ is honoured where the Cluster has it; it can narrow a policy's attestors, never 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,6 +15,8 @@ from typing import Final, TypeVar
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
+from nodeattest_parsing.durations import parse_whole_seconds
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
@@ -64,7 +65,6 @@ _LONGEST_FIELD: Final = 64
 """Characters of a field's name that a known one is looked for by."""
 _WHOLE: Final = 100
 """Percent."""
-_DURATION: Final = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?\Z", re.ASCII)
 MIN_LIFETIME: Final = 60
 """Seconds. Below an hour is for tests: an outage that long takes the nodes down. A shorter life weakens no check."""
 MAX_LIFETIME: Final = 365 * 86400
@@ -312,9 +312,10 @@ def _whole(value: RawValue) -> JsonValue:
 def _lifetime(duration: str) -> int | None:
     if not duration:
         return None
-    match = _DURATION.match(duration)
-    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total = hours * 3600 + minutes * 60 + seconds
+    try:
+        total = parse_whole_seconds(duration)
+    except ParseError:
+        total = 0
     if not MIN_LIFETIME <= total <= MAX_LIFETIME:
         hint = "write days as hours: 14 days are 336h" if "d" in duration else "correct the policy"
         raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", printable(duration), hint)
