@@ -86,8 +86,8 @@ class UncoveredCertificates:
     """What was found of them, in bounded memory."""
 
     count: int = 0
-    named: dict[str, str] = field(default_factory=dict[str, str])
-    """The first of them, by the UID of the request."""
+    named: dict[str, IssuedInTree] = field(default_factory=dict[str, IssuedInTree])
+    """The first of them by the UID of the request: those that have a certificate, then those that have none yet."""
     last_end: datetime | None = None
     last_created: datetime | None = None
     earlier: str = ""
@@ -97,8 +97,9 @@ class UncoveredCertificates:
     def add(self, found: IssuedInTree, *, is_new: bool) -> None:
         """Count one more, or take in that one which was approved is issued now."""
         self.count += is_new
-        if len(self.named) < NAMED or found.uid in self.named:
-            self.named[found.uid] = str(found)
+        self.named[found.uid] = found
+        issued_first = sorted(self.named.values(), key=lambda one: not one.serial)
+        self.named = {one.uid: one for one in issued_first[:NAMED]}
         ends = [end for end in (self.last_end, found.not_after) if end is not None]
         self.last_end = max(ends) if ends else None
         times = [created for created in (self.last_created, found.created) if created is not None]
@@ -124,7 +125,7 @@ class UncoveredCertificates:
         end = rfc3339(self.last_end) if self.last_end else _UNREADABLE
         return (
             f"the in-tree signer's approval was given {self.count} times for names or keys that no attestation covers: "
-            f"{', '.join(self.named.values())}{more}; the last certificate ends {end}"
+            f"{', '.join(map(str, self.named.values()))}{more}; the last certificate ends {end}"
         )
 
 
