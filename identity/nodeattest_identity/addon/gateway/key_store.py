@@ -9,7 +9,6 @@ Source: Kubernetes API concepts, "Resource versions".
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -26,15 +25,15 @@ from nodeattest_identity.addon.gateway.keyset import (
 from nodeattest_identity.tokens.signing import SigningKey
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
 
 __all__ = ["SECRET_NAME", "KeyStore"]
 
 SECRET_NAME: Final = "addon-auth-gateway-keys"
 _DATA: Final = "keys.json"
-_RESYNC: Final = 60.0
-"""Seconds between two reads; a new key waits more than an hour before it signs."""
-_RETRY: Final = 2.0
+_RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=0.0, retry=2.0, max_retry=30.0)
+"""The first read is at once, because nothing is signed before it; a new key waits more than an hour before it signs."""
 _STALE: Final = 600.0
 """Seconds; less than a key stays published after it was succeeded (``RotationSchedule.behind``)."""
 
@@ -98,14 +97,20 @@ class KeyStore:
 
     async def run(self) -> None:
         """Keep the keys fresh until cancelled."""
-        while True:
-            wait = _RESYNC
-            try:
-                await self.refresh()
-            except (ApiError, KeySetError) as error:
-                wait = _RETRY
-                self._log_once(error)
-            await asyncio.sleep(wait)
+        await PeriodicReconciler(self, _RESYNC).run()
+
+    async def reconcile(self) -> float | None:
+        """Refresh; an unreadable Secret is reported and read again soon. Raises ``ApiError``."""
+        try:
+            await self.refresh()
+        except KeySetError as error:
+            self._log_once(error)
+            return _RESYNC.retry
+        return None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Log it once."""
+        self._log_once(error)
 
     def _log_once(self, error: ApiError | KeySetError) -> None:
         """Log an error once."""
