@@ -138,7 +138,7 @@ def _make_layers(making: Path, debs: Path, lines: str) -> None:
 
 
 def _sources() -> list[Path]:
-    return [Path(__file__), Path(contents.__file__), Path(__file__).with_name("oci.py")]
+    return sorted(Path(__file__).parent.glob("*.py"))
 
 
 def _keep(folder: Path, name: str, layer: Layer) -> None:

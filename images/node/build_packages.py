@@ -24,7 +24,13 @@ _UNITS: Final = "*.service", "*.timer"
 _NAME: Final = "nodeattest-agent"
 _SUMMARY: Final = "Attests a Kubernetes node and gives kubelet its credential"
 _DEBIAN: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-_PURGE: Final = "rm -rf /var/lib/kubelet-authenticator /etc/nodeattest /etc/kubernetes/kubelet-authenticator.json\n"
+_PURGE: Final = """\
+rm -rf /var/lib/kubelet-authenticator /etc/nodeattest /etc/kubernetes/kubelet-authenticator.json
+for unit in nodeattest-join.service nodeattest-refresh.timer kubelet-serving-certificate.service; do
+  rm -f /etc/systemd/system/*.wants/$unit
+done
+"""
+"""Until then the units stay enabled: dpkg installs a removed package again as if it upgraded it, so as it was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,7 @@ set -e
 {build.script("installed.sh")}{first}
 %preun
 [ "$1" = 0 ] || exit 0
-{build.script("removed.sh")}
+{build.script("disabled.sh", "removed.sh")}
 %files
 %defattr(-,root,root)
 {HOME}

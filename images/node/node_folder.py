@@ -24,6 +24,15 @@ __all__ = ["HOME", "version", "write_folder"]
 HOME: Final = "/opt/nodeattest"
 """On images whose /usr is read-only this can be written."""
 _WHEELS: Final = ("providers", "authenticator")
+_FILES: Final = Path(__file__).parent / "files"
+_SLOW_PATH: Final = "if status is None:\n"
+_OWN_OPENSSL: Final = f"""\
+{_SLOW_PATH}\
+    import os
+    for name, path in ("CONF", "openssl.cnf"), ("MODULES", "ossl-modules"), ("ENGINES", "engines"):
+        os.putenv(f"OPENSSL_{{name}}", f"@HOME@/{{path}}")
+"""
+"""Before the first import of ``ssl``. ``putenv``: ``os.environ`` stays what the machine gave, for its programs."""
 _PIP_WHEEL: Final = (
     *(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"),
     *("--no-deps", "--no-build-isolation", "--no-index"),
@@ -41,7 +50,7 @@ def write_folder(base: Path, root: Path, extra: str = "") -> str:
     """Write the folder below ``root``; returns its name. ``extra`` is content that tells two builds of a test apart."""
     with tempfile.TemporaryDirectory() as work:
         made, ours = Path(work) / "folder", Path(work) / "ours"
-        script = _unpack_wheels(Path(work), ours)
+        script = _with_own_openssl(_unpack_wheels(Path(work), ours))
         compile_modules(base, ours)
         (made / "bin").mkdir(parents=True)
         shutil.copy(base / "bin" / PYTHON, made / "bin")
@@ -51,6 +60,7 @@ def write_folder(base: Path, root: Path, extra: str = "") -> str:
             files = [Path(name) for name in reachable if Path(name).is_relative_to(folder)]
             _copy_modules(folder, made / "lib" / PYTHON, files)
         copy_libraries(base / "lib", made)
+        shutil.copy(_FILES / "openssl.cnf", made)
         (made / "packages.txt").write_text((base / "packages.txt").read_text() + extra)
         name = f"{version()}-{_digest(made, script)}"
         home = f"{HOME}/{name}"
@@ -59,11 +69,18 @@ def write_folder(base: Path, root: Path, extra: str = "") -> str:
         command("patchelf", *paths, made / "bin" / PYTHON)
         # -I: no environment, no user's modules; -S: all modules are beside the standard library.
         program = made / "bin" / "kubelet-authenticator"
-        program.write_text(script.replace("#!python\n", f"#!{home}/bin/{PYTHON} -IS\n"))
+        program.write_text(script.replace("#!python\n", f"#!{home}/bin/{PYTHON} -IS\n").replace("@HOME@", home))
         for path in made.rglob("*"):
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" or path.name == LOADER else 0o644)
         shutil.copytree(made, root / home.lstrip("/"))
     return name
+
+
+def _with_own_openssl(script: str) -> str:
+    """Return the command's text with OpenSSL's settings and modules in the folder; a cached answer needs neither."""
+    if script.count(_SLOW_PATH) != 1:
+        sys.exit(f"expected one line {_SLOW_PATH!r} in the command, got {script!r}: mend _SLOW_PATH")
+    return script.replace(_SLOW_PATH, _OWN_OPENSSL)
 
 
 def _copy_modules(source: Path, target: Path, files: list[Path]) -> None:

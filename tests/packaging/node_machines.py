@@ -50,10 +50,10 @@ def build(out: Path, *options: str) -> dict[str, Path]:
     return {path.suffix: path for path in out.iterdir()}
 
 
-def debian(suite: str, into: Path, *, variant: str = "essential", include: str = "dpkg") -> None:
-    """Unpack a release's essential packages, which Python is none of; with variant ``extract`` these packages only."""
+def debian(suite: str, into: Path, *, variant: str = "essential", include: str = "dpkg,systemd") -> None:
+    """Unpack a release's essential packages and ``include``, no Python; with variant ``extract`` ``include`` only."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    kept = CACHE / f"{suite}-{variant}.tar"
+    kept = CACHE / f"{suite}-{variant}-{include.replace(',', '+')}.tar"
     with (CACHE / f"{suite}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from node_machines import HOME, Machine, build, debian, needs
+from node_machines import HOME, Machine, build, debian, in_namespaces, needs
 from world import Agent, Controller, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -25,6 +25,14 @@ PROGRAMS = {"deb": INSTALLED, "rpm": INSTALLED, "tarball": UNPACKED, "bare": UNP
 UNITS = {"nodeattest-join.service", "nodeattest-refresh.service", "nodeattest-refresh.timer"} | {
     "kubelet-serving-certificate.service"
 }
+FIPS = """\
+openssl_conf = init
+[init]
+alg_section = algorithms
+[algorithms]
+default_properties = fips=yes
+"""
+USES_TLS = "import ssl; ssl.create_default_context()"
 MIB = 1 << 20
 MAX_MODULES = 20
 """That a warm call adds to a bare interpreter; ours are six."""
@@ -75,12 +83,12 @@ def install(machine: Machine, package: Path) -> None:
     machine.run("dpkg", "--install", f"/{package.name}")
 
 
-def join(world: World, machine: Machine, name: str, *files: str) -> Agent:
-    """Join a machine by a TPM of its own."""
+def join(world: World, machine: Machine, name: str, *environment: str) -> Agent:
+    """Join a machine by a TPM of its own, with variables ``NAME=value`` of the agent's environment."""
     tpm = world.tpm(name)
     world.machine(name, tpm=tpm)
-    agent = replace(world.agent(name, "tpm", tcti=tpm.tcti), program=machine.agent)
-    joined = agent.join(world.token(), *files, timeout=180)
+    agent = replace(world.agent(name, "tpm", tcti=tpm.tcti), program=("env", *environment, *machine.agent))
+    joined = agent.join(world.token(), timeout=180)
     assert joined.returncode == 0, joined.stderr
     assert text_at(world.ledger(name), "spec", "fingerprints", "tpm.ek") == tpm.endorsement_fingerprint()
     return agent
@@ -99,7 +107,21 @@ def test_a_node_without_python_joins_with_its_tpm_and_kubelets_call_is_answered(
 
 
 @pytest.mark.usefixtures("controller")
-def test_no_call_fails_while_the_package_is_replaced_and_the_version_before_stays(
+def test_the_machines_openssl_settings_do_not_reach_the_agent(world: World, machines: dict[str, Machine]) -> None:
+    """The same settings leave the folder's interpreter, started without the command, no cipher."""
+    machine = machines["bare"]
+    machine.path("/fips.cnf").write_text(FIPS)
+    variables = "OPENSSL_CONF=/fips.cnf", "OPENSSL_MODULES=/nowhere"
+    program = in_namespaces(machine.root, f"/{HOME}/current/bin/python3.11", "-IS", "-c", USES_TLS)
+    steered = subprocess.run(["/usr/bin/env", *variables, *program], capture_output=True, text=True, check=False)
+    assert "LIBRARY_HAS_NO_CIPHERS" in steered.stderr
+    agent = join(world, machine, "packaged-fips", *variables)
+    called = agent.run("credential", *agent.files(), exec_info=EXEC_INFO)
+    assert called.returncode == 0, called.stderr
+
+
+@pytest.mark.usefixtures("controller")
+def test_no_call_fails_while_the_package_is_replaced_or_mended_and_the_version_before_stays(
     world: World, deb_root: Machine, packages: dict[str, Path], tmp_path: Path
 ) -> None:
     other = build(tmp_path / "other", "--formats", "deb", "--mark", "another version")[".deb"]
@@ -123,17 +145,24 @@ def test_no_call_fails_while_the_package_is_replaced_and_the_version_before_stay
     try:
         for package in (other, packages[".deb"], other):
             install(deb_root, package)
+        changed = deb_root.path(f"/{HOME}/{deb_root.current()}/packages.txt")
+        content = changed.read_text()
+        changed.unlink()
+        changed.write_text("changed")
+        changed.with_name("added").touch()
+        install(deb_root, other)
     finally:
         ended.set()
         kubelet.join()
     assert failed == []
     assert calls > 0
     assert deb_root.current() != before
+    assert (changed.read_text(), changed.with_name("added").exists()) == (content, False)
     folders = {path.name for path in deb_root.path(f"/{HOME}").iterdir()}
     assert folders == {"package", "current", before, deb_root.current()}
 
 
-def test_remove_keeps_the_nodes_keys_and_purge_removes_them(deb_root: Machine) -> None:
+def test_remove_keeps_the_nodes_keys_and_purge_removes_them(deb_root: Machine, packages: dict[str, Path]) -> None:
     state = deb_root.path(STATE)
     state.mkdir(mode=0o700)
     (state / "credential").write_text("key")
@@ -141,8 +170,12 @@ def test_remove_keeps_the_nodes_keys_and_purge_removes_them(deb_root: Machine) -
     assert (state / "credential").read_text() == "key"
     assert not deb_root.path(INSTALLED).is_symlink()
     assert not deb_root.path(f"/{HOME}").exists()
+    install(deb_root, packages[".deb"])
+    for unit in ("nodeattest-join.service", "nodeattest-refresh.timer"):
+        assert deb_root.run("systemctl", "is-enabled", unit).stdout == "enabled\n"
     deb_root.run("dpkg", "--purge", "nodeattest-agent")
     assert not state.exists()
+    assert not list(deb_root.path("/etc/systemd/system").glob("*/nodeattest-*"))
 
 
 def test_the_packages_are_small_and_all_is_roots(machines: dict[str, Machine]) -> None:
@@ -185,13 +218,9 @@ def test_every_provider_that_ships_finds_its_libraries(machines: dict[str, Machi
 
 
 def test_the_same_commit_gives_the_same_bytes(packages: dict[str, Path], tmp_path: Path) -> None:
-    again = build(tmp_path)
-    digests = [
-        {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in built.items()}
-        for built in (packages, again)
-    ]
-    assert digests[0] == digests[1]
-    assert {path.name for path in packages.values()} == {path.name for path in again.values()}
+    for name, file in build(tmp_path, "--formats", "tar,rpm").items():
+        assert file.name == packages[name].name
+        assert hashlib.sha256(file.read_bytes()).digest() == hashlib.sha256(packages[name].read_bytes()).digest()
 
 
 def test_units_and_folders_are_installed_and_systemd_finds_no_fault(machines: dict[str, Machine]) -> None:

@@ -73,11 +73,17 @@ def _from_file(path: str) -> str:
 
 
 def _from_command(command: tuple[str, ...]) -> str:
+    import os
     import subprocess
 
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_COMMAND_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+            env=os.environ,  # without what a packaged agent sets for its own OpenSSL
         )
         text = done.stdout[:_LIMIT].decode().strip()
     except subprocess.TimeoutExpired:

@@ -1,0 +1,3 @@
+if command -v systemctl >/dev/null; then
+  systemctl disable nodeattest-join.service nodeattest-refresh.timer kubelet-serving-certificate.service || true
+fi
