@@ -158,6 +158,19 @@ async def test_a_request_goes_on_with_a_token_and_is_asked_about_by_its_own_name
         assert site.asked == [("jane", "apps/dashboard", "GET")]
 
 
+async def test_a_request_with_a_body_gets_a_token_of_its_own_because_it_ends_with_it(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        tokens: list[str] = []
+        for data in (None, None, b"x", b"x"):
+            method = "POST" if data else "GET"
+            async with client.request(method, site.url(f"{DASHBOARD}/a"), headers=JANE, data=data) as answer:
+                told = json.loads(await answer.read())
+            tokens += [value for name, value in told["headers"] if name.lower() == "authorization"]
+        read, again, *written = tokens
+        assert read == again
+        assert len({read, *written}) == 3
+
+
 @pytest.mark.parametrize("has_uid", [True, False])
 async def test_a_uid_of_the_front_proxy_is_in_the_review_and_in_the_token_if_kube_apiserver_writes_it(
     tmp_path: Path, has_uid: bool

@@ -152,7 +152,8 @@ class Gateway:
             return to_slash(request, root=target.root)  # 5
         asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
         endpoint = await self._deps.resolver.resolve(target)  # 7
-        lasting = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
+        streams = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
+        lasting = streams or request.can_read_body  # who sends a body twice because an answer was lost writes twice
         minted = self._deps.tokens.token(identity, target.audience, fresh=lasting)  # 8
         _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
         options = ForwardOptions(

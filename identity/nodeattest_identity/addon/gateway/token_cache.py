@@ -68,7 +68,7 @@ class TokenCache:
     def token(self, user: UserInfo, audience: str, *, fresh: bool = False) -> CachedToken:
         """Return a token; raises ``StatusError``. ``fresh``: mint a new one.
 
-        A WebSocket ends with its token, so it gets a token with its whole lifetime.
+        A request ends with its token, so one that lasts, or that writes, gets a token with its whole lifetime.
         """
         key = user.user, user.uid, user.groups, audience
         found = None if fresh else self._cache.get(key)
