@@ -56,10 +56,8 @@ class Fleet:
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
         namespace, _, name = key.partition("/")
-        return {"metadata": {"namespace": namespace, "name": name, "uid": key}} if key in {KEY, OTHER} else None
-
-    def is_paused(self, _cluster: JsonObject) -> bool:
-        return self.paused
+        found: JsonObject = {"metadata": {"namespace": namespace, "name": name, "uid": key}}
+        return {**found, "spec": {"paused": self.paused}} if key in {KEY, OTHER} else None
 
     def owns(self, _key: ClusterKey) -> bool:
         self.looks += 1
