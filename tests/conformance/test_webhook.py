@@ -239,7 +239,8 @@ def test_a_process_killed_between_its_two_writes_is_gone_on_with(world: WebhookW
     """Without the right to announce its CA the first one stops exactly there."""
     replica.kill()
     world.client.delete(SECRET)
-    [binding] = [one for one in manifests.objects("webhook") if one["kind"] == "ClusterRoleBinding"]
+    found = [one for one in manifests.objects("webhook") if one["kind"] == "ClusterRoleBinding"]
+    [binding] = [one for one in found if text_at(one, "metadata", "name") == "nodeattest:webhook"]
     world.client.delete(f"{BINDINGS}/nodeattest:webhook")
     try:
         with world.replica("stopped") as stopped:
