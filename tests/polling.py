@@ -13,12 +13,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, Self, TypeVar, cast, overload
 
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_sandbox.client import ApiRefusal
 
-__all__ = ["SECONDS", "eventually", "idle", "succeeds", "until"]
+__all__ = ["SECONDS", "Turns", "eventually", "idle", "succeeds", "until"]
 
 INTERVAL: Final = 0.02
 """Seconds between two reads of what another process does."""
@@ -110,3 +110,22 @@ def succeeds(call: Callable[[], T], *, seconds: float = SECONDS) -> T:
             if deadline.passed():
                 raise
         time.sleep(INTERVAL)
+
+
+class Turns:
+    """Counts how often another task of this event loop had its turn, while the block runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 import pytest
 from management_kit import CAPI, POLICIES, add_cluster, add_policy, cached, management_api
-from polling import until
+from polling import Turns, until
 
 from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
 from nodeattest_controller.controllers.policy_status.decide import evaluate
@@ -263,22 +263,13 @@ async def test_a_cluster_is_loaded_in_slices() -> None:
     inventory = Inventory()
     for number in range(10 * LOADED):
         inventory.put_machine(f"fleet/m{number}", machine(f"m{number}"))
-    slices = 0
-
-    async def other() -> None:
-        nonlocal slices
-        while True:
-            slices += 1
-            await asyncio.sleep(0)
-
-    working = asyncio.create_task(other())
-    loading = asyncio.create_task(inventory.load(BLUE))
-    await asyncio.sleep(0)
-    inventory.put_machine("fleet/m999", machine("renamed"))
-    inventory.put_machine("fleet/m1", None)
-    await loading
-    working.cancel()
-    assert slices >= 10
+    async with Turns() as turns:
+        loading = asyncio.create_task(inventory.load(BLUE))
+        await asyncio.sleep(0)
+        inventory.put_machine("fleet/m999", machine("renamed"))
+        inventory.put_machine("fleet/m1", None)
+        await loading
+    assert turns.count >= 10
     assert len(list(inventory.members_of(BLUE))) == 10 * LOADED - 1
     assert [one.name for one in inventory.members(BLUE, "id://renamed")] == ["renamed"]
 
@@ -350,19 +341,10 @@ def test_what_is_kept_and_does_not_grow_stays_whatever_others_take() -> None:
 
 async def test_a_namespaces_policies_and_clusters_are_compared_in_slices() -> None:
     many: list[JsonObject] = [{"metadata": {"namespace": "a", "name": f"n{number}"}} for number in range(100)]
-    slices = 0
-
-    async def other() -> None:
-        nonlocal slices
-        while True:
-            slices += 1
-            await asyncio.sleep(0)
-
-    working = asyncio.create_task(other())
-    found = await evaluate(many, many, lambda _policy: None, lambda _cluster, _policy: 0)
-    working.cancel()
+    async with Turns() as turns:
+        found = await evaluate(many, many, lambda _policy: None, lambda _cluster, _policy: 0)
     assert len(found) == len(many)
-    assert slices >= len(many) * len(many) // BATCH
+    assert turns.count >= len(many) * len(many) // BATCH
 
 
 async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_it_changes() -> None:

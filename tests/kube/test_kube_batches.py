@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from polling import Turns
 
 from nodeattest_kube.batches import BATCH, in_batches
 
 
 async def test_long_work_lets_others_work_before_each_batch() -> None:
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    working = asyncio.create_task(other())
-    assert [thing async for thing in in_batches(range(5 * BATCH))] == list(range(5 * BATCH))
-    working.cancel()
-    assert turns >= 5
+    async with Turns() as turns:
+        assert [thing async for thing in in_batches(range(5 * BATCH))] == list(range(5 * BATCH))
+    assert turns.count >= 5
