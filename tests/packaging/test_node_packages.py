@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from node_machines import HOME, Machine, build, debian, in_namespaces, needs
-from world import Agent, Controller, World
+from world import Agent, Controller, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
+from nodeattest_sandbox.control_plane import start_real
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.conformance, pytest.mark.swtpm, pytest.mark.timeout(900)]
 EXEC_INFO = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}'
 STATE = "/var/lib/kubelet-authenticator"
 INSTALLED = "/usr/bin/kubelet-authenticator"
@@ -59,6 +60,13 @@ def machines(packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
         (roots / name / "opt").mkdir(parents=True, exist_ok=True)
         subprocess.run(["/usr/bin/tar", "-C", roots / name / "opt", "-xzf", packages[".gz"]], check=True)
     return {name: Machine(roots / name, program) for name, program in PROGRAMS.items()}
+
+
+@pytest.fixture(scope="module")
+def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("world")
+    with built_world(lambda name: start_real(directory / name, assets, name=name), directory) as built:
+        yield built
 
 
 @pytest.fixture(scope="module")
