@@ -268,7 +268,7 @@ class PlatformAddresses(Protocol):
 
 @runtime_checkable
 class ChallengeSigner(Protocol):
-    """A signer that works in two rounds."""
+    """A signer that works in two steps."""
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""

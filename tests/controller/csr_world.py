@@ -92,7 +92,7 @@ class OneRound:
 
 
 class TwoRounds(OneRound):
-    """The same in two rounds: evidence names the first request, or none."""
+    """The same in two steps: evidence names the first request, or none."""
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         data = request.evidence.data

@@ -140,7 +140,7 @@ def test_the_architecture_page_has_one_sentence_for_each_package() -> None:
 
 def test_a_request_passes_at_most_twelve_files_and_none_imports_one_above_it() -> None:
     """But for the client, by which all write, the pure ``model``, and the approval that the issuer takes."""
-    section = (DOCS / "architecture.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
+    section = (DOCS / "controller.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
     rows = re.findall(r"^\| (\d+) \| `([\w/…]+\.py)` \|", section, re.MULTILINE)
     assert [number for number, _ in rows] == [str(number) for number in range(1, len(rows) + 1)]
     assert 0 < len(rows) <= 12

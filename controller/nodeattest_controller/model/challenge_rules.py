@@ -1,6 +1,6 @@
 """The rules of a challenge's two requests: one answer to one first request, and one key for one answer. Pure.
 
-Source: docs/architecture.md, "Two rounds".
+Source: docs/identity-rules.md, "Two steps".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The identity rules every provider is held to. Pure: facts in, nothing or a refusal out.
 
-Numbers are those of docs/architecture.md, "Identity rules". A provider proves that a *machine* asks; these rules prove
+Numbers are those of docs/identity-rules.md. A provider proves that a *machine* asks; these rules prove
 that the machine may have this *name* in this cluster.
 """
 

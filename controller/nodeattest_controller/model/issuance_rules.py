@@ -1,7 +1,7 @@
 """The rules under which a new certificate is recorded and signed for a machine that proved itself. Pure.
 
 They are asked while key, node name and fingerprints are reserved, directly before signing; the record is then written
-by compare-and-swap. Source: docs/architecture.md, "Ledger".
+by compare-and-swap. Source: docs/identity-rules.md, "Ledger".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 REPLACEMENT_INTERVAL: Final = timedelta(minutes=10)
-"""A machine that proved itself but lost its key may replace a live one this often (docs/architecture.md, "Ledger")."""
+"""A machine that proved itself but lost its key may replace a live one this often ("Ledger")."""
 
 
 def check_approval_known(request: NodeRequest, attestation: Attestation, state: RequestState) -> None:

@@ -31,7 +31,7 @@ class Round(StrEnum):
     """Which request of a join or renewal it is."""
 
     FIRST = "first"
-    """The first request of a provider of two rounds; its verification ends in a challenge."""
+    """The first request of a provider of two steps; its verification ends in a challenge."""
     FINAL = "final"
     """The request that gets the certificate; a provider of one round has no other."""
 
@@ -74,7 +74,7 @@ class RequestCheck(Generic[F_contra]):
     rule: str
     """What must hold, in a sentence."""
     source: str
-    """Where the rule comes from: an identity rule of docs/architecture.md, an ADR, an RFC."""
+    """Where the rule comes from: an identity rule of docs/identity-rules.md, an ADR, an RFC."""
     needs: Needs
     run: Callable[[F_contra], Awaitable[None]]
     """Raises Denied, Unavailable or ChallengeRequired."""

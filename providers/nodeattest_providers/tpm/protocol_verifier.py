@@ -1,4 +1,4 @@
-"""The TPM protocol's two rounds as the controller checks them, whatever provider trusts the endorsement key.
+"""The TPM protocol's two steps as the controller checks them, whatever provider trusts the endorsement key.
 
 Promises: an ``AttestedNode`` only when the TPM that holds an endorsement key that the provider trusts attested, after
 the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds; any replica

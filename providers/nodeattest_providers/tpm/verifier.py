@@ -3,7 +3,7 @@
 Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine attested for this
 very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say
 (``endorsement_key``).
-Leaves to others: the two rounds (``protocol_verifier``), the CSR's own rules and the Machine's (the controller's
+Leaves to others: the two steps (``protocol_verifier``), the CSR's own rules and the Machine's (the controller's
 review).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
 """

@@ -1,8 +1,8 @@
 """Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
 
 Cheap first: what the request itself says, then memory, then the provider's verification and live reads; last, under
-the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of docs/architecture.md,
-"Identity rules". The rules are pure functions of ``model``; a check here says which facts they get.
+the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of
+docs/identity-rules.md. The rules are pure functions of ``model``; a check here says which facts they get.
 The parser (``model.csr_request``) comes before all of these: without a ``NodeRequest`` there is nothing to check.
 Leaves to others: where a fact comes from (``verification.facts``).
 """
@@ -92,8 +92,8 @@ class CSRFacts(RequestFacts):
     @fact
     async def round(self) -> Round:
         """Return whether this request could be granted."""
-        two_rounds = isinstance(await self.verifier(), ChallengeSigner)
-        return Round.FIRST if two_rounds and await self.ref() is None else Round.FINAL
+        two_steps = isinstance(await self.verifier(), ChallengeSigner)
+        return Round.FIRST if two_steps and await self.ref() is None else Round.FINAL
 
     def require_one(self, machines: list[MachineView]) -> MachineView:
         """Apply identity rule 1 by provider ID."""
@@ -380,7 +380,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     RequestCheck(
         "first request not answered",
         "No certificate was issued for an answer to this first request.",
-        "two rounds",
+        "two steps",
         Needs.MEMORY,
         _not_answered,
         rounds=_FIRST,
@@ -395,7 +395,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     RequestCheck(
         "first request still pending",
         "The first request that is answered was not decided before.",
-        "two rounds",
+        "two steps",
         Needs.LIVE,
         _first_request_pending,
         rounds=_FINAL,
@@ -456,7 +456,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     RequestCheck(
         "one key for one challenge",
         "The first request was not answered with another key.",
-        "two rounds",
+        "two steps",
         Needs.PROVIDER,
         _answered_once,
         stage=Stage.ISSUE,
