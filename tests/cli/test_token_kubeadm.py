@@ -107,7 +107,7 @@ def test_each_refuses_an_id_that_the_other_gave(pair: Pair) -> None:
     pair.ours("create", "aaaaaa.0123456789abcdef")
     pair.theirs("create", "aaaaaa.0123456789abcdef", code=1)
     pair.theirs("create", "bbbbbb.0123456789abcdef")
-    pair.ours("create", "bbbbbb.0123456789abcdef", code=2)
+    pair.ours("create", "bbbbbb.0123456789abcdef", code=1)
 
 
 def test_the_join_commands_are_the_same(pair: Pair) -> None:
