@@ -19,8 +19,6 @@ from nodeattest_cli.lazy import LazyGroup
 __all__ = ["cli", "main"]
 
 _NAME: Final = "nodeattest"
-_EXTRAS: Final = {"azure": "azure", "boto3": "aws", "botocore": "aws", "google": "gcp"}
-"""Which extra brings a package."""
 _EXPECTED: Final = (click.ClickException, click.exceptions.Abort, KeyboardInterrupt, OSError, UserError)
 _OURS: Final = "nodeattest_"
 """How our packages' names begin: one of these that is missing is a bug or a broken installation."""
@@ -113,11 +111,9 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 
 
 def _not_installed(module: str) -> str:
-    """Say which extra brings a package."""
-    package = module.partition(".")[0]
-    extra = _EXTRAS.get(package)
-    what = f"the extra {extra} of nodeattest-cli" if extra else "nodeattest-cli again, with all that it needs"
-    return f"the Python package {package} is not installed; install {what} (docs/install.md)"
+    """Say what brings a package."""
+    what = "requirements-cli.txt of the release (docs/install.md)"
+    return f"the Python package {module.partition('.')[0]} is not installed; install {what}"
 
 
 def _give_up_output(error: OSError) -> ExitCode:

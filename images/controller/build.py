@@ -76,7 +76,7 @@ def build_from_tree(out: Path, cache: Path) -> Built:
 def build(*, wheels: list[Path], version: str, commit: str, out: Path, cache: Path) -> Built:
     """Build the image of our wheels into ``out``."""
     own = [wheel for wheel in wheels if wheel.name.split("-")[0].removeprefix("nodeattest_") in contents.OWN_WHEELS]
-    lines = locked_lines(PYTHON_LOCK, needed(own, contents.ROOT, contents.EXTRAS))
+    lines = locked_lines(PYTHON_LOCK, needed(own, contents.ROOT, contents.EXTRAS).others)
     below = _cached_layers(cache, lines)
     root = below / "root"
     with tempfile.TemporaryDirectory() as folder:

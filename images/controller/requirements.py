@@ -8,29 +8,43 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from email.message import Message
 from email.parser import HeaderParser
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from packaging.requirements import Requirement
 
-__all__ = ["locked_lines", "metadata_of", "needed"]
+__all__ = ["Needed", "environment", "locked_lines", "metadata_of", "needed"]
 
-_TARGET: Final = {
-    "implementation_name": "cpython",
-    "os_name": "posix",
-    "platform_machine": "x86_64",
-    "platform_python_implementation": "CPython",
-    "platform_system": "Linux",
-    "python_full_version": "3.11.2",
-    "python_version": "3.11",
-    "sys_platform": "linux",
-}
-"""The environment for which markers are evaluated."""
+
+def environment(python: str, system: str = "Linux", machine: str = "x86_64") -> Mapping[str, str]:
+    """Return the values of markers for CPython of a full version, on Linux or Darwin."""
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_system": system,
+        "python_full_version": python,
+        "python_version": python.rpartition(".")[0],
+        "sys_platform": system.lower(),
+    }
+
+
+_TARGET: Final = environment("3.11.2")
+"""The image's."""
 _OURS: Final = "nodeattest-"
+
+
+class Needed(NamedTuple):
+    """Normalized names of distributions."""
+
+    ours: frozenset[str]
+    others: frozenset[str]
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -40,8 +54,14 @@ def metadata_of(wheel: Path) -> Message:
         return HeaderParser().parsestr(archive.read(name).decode())
 
 
-def needed(wheels: Iterable[Path], root: str, extras: frozenset[str]) -> frozenset[str]:
-    """Name all third-party distributions that ``root``, one of our wheels, needs with these extras, normalized."""
+def needed(
+    wheels: Iterable[Path],
+    root: str,
+    extras: frozenset[str],
+    environments: Iterable[Mapping[str, str]] = (_TARGET,),
+) -> Needed:
+    """Name what ``root``, one of our wheels, needs with these extras in any of the environments."""
+    everywhere = list(environments)
     ours = {_normalized(read["Name"]): read for read in map(metadata_of, wheels)}
     waiting = [(root, extras)]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -54,9 +74,15 @@ def needed(wheels: Iterable[Path], root: str, extras: frozenset[str]) -> frozens
         lines = mine.get_all("Requires-Dist") if mine is not None else metadata.requires(name)
         for requirement in map(Requirement, lines or []):
             marker = requirement.marker
-            if marker is None or any(marker.evaluate({**_TARGET, "extra": extra}) for extra in wanted or {""}):
+            if marker is None or any(
+                marker.evaluate({**environment, "extra": extra})
+                for environment in everywhere
+                for extra in wanted or {""}
+            ):
                 waiting.append((_normalized(requirement.name), frozenset(requirement.extras)))
-    return frozenset(name for name, _ in seen if not name.startswith(_OURS))
+    names = frozenset(name for name, _ in seen)
+    ours = frozenset(name for name in names if name.startswith(_OURS))
+    return Needed(ours, names - ours)
 
 
 def locked_lines(lock: Path, names: frozenset[str]) -> str:

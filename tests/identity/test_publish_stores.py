@@ -360,18 +360,18 @@ def test_what_is_no_place_is_said(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "library", "module", "extra"),
+    ("text", "library", "module", "named"),
     [
-        ("s3://bucket/a", "botocore.session", "s3", "the extra aws of nodeattest-cli"),
-        ("azblob://account/c/p", "azure.identity", "azure_blob", "the extra azure of nodeattest-cli"),
+        ("s3://bucket/a", "botocore.session", "s3", "boto3"),
+        ("azblob://account/c/p", "azure.identity", "azure_blob", "azure-storage-blob and azure-identity"),
     ],
 )
-def test_a_library_that_is_not_installed_is_said_with_the_extra_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch, text: str, library: str, module: str, extra: str
+def test_a_library_that_is_not_installed_is_said_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, text: str, library: str, module: str, named: str
 ) -> None:
     monkeypatch.delitem(sys.modules, f"nodeattest_identity.publish.stores.{module}")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(StoreRefusedError, match=re.escape(extra)):
+    with pytest.raises(StoreRefusedError, match=f"{re.escape(named)}, got none; install requirements-cli.txt"):
         open_store(parse_location(text), StoreAccess())
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import nodeattest_providers
 from nodeattest_providers.registry import BUILT_IN
+from tools.release.requirements import SETS, write_requirements
 
 TREE = Path(__file__).parents[2]
 GIT = shutil.which("git") or "git"
@@ -206,6 +207,59 @@ def test_every_module_of_a_wheel_imports_with_the_wheels_that_it_needs(
         f"print([name for name, file in ours.items() if file and not file.startswith({str(unpacked)!r})])"
     )
     assert run(unpacked, "-c", code).strip() == "[]"
+
+
+@pytest.fixture
+def release(wheels: dict[str, Path], tmp_path: Path) -> Path:
+    """The wheels with their requirements files."""
+    folder = tmp_path / "release"
+    folder.mkdir()
+    for wheel in wheels.values():
+        shutil.copy(wheel, folder)
+    write_requirements(folder)
+    return folder
+
+
+def install(release: Path, which: str, target: Path) -> subprocess.CompletedProcess[str]:
+    """Install a requirements file from somewhere else, by pip, third parties' packages from the index."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    command += ["--target", str(target), "--requirement", str(release / f"requirements-{which}.txt")]
+    return subprocess.run(command, cwd=target.parent, capture_output=True, text=True, check=False)
+
+
+def test_pip_installs_a_command_by_the_hashes_of_its_requirements_file(release: Path, tmp_path: Path) -> None:
+    done = install(release, "agent", tmp_path / "installed")
+    assert done.returncode == 0, done.stderr
+    said = run(tmp_path / "installed", str(tmp_path / "installed/bin/kubelet-authenticator"), "--version")
+    assert said.splitlines()[1] == f"commit: {described_commit()}"
+
+
+def test_pip_refuses_a_wheel_that_is_not_the_release_s(release: Path, tmp_path: Path) -> None:
+    [wheel] = release.glob("nodeattest_agent-*.whl")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("nodeattest_authenticator/more.py", "")
+    done = install(release, "agent", tmp_path / "installed")
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "nodeattest" in done.stderr
+
+
+def test_a_requirements_file_has_every_locked_package_of_its_set_with_hashes_and_no_other_version(
+    release: Path,
+) -> None:
+    lock = (TREE / "requirements.lock").read_text()
+    brings = {"agent": "boto3", "agent-tpm": "tpm2-pytss", "cli": "azure-storage-blob", "controller": "google-auth"}
+    for which in SETS:
+        text = (release / f"requirements-{which}.txt").read_text()
+        entries = re.findall(
+            r"^([a-z0-9.-]+)==(\S+)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+)$", text, re.MULTILINE
+        )
+        lines = [line for line in text.splitlines() if not line.startswith(("#", "--", " "))]
+        assert len(entries) == len(lines)
+        assert brings.get(which, "moto") in {name for name, _, _ in entries}
+        for name, version, hashes in entries:
+            assert name.startswith("nodeattest-") or f"{name}=={version}" in lock
+            assert name.startswith("nodeattest-") or hashes in lock
 
 
 def run(unpacked: Path, *arguments: str) -> str:

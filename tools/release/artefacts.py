@@ -12,6 +12,7 @@ from typing import Final
 
 from images.controller.build import CACHE, TREE, build_from_tree
 from nodeattest_providers import __version__
+from tools.release.requirements import write_requirements
 
 __all__ = ["KINDS"]
 
@@ -22,6 +23,7 @@ def _wheels(out: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-build-isolation", "--no-index", "--wheel-dir", str(out)]
     subprocess.run([*command, *(str(TREE / name) for name in _WHEELS)], check=True)
+    write_requirements(out)
 
 
 def _image(out: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from nodeattest_providers.names import ProviderName, Purpose, SignerName, signer_for
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["AttestorSettings", "ClaimedIdentity", "MachineSpec"]
+__all__ = ["INSTALL", "AttestorSettings", "ClaimedIdentity", "MachineSpec"]
+
+INSTALL: Final = "install requirements-sandbox.txt of the release: docs/install.md"
+"""What brings a library that a platform of the demo lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,7 @@ def find_tools(own: Path, *, provider: str, assets: Path | None) -> Tools:
         if absent:
             missing.append(f"{' and '.join(absent)} in {assets} (KUBEBUILDER_ASSETS)")
     commands = {name: _own(own, name) for name in (_AGENT, _CONTROLLER, _COMMAND)}
-    missing += [
-        f"{name}, a command of this package (pip install it again)" for name, path in commands.items() if not path
-    ]
+    missing += [f"{name}, a command of this package (install it again)" for name, path in commands.items() if not path]
     agent, controller, command = commands[_AGENT], commands[_CONTROLLER], commands[_COMMAND]
     if missing or agent is None or controller is None or command is None:
         raise UserError(f"missing on this machine: {'; '.join(missing)}")

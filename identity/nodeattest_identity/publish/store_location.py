@@ -78,7 +78,7 @@ def _s3(target: StoreLocation, access: StoreAccess) -> Store:
     try:
         from nodeattest_identity.publish.stores.s3 import S3Store
     except ImportError:
-        raise _missing("boto3", "aws") from None
+        raise _missing("boto3") from None
     bucket, prefix = target.parts
     return S3Store(bucket, prefix, region=access.region, endpoint_url=access.endpoint_url)
 
@@ -87,12 +87,12 @@ def _azure(target: StoreLocation, access: StoreAccess) -> Store:
     try:
         from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
     except ImportError:
-        raise _missing("azure-storage-blob and azure-identity", "azure") from None
+        raise _missing("azure-storage-blob and azure-identity") from None
     account, container, prefix = target.parts
     return AzureBlobStore(account, container, prefix, endpoint_url=access.endpoint_url, key=access.azure_key)
 
 
-def _missing(library: str, extra: str) -> StoreRefusedError:
+def _missing(library: str) -> StoreRefusedError:
     return StoreRefusedError(
-        f"--to: expected the library {library}, got none; install the extra {extra} of nodeattest-cli (docs/install.md)"
+        f"--to: expected the library {library}, got none; install requirements-cli.txt of the release (docs/install.md)"
     )

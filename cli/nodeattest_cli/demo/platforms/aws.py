@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
+from nodeattest_cli.demo.machine_spec import INSTALL, AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
@@ -18,7 +18,7 @@ __all__ = ["ROLE", "AwsDemoPlatform", "instance_attestor_settings"]
 ROLE: Final = "demo-nodes"
 """Of the instances that may join."""
 _TAG: Final = {"kubernetes.io/cluster/demo": "owned"}
-_LIBRARIES: Final = {"boto3": "nodeattest-common[aws]", "moto": "moto[ec2,server]"}
+_LIBRARIES: Final = ("boto3", "moto")
 
 
 def instance_attestor_settings(instance: Instance) -> AttestorSettings:
@@ -50,10 +50,9 @@ class AwsDemoPlatform:
     @staticmethod
     def missing() -> Iterable[str]:
         """Need AWS's library for the controller, and moto for the AWS that it asks."""
-        absent = [package for module, package in _LIBRARIES.items() if find_spec(module) is None]
+        absent = [module for module in _LIBRARIES if find_spec(module) is None]
         if absent:
-            packages = " ".join(f"'{package}'" for package in dict.fromkeys(absent))
-            yield f"{', '.join(dict.fromkeys(absent))} (pip install {packages}), or choose another --provider"
+            yield f"{' and '.join(absent)} ({INSTALL}), or choose another --provider"
 
     def create_machine(self, number: int) -> MachineSpec:
         """Run an instance."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
 
-from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
+from nodeattest_cli.demo.machine_spec import INSTALL, AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
@@ -51,7 +51,7 @@ class AzureDemoPlatform:
     def missing() -> Iterable[str]:
         """Need the SDK that gives tokens."""
         if find_spec("azure") is None or find_spec("azure.identity") is None:
-            yield "azure-identity (install the extra azure: docs/install.md), or choose another --provider"
+            yield f"azure-identity ({INSTALL}), or choose another --provider"
 
     def create_machine(self, number: int) -> MachineSpec:
         """Launch a machine."""

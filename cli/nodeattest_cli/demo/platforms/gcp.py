@@ -10,7 +10,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_cli.demo.machine_spec import AttestorSettings, ClaimedIdentity, MachineSpec
+from nodeattest_cli.demo.machine_spec import INSTALL, AttestorSettings, ClaimedIdentity, MachineSpec
 from nodeattest_cli.demo.platforms.tpm import missing_tpm_programs
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderName
@@ -63,7 +63,7 @@ class GcpDemoPlatform:
         """Need software TPMs, and Google's library for the controller."""
         yield from missing_tpm_programs()
         if find_spec("google.auth") is None:
-            yield "google-auth (install the extra gcp: docs/install.md), or choose another --provider"
+            yield f"google-auth ({INSTALL}), or choose another --provider"
 
     def create_machine(self, number: int, *, project: str = PROJECT, status: str = "RUNNING") -> MachineSpec:
         """Create an instance; whatever its status is, its vTPM answers to anyone who has it."""

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.machine_spec import AttestorSettings, MachineSpec
+from nodeattest_cli.demo.machine_spec import INSTALL, AttestorSettings, MachineSpec
 from nodeattest_cli.demo.platforms.bare import rack_identity
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
@@ -27,7 +27,7 @@ def missing_tpm_programs() -> Iterable[str]:
     if absent:
         yield f"{', '.join(absent)} (apt-get install swtpm swtpm-tools), or choose another --provider"
     if find_spec("tpm2_pytss") is None:
-        yield "tpm2-pytss (install the extra tpm: docs/install.md), or choose another --provider"
+        yield f"tpm2-pytss ({INSTALL}), or choose another --provider"
 
 
 class TpmDemoPlatform:

@@ -63,7 +63,7 @@ def _prepare(request: StsRequest, credentials: InstanceCredentials, date: str) -
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,
             f"the AWS library is missing ({error.name or 'botocore'})",
-            remedy="install the extra aws of nodeattest-agent (docs/install.md)",
+            remedy="install requirements-agent.txt of the release (docs/install.md)",
         ) from None
     secret = credentials.secret.reveal().decode()
     auth = SigV4Auth(Credentials(credentials.access_key_id, secret, credentials.token), "sts", request.region)

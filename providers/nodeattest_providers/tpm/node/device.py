@@ -257,6 +257,6 @@ def _load() -> ModuleType:
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,
             f"the TPM software stack is missing ({error.name or 'tpm2_pytss'})",
-            remedy="install the extra tpm of nodeattest-agent (docs/install.md), and libtss2 with its TCTI libraries",
+            remedy="install the packages for machines of the release (docs/install.md), which bring it along",
         ) from None
     return tpm2_pytss
