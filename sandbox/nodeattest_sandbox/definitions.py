@@ -103,7 +103,7 @@ def _read_definitions(folder: Path) -> list[JsonMap]:
     documents = [
         cast("JsonValue", document)
         for path in sorted(folder.glob("*.yaml"))
-        for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        for document in yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     ]
     found = [map_at(document) for document in documents]
     return [definition for definition in found if text_at(definition, "kind") == "CustomResourceDefinition"]

@@ -49,7 +49,7 @@ _REPLACED: Final = ("--leader-elect", "--diagnostics-address", "--insecure-diagn
 def prepared(components: str, server: str, ca: str) -> list[Object]:
     """Return what is to be applied: webhooks are called at ``server``, whose CA (PEM) they know."""
     text = _VARIABLE.sub(lambda found: _VALUES.get(found[1], found[2] or ""), components)
-    documents = cast("list[Object]", [each for each in yaml.safe_load_all(text) if each])
+    documents = cast("list[Object]", [each for each in yaml.load_all(text, yaml.CSafeLoader) if each])
     bundle = base64.b64encode(ca.encode()).decode()
     for document in documents:
         for config in _client_configs(document):

@@ -152,7 +152,7 @@ class CapiWorld:
             pytest.skip("not possible here: this kube-apiserver dies of custom resources")
         self.stack.enter_context(controller_manager(plane, self.assets, _OF_MANAGEMENT))
         self.managers.install(plane)
-        install_definitions(plane.client(), list(yaml.safe_load_all(DEFINITIONS.read_text())))
+        install_definitions(plane.client(), list(yaml.load_all(DEFINITIONS.read_text(), yaml.CSafeLoader)))
         self.kubectl(plane, "apply", "-f", str(MANIFESTS / "base" / "namespace.yaml"))
         for folder in ("crd", "rbac", "webhook"):
             # kubectl 1.20 knows no CEL rules, and would refuse them by itself.

@@ -59,7 +59,8 @@ def only(version: Version, folder: Path) -> list[JsonMap]:
     """Read Cluster API's definitions, with one version that is stored and served: conversion needs its webhooks."""
     found: list[JsonMap] = []
     for kind in ("clusters", "machines", "machinepools"):
-        definition = cast("JsonMap", yaml.safe_load((folder / f"cluster.x-k8s.io_{kind}.yaml").read_text()))
+        text = (folder / f"cluster.x-k8s.io_{kind}.yaml").read_text()
+        definition = cast("JsonMap", yaml.load(text, yaml.CSafeLoader))
         spec = map_at(definition, "spec")
         spec["versions"] = [one for one in maps_at(spec, "versions") if one["name"] == version]
         for one in maps_at(spec, "versions"):
