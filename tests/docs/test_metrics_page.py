@@ -86,7 +86,7 @@ def _promtool(path: Path, groups: list[dict[str, object]]) -> subprocess.Complet
     if tool is None:
         pytest.skip("not possible here: promtool is not installed (tools/system-packages prometheus)")
     (path / "rules.json").write_text(json.dumps(RULES))
-    body = {"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": groups}
+    body = {"rule_files": ["rules.json"], "evaluation_interval": "5m", "tests": groups}
     (path / "tests.json").write_text(json.dumps(body))
     return subprocess.run(
         [tool, "test", "rules", "tests.json"], cwd=path, capture_output=True, text=True, timeout=60, check=False
