@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
+from bootstrap_config_kit import alone, config, handled, review
 from builders import CREATED
 from cases import attacks, evaluated
 from catalogue import Expected, Row, Verdict
@@ -20,7 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from handmade import integer, tlv
+from virtual import run_virtually
 
+from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import views_of_machine
@@ -116,6 +119,22 @@ def inward_names() -> Expected:
     return Expected(Verdict.IGNORE, "")
 
 
+def slow_reviews() -> Expected:
+    """An API server is answered at once, the stranger's slow reviews when their time is over."""
+
+    async def ask(body: bytes) -> tuple[int, list[int]]:
+        async with alone() as handler:
+            slow = [asyncio.create_task(handled(handler, "stranger", body, comes_after=10 * MAX_WAIT)) for _ in "x" * 8]
+            await asyncio.sleep(0)
+            asked = (await handled(handler, "api-server", body)).status
+            return asked, [(await each).status for each in slow]
+
+    other = {**config({"path": "/x", "content": "x" * (16 << 10)}), "kind": "Pod"}
+    asked, slow = run_virtually(ask(json.dumps(review(other)).encode()))
+    assert (asked, set(slow)) == (200, {408})
+    return Expected(Verdict.SHED, "")
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D4-130": bombs,
     "D4-131": long_key,
@@ -123,6 +142,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-133": endless_addresses,
     "D4-134": inward_literals,
     "D4-135": inward_names,
+    "D4-136": slow_reviews,
 }
 
 

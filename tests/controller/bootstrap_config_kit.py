@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, cast
 
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.streams import StreamReader
+from aiohttp.test_utils import make_mocked_request
+from virtual import advance
+
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.handler import PATH, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
+from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch
+from nodeattest_serving.replies import Reply
 
 __all__ = [
-    "AGENT", "CLUSTER", "Versioned", "agent", "answer_of", "audit", "config", "control_plane", "enforce", "made_of",
-    "patched", "review", "subject",
+    "AGENT", "CLUSTER", "Versioned", "agent", "alone", "answer_of", "audit", "config", "control_plane", "enforce",
+    "handled", "made_of", "patched", "review", "subject",
 ]  # fmt: skip
 
 AGENT: Final = "/agent"
@@ -24,6 +41,15 @@ GROUPS: Final = {
     "KubeadmConfig": "bootstrap.cluster.x-k8s.io",
     "KubeadmControlPlane": "controlplane.cluster.x-k8s.io",
 }
+KUBECONFIG = json.dumps({
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "x",
+}).encode()  # fmt: skip
+"""Of a server that nobody asks."""
 CLUSTER: JsonObject = {
     "metadata": {"name": "prod", "namespace": "default", "labels": {"env": "prod"}},
     "spec": {"controlPlaneRef": {"kind": "KubeadmControlPlane", "name": "prod-control-plane"}},
@@ -140,6 +166,36 @@ def review(whole: JsonObject, before: JsonObject | None = None, /, **request: Js
         "options": {},
     }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**asked, **request}}
+
+
+@asynccontextmanager
+async def alone(reader: Callable[[ApiClient], FactReader] | None = None) -> AsyncGenerator[AdmissionHandler]:
+    """Make a handler without a server; ``reader`` in place of one whose API server is nobody."""
+    async with ApiClient.from_kubeconfig(KUBECONFIG) as client:
+        events = EventRecorder(client, component="test", instance="test", now=now)
+        reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
+        facts = reader(client) if reader is not None else FactReader(client, namespace=None, now=now)
+        yield AdmissionHandler(facts, Versioned(), Metrics(), clock=lambda: 0.0, reporter=reporter)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def handled(handler: AdmissionHandler, client: str, body: bytes, *, comes_after: float = 0.0) -> Reply:
+    """POST a review whose last byte comes so many seconds after the others, as a client at an address."""
+    loop = asyncio.get_running_loop()
+    protocol = BaseProtocol(loop)
+    protocol.connection_made(asyncio.Transport())
+    content = StreamReader(protocol, 1 << 20, loop=loop)
+    content.feed_data(body[:-1])
+    headers = {"Content-Type": "application/json"}
+    asked = make_mocked_request("POST", PATH, headers=headers, payload=content)
+    answer = asyncio.create_task(handler.handle(asked, client))
+    await (advance(comes_after) if comes_after else asyncio.sleep(0))
+    content.feed_data(body[-1:])
+    content.feed_eof()
+    return await answer
 
 
 def answer_of(body: bytes) -> JsonObject:

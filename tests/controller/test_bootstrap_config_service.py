@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from aiohttp.base_protocol import BaseProtocol
-from aiohttp.streams import StreamReader
-from aiohttp.test_utils import make_mocked_request
-from bootstrap_config_kit import Versioned, agent, answer_of, config, control_plane, patched, review
+from bootstrap_config_kit import Versioned, agent, alone, answer_of, config, control_plane, handled, patched, review
 from front_kit import LOOPBACK, Answer, Authority, ask
 from polling import until
 from virtual import advance, run_virtually
@@ -30,10 +27,12 @@ from nodeattest_controller.controllers.bootstrap_config.handler import (
     MAX_WAIT,
     MOST_HELD_OF_CLIENT,
     MOST_REVIEWS,
+    MOST_REVIEWS_OF_CLIENT,
     PATH,
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
+from nodeattest_controller.controllers.bootstrap_config.server import unverified
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
@@ -54,15 +53,9 @@ POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodea
 LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/machineattestations"
 SECRET = "0123456789abcdef"
 JSON = "application/json"
-KUBECONFIG = json.dumps({
-    "apiVersion": "v1",
-    "kind": "Config",
-    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
-    "users": [{"name": "u", "user": {"token": "t"}}],
-    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-    "current-context": "x",
-}).encode()  # fmt: skip
-"""Of a server that nobody asks."""
+SMALL = json.dumps(review(config())).encode()
+_CONNECTIONS = 64
+"""Of one address."""
 
 
 def now() -> datetime:
@@ -138,6 +131,7 @@ async def serving(
     client_names: tuple[str, ...] = (),
     max_wait: float = 0.5,
     by_files: bool = True,
+    max_records: int = 1000,
 ) -> AsyncGenerator[Webhook]:
     certificate, key = authority.certify(directory)
     certificate.rename(directory / "tls.crt")
@@ -153,7 +147,7 @@ async def serving(
         events = EventRecorder(client, component="test", instance="test", now=now)
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(client, namespace=None, now=now),
+            FactReader(client, namespace=None, now=now, max_records=max_records),
             Versioned(),
             metrics,
             clock=lambda: 0.0,
@@ -162,8 +156,16 @@ async def serving(
             client_names=client_names,
             max_wait=max_wait,
         )
-        limits = FrontLimits(connection_seconds=3.0 if max_wait < 1 else 20.0)
-        listener = Listener(service.handle, BindAddress(LOOPBACK, 0), context, limits, most_body=MAX_BODY)
+        limits = FrontLimits(connection_seconds=3.0 if max_wait < 1 else 20.0, connections_of_client=_CONNECTIONS)
+        strangers = None if client_ca is None else unverified(client_names)
+        listener = Listener(
+            service.handle,
+            BindAddress(LOOPBACK, 0),
+            context,
+            limits,
+            most_body=MAX_BODY,
+            unauthenticated=strangers,
+        )
         await listener.start()
         yield Webhook(listener.port, authority, metrics, client, reporter, service)
         await listener.stop()
@@ -206,6 +208,27 @@ async def test_a_cluster_that_two_policies_select_is_rendered_by_the_one_that_it
     client.create(LEDGERS, record("joined-9", "joined", "one"))
     refused = await webhook.ask(review(config(labels=dict(label))))
     assert text(refused, "status", "reason") == "PolicyInvalid"
+
+
+async def test_all_machines_of_a_cluster_decide_which_of_two_policies_rules_it_or_none_does(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    """Seen: the first hundred records decided, in the order of their names."""
+    plane.client().create(CLUSTERS, {"metadata": {"name": "many", "labels": {"env": "twice"}}, "spec": {}})
+    whole = config(labels={"cluster.x-k8s.io/cluster-name": "many"})
+    async with serving(plane, authority, tmp_path, verifies_clients=True, max_wait=10.0, max_records=125) as webhook:
+
+        async def joined(policy: str, *names: str) -> JsonObject:
+            made = [cast("JsonObject", record(name, "many", policy)) for name in names]
+            await asyncio.gather(*(webhook.client.create(LEDGERS, one) for one in made))
+            return await webhook.ask(review(whole))
+
+        assert (await joined("one", *(f"many-a{number}" for number in range(60))))["allowed"] is True
+        undecided = await joined("two", *(f"many-b{number}" for number in range(60)))
+        assert text(undecided, "status", "reason") == "PolicyInvalid"
+        assert (await joined("two", "many-c"))["allowed"] is True
+        too_many = await joined("two", *(f"many-d{number}" for number in range(5)))
+        assert text(too_many, "status", "reason") == "PolicyInvalid"
 
 
 def record(name: str, cluster: str, policy: str, *, ends: datetime | None = None) -> JsonMap:
@@ -317,7 +340,9 @@ async def test_who_is_slow_is_cut_off_and_keeps_nobody_waiting(webhook: Webhook)
         writer.write(post(body)[:-1])
     assert (await webhook.ask(review(config())))["allowed"] is True
     async with asyncio.timeout(10):
-        assert [await reader.read() for reader, _ in slow] == [b""] * 20
+        said = [await reader.read() for reader, _ in slow]
+    assert {each.split(b"\r\n")[0] for each in said} == {b"HTTP/1.1 408 Request Timeout"}
+    assert webhook.handler.held == 0
     for _, writer in slow:
         writer.close()
 
@@ -489,17 +514,17 @@ async def test_one_clients_large_reviews_leave_half_of_the_memory_to_others(
     assert webhook.handler.held == 0
 
 
-async def test_at_most_sixteen_reviews_are_worked_on_and_the_others_wait(
+async def test_at_most_eight_reviews_of_a_client_are_worked_on_and_the_others_wait(
     plane: ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:
-    asked = json.dumps(review(config())).encode()
+    asked, own = json.dumps(review(config())).encode(), MOST_REVIEWS_OF_CLIENT
     async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
         before = webhook.client.requests
         plane.freeze()
         try:
             answers = [asyncio.create_task(webhook.ask(review(config()))) for _ in range(40)]
-            await until(lambda: webhook.handler.held == MOST_REVIEWS * cost(asked) + (40 - MOST_REVIEWS) * len(asked))
-            assert webhook.client.requests - before == MOST_REVIEWS
+            await until(lambda: webhook.handler.held == own * cost(asked) + (40 - own) * len(asked))
+            assert webhook.client.requests - before == own
         finally:
             plane.resume()
         assert all([(await each)["allowed"] for each in answers])
@@ -521,25 +546,73 @@ class SlowFacts(FactReader):
 def test_the_time_that_a_review_waits_for_its_turn_is_taken_from_that_for_its_reads() -> None:
     """Seen: two waits of 2 and 4 s, and an API server that waits for 5."""
 
-    async def answered(handler: AdmissionHandler) -> tuple[Reply, float]:
-        loop = asyncio.get_running_loop()
-        content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
-        content.feed_data(json.dumps(review(config())).encode())
-        content.feed_eof()
-        asked = make_mocked_request("POST", PATH, headers={"Content-Type": JSON}, payload=content)
-        return await handler.handle(asked, "127.0.0.1"), loop.time()
-
     async def last() -> tuple[Reply, float]:
-        async with ApiClient.from_kubeconfig(KUBECONFIG) as client:
-            events = EventRecorder(client, component="test", instance="test", now=now)
-            reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
-            handler = AdmissionHandler(SlowFacts(client), Versioned(), Metrics(), clock=lambda: 0.0, reporter=reporter)
-            return (await asyncio.gather(*(answered(handler) for _ in range(MOST_REVIEWS + 1))))[-1]
+        async with alone(SlowFacts) as handler:
+            clients = [f"192.0.2.{number % 2}" for number in range(MOST_REVIEWS + 1)]
+            last = (await asyncio.gather(*(handled(handler, client, SMALL) for client in clients)))[-1]
+            return last, asyncio.get_running_loop().time()
 
     reply, when = run_virtually(last())
     response = answer_of(reply.body)
     assert (response["allowed"], mapping(response, "status")["code"]) == (False, 503)
     assert when == pytest.approx(MAX_WAIT)  # pyright: ignore[reportUnknownMemberType] - of virtual time
+
+
+def test_the_time_that_a_body_takes_is_taken_from_the_rest_and_a_late_one_is_no_review() -> None:
+    async def when_slow(seconds: float) -> tuple[Reply, float]:
+        async with alone(SlowFacts) as handler:
+            reply = await handled(handler, "192.0.2.1", SMALL, comes_after=seconds)
+            assert handler.held == (0 if reply.status == 408 else len(reply.body))
+            return reply, asyncio.get_running_loop().time()
+
+    reply, when = run_virtually(when_slow(0.7 * MAX_WAIT))
+    assert mapping(answer_of(reply.body), "status")["code"] == 503
+    assert when == pytest.approx(MAX_WAIT)  # pyright: ignore[reportUnknownMemberType] - of virtual time
+    reply, when = run_virtually(when_slow(3 * MAX_WAIT))
+    assert reply.status == 408
+
+
+async def test_a_client_that_fills_the_thread_with_large_reviews_delays_anothers_by_one(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    """Both at one time, of one server: only what the handler is told of their addresses differs."""
+    large = json.dumps(review({**config({"path": "/x", "content": "x" * (64 << 10)}), "kind": "Pod"})).encode()
+    order: list[str] = []
+
+    async def ask_as(webhook: Webhook, client: str) -> None:
+        reply = await handled(webhook.handler, client, large)
+        order.append(client)
+        reply.written()
+
+    async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
+        await asyncio.gather(*(ask_as(webhook, client) for client in ("stranger",) * 8 + ("api-server",)))
+        assert order.index("api-server") <= 2, order
+        assert webhook.handler.held == 0
+
+
+async def test_a_certificate_of_another_name_takes_no_connection_of_the_api_servers(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    clients = Authority("clients")
+    ca = tmp_path / "clients.pem"
+    ca.write_bytes(clients.pem)
+    api_server = clients.certify(tmp_path / "a", "kube-apiserver", client=True)
+    node = ssl.create_default_context(cadata=authority.pem.decode())
+    node.load_cert_chain(*clients.certify(tmp_path / "b", "system:node:a", client=True))
+    asked = post(json.dumps(review(config())).encode())
+    async with serving(
+        plane,
+        authority,
+        tmp_path,
+        verifies_clients=True,
+        client_ca=ca,
+        client_names=("kube-apiserver",),
+        max_wait=10.0,
+    ) as webhook:
+        held = [await asyncio.open_connection(LOOPBACK, webhook.port, ssl=node) for _ in range(_CONNECTIONS)]
+        assert answer_of((await webhook.send(asked, api_server)).body)["allowed"] is True
+        for _, writer in held:
+            writer.transport.abort()
 
 
 async def test_a_review_of_too_many_values_is_refused_and_one_with_as_many_commas_in_a_text_is_not(

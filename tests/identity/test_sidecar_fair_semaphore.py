@@ -77,6 +77,19 @@ async def test_peers_are_served_one_after_another_however_many_one_asks_for() ->
     assert asking.had == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
+async def test_a_peer_holds_at_most_its_part_and_what_it_releases_is_its_own_next_waiters() -> None:
+    asking = Asking(FairSemaphore(limit=4, limit_of_peer=2, max_waiting=8))
+    for name in ("a0", "a1", "a2", "a3", "b0", "b1", "c0"):
+        await asking.ask(name)
+    assert asking.had == ["a0", "a1", "b0", "b1"]
+    assert asking.semaphore.waiting == 3
+    assert await asking.end() == [None] * 7
+    assert sorted(asking.had) == ["a0", "a1", "a2", "a3", "b0", "b1", "c0"]
+    for name in ("d0", "d1", "e0", "e1"):
+        await asking.ask(name)
+    assert asking.had[-4:] == ["d0", "d1", "e0", "e1"], "all are free again"
+
+
 async def test_where_no_place_is_left_the_longest_line_gives_one_up_and_never_the_shorter() -> None:
     asking = Asking(FairSemaphore(limit=1, max_waiting=4))
     for name in ("a0", "a1", "a2", "a3", "a4"):

@@ -1,9 +1,8 @@
 """What a decision needs to know of the management cluster, read when it is asked for.
 
 Promises: nothing is remembered, so an object that follows its Cluster and policy by a millisecond meets both; at most
-four small reads an object (eight for one that becomes a MachinePool's), one more of records where several policies
-select its cluster, and one in all where a namespace has no policy. Any
-replica can tell, whether it leads or not.
+four small reads an object (eight for one that becomes a MachinePool's), ten more of records where several policies
+select its cluster, and one in all where a namespace has no policy. Any replica can tell, whether it leads or not.
 Leaves to others: deciding (``decide``), the time that it may take (``service``).
 """
 
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -27,13 +27,15 @@ from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["FactReader", "RenderFacts"]
+__all__ = ["MAX_RECORDS", "FactReader", "RenderFacts"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
 _OWN_VERSION: Final = "v1alpha1"
-_RECORDS: Final = 100
-"""Of a cluster that several policies select: enough to tell under which of them its machines joined."""
+MAX_RECORDS: Final = 1000
+"""Of a cluster that several policies select. Where there are more it is not known under which of them most joined."""
+_PAGE: Final = 100
+"""Records in one answer: about 1 MiB, which is parsed in the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,19 @@ class RenderFacts:
 class FactReader:
     """Reads them."""
 
-    def __init__(self, client: ApiClient, *, namespace: str | None, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        namespace: str | None,
+        now: Callable[[], datetime],
+        max_records: int = MAX_RECORDS,
+    ) -> None:
         """``namespace``: the only one whose Clusters are served; None: all."""
         self._client = client
         self._namespace = namespace
         self._now = now
+        self._max_records = max_records
 
     async def of(self, subject: Subject) -> RenderFacts | None:
         """Return what is known of the subject's cluster; None where it has none, or one that no policy selects.
@@ -69,9 +79,11 @@ class FactReader:
         if cluster is None:
             return None
         several = sum(selects(policy, cluster) for policy in policies) > 1
-        recorded = await self._policies_recorded(cluster) if several else Counter[str]()
+        recorded = await self._policies_recorded(cluster) if several else None
         try:
-            policy: Policy | Denied = policy_for(cluster, policies, recorded=recorded.__getitem__)
+            policy: Policy | Denied = policy_for(
+                cluster, policies, recorded=None if recorded is None else recorded.__getitem__
+            )
         except Denied as denied:
             policy = denied
         except Unavailable as unavailable:
@@ -108,14 +120,20 @@ class FactReader:
             return False
         return bool(text(infra, "status", "infrastructureMachineKind"))
 
-    async def _policies_recorded(self, cluster: JsonObject) -> Counter[str]:
-        """Count some of a cluster's machines by the policy of their valid certificate; raises ``ApiError``."""
+    async def _policies_recorded(self, cluster: JsonObject) -> Counter[str] | None:
+        """Count a cluster's machines by the policy of their valid certificate; None: too many. Raises ``ApiError``."""
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
         path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "machineattestations", namespace=namespace)
-        query = {"labelSelector": f"{CLUSTER_LABEL}={name}", "limit": str(_RECORDS)}
-        ledgers = items(await self._client.get(path, query), "items")
-        now = self._now()
-        return Counter(parse_attestation(ledger).policy_at(now) for ledger in ledgers)
+        found, records, now = Counter[str](), 0, self._now()
+        pages = self._client.pages(path, {"labelSelector": f"{CLUSTER_LABEL}={name}"}, _PAGE)
+        async with aclosing(pages):
+            async for page in pages:
+                ledgers = items(page, "items")
+                records += len(ledgers)
+                if records > self._max_records:
+                    return None
+                found.update(parse_attestation(ledger).policy_at(now) for ledger in ledgers)
+        return found
 
     async def _cluster(self, subject: Subject) -> JsonObject | None:
         """Find the Cluster: by what the object says; that of a control plane without an owner by who refers to it."""

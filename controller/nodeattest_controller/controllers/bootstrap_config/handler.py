@@ -1,11 +1,11 @@
 """The webhook's one resource: an API server POSTs an AdmissionReview and gets its answer.
 
-Promises: every request gets an answer within ``MAX_WAIT``, whatever it holds; what is no AdmissionReview of v1 is a 400
-that says so; no object, no patch and no token is logged, nor kept. Where facts cannot be had, what concerns the
-configuration of machines is refused with 503, for its creator to try again, and the rest passes. At most
-``MOST_REVIEWS`` are worked on at one time, and what they cost in memory is bounded from the first byte of a request to
-the last one of its answer; of both, one client leaves the others their share. Callers that were not verified are told
-nothing of a policy.
+Promises: every request gets an answer within ``MAX_WAIT`` of its head, whatever it holds and however slowly its body
+comes; what is no AdmissionReview of v1 is a 400 that says so; no object, no patch and no token is logged, nor kept.
+Where facts cannot be had, what concerns the configuration of machines is refused with 503, for its creator to try
+again, and the rest passes. At most ``MOST_REVIEWS`` are worked on at one time, and what they cost in memory is bounded
+from the first byte of a request to the last one of its answer; of both, and of the thread that reads large reviews, one
+client leaves the others their share. Callers that were not verified are told nothing of a policy.
 Leaves to others: connections and client certificates (``nodeattest_serving.listener``), the verdict (``decide``).
 Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -53,16 +54,17 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
 
-__all__ = ["PATH", "AdmissionHandler"]
+__all__ = ["PATH", "AdmissionHandler", "is_api_server"]
 
 PATH: Final = "/mutate-bootstrap-config"
 MAX_WAIT: Final = 4.0
-"""Seconds for one review, its turn and all its reads; the API server gives us five (``timeoutSeconds`` in
+"""Seconds for one review: its body, its turns and all its reads; the API server gives us five (``timeoutSeconds`` in
 manifests/webhook)."""
 MOST_HELD: Final = 64 << 20
 """Bytes that requests cost at one time: nine of the largest in ASCII, some thousands of usual ones."""
 MOST_HELD_OF_CLIENT: Final = MOST_HELD // 2
 MOST_REVIEWS: Final = 16
+MOST_REVIEWS_OF_CLIENT: Final = MOST_REVIEWS // 2
 _MOST_WAITING: Final = 128
 """Each connection has one request."""
 P = ParamSpec("P")
@@ -70,13 +72,14 @@ T = TypeVar("T")
 _SMALL: Final = 32 << 10
 """Bytes of a review that is read in the event loop, in a few milliseconds; usual ones have 10 KiB."""
 _PLACE_WAIT: Final = 2.0
-"""Seconds that a review waits for its turn; counted in ``MAX_WAIT``."""
+"""Seconds that a review waits for its turn, and for the thread; counted in ``MAX_WAIT``."""
 _LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 _RETRY_AFTER: Final = 2
 """Seconds."""
 _UNREADABLE: Final = "cannot read the object's Cluster and policy: {}; try again"
 _UNREADABLE_TO_ALL: Final = "cannot read the object's Cluster and policy; try again"
 _BUSY: Final = "too many reviews at one time; try again"
+_SLOW: Final = "expected the review's body within {:g} s"
 _POLICY_SAYS_WHY: Final = (
     "its cluster's policy does not allow it: see the policy's status, Events of the machine's owner, and the "
     "controller's log"
@@ -136,7 +139,12 @@ class AdmissionHandler:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reviews")
         self._held = Counter[str]()
         """Bytes, by client."""
-        self._places = FairSemaphore(limit=MOST_REVIEWS, max_waiting=_MOST_WAITING, timeout=min(_PLACE_WAIT, max_wait))
+        wait = min(_PLACE_WAIT, max_wait)
+        self._places = FairSemaphore(
+            limit=MOST_REVIEWS, limit_of_peer=MOST_REVIEWS_OF_CLIENT, max_waiting=_MOST_WAITING, timeout=wait
+        )
+        self._reading = FairSemaphore(limit=1, max_waiting=_MOST_WAITING, timeout=wait)
+        """Whose turn the thread is: clients take turns there, too."""
 
     @property
     def held(self) -> int:
@@ -145,7 +153,7 @@ class AdmissionHandler:
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
         """Answer an API server."""
-        if self._client_names and common_name(request.transport) not in self._client_names:
+        if self._client_names and not is_api_server(request.transport, self._client_names):
             return _text_reply(HTTPStatus.FORBIDDEN, "expected the client certificate of an API server")
         refused = _misdirected(request)
         if refused is not None:
@@ -153,12 +161,28 @@ class AdmissionHandler:
         hold = _Hold(self._held, client)
         deadline = asyncio.get_running_loop().time() + self._max_wait
         try:
-            body = await _read_body(request, hold)
-            async with self._places.acquire(client):
+            async with asyncio.timeout_at(deadline):
+                body = await _read_body(request, hold)
+        except TimeoutError:
+            hold.release()
+            return _text_reply(HTTPStatus.REQUEST_TIMEOUT, _SLOW.format(self._max_wait))
+        except _TooMuchError as error:
+            hold.release()
+            return _text_reply(error.status, str(error))
+        except BaseException:  # nobody is left to be answered
+            hold.release()
+            raise
+        return await self._in_turn(body, client, hold, deadline)
+
+    async def _in_turn(self, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
+        try:
+            async with AsyncExitStack() as place:
+                async with asyncio.timeout_at(deadline):
+                    await place.enter_async_context(self._places.acquire(client))
                 reply = await self._review(body, client, hold, deadline)
         except _TooMuchError as error:
             reply = _text_reply(error.status, str(error))
-        except Unavailable:
+        except (Unavailable, TimeoutError):
             reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, _BUSY)
         except BaseException:  # nobody is left to be answered
             hold.release()
@@ -170,8 +194,9 @@ class AdmissionHandler:
         content = bytes(body)
         body.clear()
         try:
-            hold.resize(await self._apart(content, admission_review.cost, content))
-            seen = await self._apart(content, _read, content, self._renderer)
+            async with asyncio.timeout_at(deadline), self._turn_to_read(content, client):
+                hold.resize(await self._apart(content, admission_review.cost, content))
+                seen = await self._apart(content, _read, content, self._renderer)
         except Denied as denied:
             _LOG.warning(
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
@@ -185,6 +210,9 @@ class AdmissionHandler:
         answer = _answer(question, verdict, tells_everything=self._verifies_clients)
         hold.resize(len(answer))
         return Reply(status=HTTPStatus.OK, body=answer)
+
+    def _turn_to_read(self, content: bytes, client: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if len(content) <= _SMALL else self._reading.acquire(client)
 
     async def _apart(self, content: bytes, work: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
         """Call what takes time with a large review in a thread: one at a time, so that it delays nobody much."""
@@ -250,6 +278,12 @@ class AdmissionHandler:
         )
 
 
+def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str]) -> bool:
+    """Whether a client's verified certificate has one of these common names; of no names, any."""
+    name = common_name(transport)
+    return name is not None and (not names or name in names)
+
+
 def _read(content: bytes, renderer: Renderer) -> _Seen:
     """Read a review, and decide where no facts are needed; raises Denied."""
     question = admission_review.parse(content)
@@ -294,7 +328,7 @@ class _TooMuchError(Exception):
 
 
 async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytearray:
-    """Read the body within what all may cost; the connection's time limit bounds how long it takes."""
+    """Read the body within what all may cost."""
     kept = bytearray()
     async for chunk in request.content.iter_any():
         kept += chunk

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -15,7 +16,7 @@ from typing import Final, Self
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
 from nodeattest_controller.controllers.bootstrap_config.cert_rotator import CertRotator
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler, is_api_server
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
@@ -27,17 +28,13 @@ from nodeattest_kube.events import EventRecorder
 from nodeattest_serving import settings as serving
 from nodeattest_serving.bounded_server import UnauthenticatedLimits
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.tls import common_name
 
-__all__ = ["WebhookServer"]
+__all__ = ["WebhookServer", "unverified"]
 
-_LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=10.0)
+_LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=5.0)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
-_UNVERIFIED: Final = UnauthenticatedLimits(
-    is_unauthenticated=lambda transport: common_name(transport) is None, connections=64, connections_of_client=64
-)
-"""Where clients are verified: connections before the end of their handshake."""
+_MOST_UNVERIFIED: Final = 64
 
 
 class WebhookServer:
@@ -95,7 +92,7 @@ class WebhookServer:
                 context,
                 _LIMITS,
                 most_body=MAX_BODY,
-                unauthenticated=_UNVERIFIED if self._client_ca is not None else None,
+                unauthenticated=None if self._client_ca is None else unverified(self._settings.webhook_client_names),
             )
             await self._listener.start()
         except serving.SettingsError as error:
@@ -129,6 +126,15 @@ class WebhookServer:
     def _given(self) -> FileCertificate:
         self._files = FileCertificate(Path(self._settings.webhook_cert_dir or ""), self._client_ca, now=_now)
         return self._files
+
+
+def unverified(names: Collection[str]) -> UnauthenticatedLimits:
+    """Where clients are verified: limits before the end of a handshake, and for certificates of other names."""
+    return UnauthenticatedLimits(
+        is_unauthenticated=lambda transport: not is_api_server(transport, names),
+        connections=_MOST_UNVERIFIED,
+        connections_of_client=_MOST_UNVERIFIED,
+    )
 
 
 def _now() -> datetime:

@@ -1,7 +1,8 @@
 """A semaphore that is fair among peers: a queue for each peer, served round robin.
 
-Promises: at most ``limit`` hold it, at most ``max_waiting`` wait. The next holder is the first waiter of the peer that
-was served longest ago, so a peer with a thousand requests delays another peer by one. If the queues are full, the
+Promises: at most ``limit`` hold it, of one peer at most ``limit_of_peer``, and at most ``max_waiting`` wait. The next
+holder is the first waiter of the peer that was served longest ago, so a peer with a thousand requests delays another
+peer by one. If the queues are full, the
 peer with the longest queue loses its newest waiter. A waiter that times out or is evicted gets ``Unavailable``.
 Leaves to others: who a peer is. All clients behind one address are one peer.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
@@ -9,9 +10,10 @@ Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from nodeattest_identity.proxy.wait_queue import WaitQueue
@@ -28,8 +30,19 @@ _TIMEOUT: Final = 5.0
 class FairSemaphore:
     """Limits concurrency, fairly among peers."""
 
-    def __init__(self, *, limit: int = _LIMIT, max_waiting: int = _MAX_WAITING, timeout: float = _TIMEOUT) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int = _LIMIT,
+        limit_of_peer: int | None = None,
+        max_waiting: int = _MAX_WAITING,
+        timeout: float = _TIMEOUT,
+    ) -> None:
+        """``limit_of_peer``: None where one peer may have all of them."""
         self._free = limit
+        self._limit_of_peer = limit if limit_of_peer is None else limit_of_peer
+        self._held: Counter[str] = Counter()
+        """By peer."""
         self._max_waiting = max_waiting
         self._timeout = timeout
         self._queues: OrderedDict[str, WaitQueue] = OrderedDict()
@@ -43,14 +56,15 @@ class FairSemaphore:
     @asynccontextmanager
     async def acquire(self, peer: str) -> AsyncGenerator[None]:
         """Hold the semaphore inside the context; raises ``Unavailable``."""
-        if self._free:
+        if self._free and self._held[peer] < self._limit_of_peer:
             self._free -= 1
+            self._held[peer] += 1
         else:
             await self._wait(peer)
         try:
             yield
         finally:
-            self._release()
+            self._release(peer)
 
     async def _wait(self, peer: str) -> None:
         """Wait until the semaphore is ours.
@@ -63,7 +77,7 @@ class FairSemaphore:
         # 2
         queue = self._queues.setdefault(peer, WaitQueue())
         try:
-            await queue.wait(self._timeout, pass_on=self._release)
+            await queue.wait(self._timeout, pass_on=partial(self._release, peer))
         except TimeoutError:
             raise _busy() from None
         finally:
@@ -77,14 +91,18 @@ class FairSemaphore:
             raise _busy()
         self._queues[longest].evict_newest(_busy())
 
-    def _release(self) -> None:
-        """Serve the first waiter of the next peer, which then is the last of the peers."""
-        while self._queues:
-            peer, queue = self._queues.popitem(last=False)
+    def _release(self, peer: str) -> None:
+        """Serve the first waiter of the next peer that is below its limit, which then is the last of the peers."""
+        self._held[peer] -= 1
+        if not self._held[peer]:
+            del self._held[peer]
+        for waiting in [each for each in self._queues if self._held[each] < self._limit_of_peer]:
+            queue = self._queues.pop(waiting)
             served = queue.serve()
             if queue:
-                self._queues[peer] = queue
+                self._queues[waiting] = queue
             if served:
+                self._held[waiting] += 1
                 return
         self._free += 1
 
