@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Finds public names with two meanings, words in identifiers that are no terms of the field, and modules that are gone.
 
-A homonym is a class or function in ``__all__`` of two modules. No homonyms are: names in modules of the same file name,
-which do the same job (every provider's ``verifier``); functions of one word, which are called through their module
-(``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. What a
-module's docstring leaves "to others (``x``)" is a module, or a name of one. Any finding fails.
+A homonym is a class, type alias or function in ``__all__`` of two modules. No homonyms are: names in modules of the
+same file name, which do the same job (every provider's ``verifier``); functions of one word, which are called through
+their module (``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. What
+a module's docstring leaves "to others (``x``)" is a module, or a name of one. Any finding fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ BANNED: Final = frozenset(
 """Words that stood for something else: docs/glossary.md has the terms."""
 PACKAGES: Final = frozenset({"kubernetes", "joserfc", "ssl"})
 """What others wrote, and docstrings leave something to."""
-SAME_MEANING: Final = {"parse_object": "strict_json's and strict_yaml's, called through their modules"}
+SAME_MEANING: Final = {
+    "parse_object": "strict_json's and strict_yaml's, called through their modules",
+    "JsonObject": "of JsonValue",
+    "JsonValue": "JSON: as the Kubernetes API has it, and as evidence has it, whose numbers are integers",
+}
 """Names that several modules may have, each with its reason."""
 
 
@@ -65,14 +69,21 @@ def sources() -> list[Path]:
 
 
 def exported(tree: ast.Module) -> set[str]:
-    """Return the names in ``__all__`` that are classes or functions of the module itself."""
+    """Return the names in ``__all__`` that are classes, type aliases or functions of the module itself."""
     defined = {
         node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     }
+    defined |= {name for node in tree.body for name in targets(node) if name[0].isupper() and not name.isupper()}
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(at, ast.Name) and at.id == "__all__" for at in node.targets):
             return defined & {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
     return set()
+
+
+def targets(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module assigns: ``A = B | C``, ``A: TypeAlias = B``, ``type A = B``."""
+    assigned = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", getattr(node, "name", None))]
+    return [each.id for each in assigned if isinstance(each, ast.Name)]
 
 
 def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings, SettingsError
 from nodeattest_serving import settings as serving
-from nodeattest_serving.health import Check, HealthServer, MetricsServer
+from nodeattest_serving.health import HealthCheck, HealthServer, MetricsServer
 
 __all__ = ["HealthPorts", "serve_health"]
 
@@ -30,7 +30,7 @@ class HealthPorts:
 
 @asynccontextmanager
 async def serve_health(
-    settings: Settings, metrics: Metrics, checks: Mapping[str, Check]
+    settings: Settings, metrics: Metrics, checks: Mapping[str, HealthCheck]
 ) -> AsyncGenerator[HealthPorts]:
     """Serve for the length of the block; raises ``SettingsError`` when an address cannot be had."""
     async with AsyncExitStack() as stack:

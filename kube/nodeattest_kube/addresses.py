@@ -15,10 +15,10 @@ from typing import Final
 
 from nodeattest_kube.errors import KubeconfigError
 
-__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "Network", "parse_network"]
+__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "IPNetwork", "parse_network"]
 
-Network = IPv4Network | IPv6Network
-_REFUSED: Final[tuple[Network, ...]] = tuple(
+IPNetwork = IPv4Network | IPv6Network
+_REFUSED: Final[tuple[IPNetwork, ...]] = tuple(
     ip_network(each)
     for each in (
         *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32"),
@@ -46,7 +46,7 @@ class AddressRefused(OSError):
 class AddressRules:
     """What may be connected to: all but ``_REFUSED``, and what is in ``allowed``."""
 
-    allowed: tuple[Network, ...] = ()
+    allowed: tuple[IPNetwork, ...] = ()
 
     def refuses(self, address: str) -> bool:
         """Whether an IP address is refused, itself or as what it contains; so is what is no IP address."""
@@ -82,12 +82,12 @@ TENANT_ADDRESSES: Final = AddressRules()
 """Without exceptions."""
 
 
-def parse_network(text: str) -> Network:
+def parse_network(text: str) -> IPNetwork:
     """Parse an address or a network in CIDR notation; raises ``ValueError``."""
     return ip_network(text)
 
 
-def _within(address: IPv4Address | IPv6Address, networks: Iterable[Network]) -> bool:
+def _within(address: IPv4Address | IPv6Address, networks: Iterable[IPNetwork]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 

@@ -13,11 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["FairQueue", "Path"]
+__all__ = ["FairQueue", "GroupPath"]
 
 K = TypeVar("K", bound=Hashable)
 
-Path = tuple[Hashable, ...]
+GroupPath = tuple[Hashable, ...]
 """A key's groups, outermost first."""
 
 
@@ -66,13 +66,13 @@ class _Group(Generic[K]):
 class FairQueue(Generic[K]):
     """Ready keys, by group."""
 
-    def __init__(self, groups: Callable[[K], Path], limits: tuple[int, ...]) -> None:
+    def __init__(self, groups: Callable[[K], GroupPath], limits: tuple[int, ...]) -> None:
         """Take ``groups``, which returns one group for each of ``limits``; it is called only when a key is added."""
         self._groups = groups
         self._limits = limits
         self._all: _Group[K] = _Group(sys.maxsize)
-        self._waiting: dict[K, Path] = {}
-        self._held: dict[K, Path] = {}
+        self._waiting: dict[K, GroupPath] = {}
+        self._held: dict[K, GroupPath] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -133,7 +133,7 @@ class FairQueue(Generic[K]):
         """Return since when the oldest key waits; None if none does."""
         return min((next(iter(queue.values())) for queue in self._all.queues()), default=None)
 
-    def _hold(self, key: K, path: Path) -> None:
+    def _hold(self, key: K, path: GroupPath) -> None:
         self._held[key] = path
         group = self._all
         group.in_flight += 1
@@ -142,7 +142,7 @@ class FairQueue(Generic[K]):
             group.in_flight += 1
 
 
-def _update_rotations(way: list[_Group[K]], path: Path) -> None:
+def _update_rotations(way: list[_Group[K]], path: GroupPath) -> None:
     """Update every level's rotation, innermost first."""
     for group, name in zip(reversed(way[:-1]), reversed(path), strict=True):
         group.update_rotation(name)

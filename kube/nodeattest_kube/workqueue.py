@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from nodeattest_kube.backoff import REQUEUE, BackoffPolicy
-from nodeattest_kube.fair_queue import FairQueue, Path
+from nodeattest_kube.fair_queue import FairQueue, GroupPath
 
 __all__ = ["Timer", "TimerHandle", "WorkQueue", "loop_timer"]
 
@@ -57,7 +57,7 @@ class WorkQueue(Generic[K]):
         random: Callable[[], float] = random_module.random,
         timer: Timer = loop_timer,
         on_bug: Callable[[K, Exception], None] | None = None,
-        groups: Callable[[K], Path] | None = None,
+        groups: Callable[[K], GroupPath] | None = None,
         limits: tuple[int, ...] = (),
     ) -> None:
         """``on_bug`` is notified of a worker's exception, logged by default; the key is tried again in any case.
@@ -198,7 +198,7 @@ class WorkQueue(Generic[K]):
                 self.add(key)
 
 
-def _one_line(_key: Hashable) -> Path:
+def _one_line(_key: Hashable) -> GroupPath:
     """Put all keys into one line."""
     return ()
 

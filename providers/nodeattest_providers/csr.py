@@ -14,20 +14,18 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ObjectIdentifier
 
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.identifiers import provider_id as checked_provider_id
+from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
 from nodeattest_providers.node_interface import NodeCsr
 from nodeattest_providers.subject import kubelet_subject
 
-__all__ = ["PrivateKey", "build_csr", "parse_csr"]
-
-PrivateKey = EllipticCurvePrivateKey | RSAPrivateKey
+__all__ = ["build_csr", "parse_csr"]
 
 _UTF8_STRING: Final = b"\x0c"
 _SHORT_FORM: Final = 0x80

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 
@@ -25,9 +26,8 @@ __all__ = [
     "VersionedAttestor",
 ]
 
-_Scalar = str | int | bool | None
-JsonValue = _Scalar | list["JsonValue"] | dict[str, "JsonValue"]
-JsonObject = dict[str, JsonValue]
+JsonValue = IntegerJsonValue
+JsonObject = IntegerJsonObject
 
 
 class SecretBytes:

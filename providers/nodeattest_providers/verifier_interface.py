@@ -33,6 +33,7 @@ from nodeattest_providers.node_interface import (
 from nodeattest_providers.pins import COMPOSITE, name_pin
 
 __all__ = [
+    "Addresses",
     "AttestedNode",
     "BootState",
     "ChallengeSigner",
@@ -253,12 +254,16 @@ class ProvableNames(Protocol):
         ...
 
 
+Addresses = tuple[tuple[str, str], ...]
+"""(type, address) pairs, as in ``Machine.status.addresses``."""
+
+
 @runtime_checkable
 class PlatformAddresses(Protocol):
     """A signer whose platform knows at which names and addresses a machine can be reached now."""
 
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
-        """Return all (type, address) pairs of the machine now, as ``Machine.status.addresses`` has them.
+    async def addresses(self, facts: Facts) -> Addresses | None:
+        """Return all names and addresses of the machine now.
 
         Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
         answer means that the machine has none yet, None that by these settings there is no platform that knows.

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from nodeattest_serving.settings import BindAddress, SettingsError
 
-__all__ = ["Check", "HealthServer", "MetricsServer", "MetricsSource"]
+__all__ = ["HealthCheck", "HealthServer", "MetricsServer", "MetricsSource"]
 
 _KEEPALIVE: Final = 15.0
 """Seconds an idle connection is kept; probes come every 10."""
@@ -34,7 +34,7 @@ _EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS: Final = frozenset({"GET", "HEAD"})
 _ALIVE: Final = frozenset({"healthz", "livez"})
 
-Check = Callable[[], str | None]
+HealthCheck = Callable[[], str | None]
 """Returns None if all is well, else the reason that it is not."""
 
 
@@ -109,7 +109,9 @@ class MetricsServer(_PlainServer):
 class HealthServer(_PlainServer):
     """Serves /healthz, /livez and /readyz, and /metrics where it has no address of its own."""
 
-    def __init__(self, address: BindAddress, checks: Mapping[str, Check], metrics: MetricsSource | None = None) -> None:
+    def __init__(
+        self, address: BindAddress, checks: Mapping[str, HealthCheck], metrics: MetricsSource | None = None
+    ) -> None:
         """Take readiness ``checks`` by name."""
         super().__init__(address)
         self._checks = dict(checks)
@@ -121,7 +123,7 @@ class HealthServer(_PlainServer):
         name, _, only = request.path.removeprefix("/").partition("/")
         if name not in {*_ALIVE, "readyz"}:
             return None
-        checks: dict[str, Check] = {"ping": _ping, **({} if name in _ALIVE else self._checks)}
+        checks: dict[str, HealthCheck] = {"ping": _ping, **({} if name in _ALIVE else self._checks)}
         if only and only not in checks:
             return _text(HTTPStatus.NOT_FOUND, f"no such check: {', '.join(checks)}")
         results = {check: _run(checks[check]) for check in checks if only in {"", check}}
@@ -143,7 +145,7 @@ def _ping() -> str | None:
     return None
 
 
-def _run(check: Check) -> str | None:
+def _run(check: HealthCheck) -> str | None:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that raises has failed, and the probe must report it

@@ -59,7 +59,7 @@ from handmade import (
     with_unused_bits,
 )
 
-from nodeattest_providers.csr import PrivateKey
+from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import PROVIDER_ID_OID
 
 __all__ = ["REQUESTS"]

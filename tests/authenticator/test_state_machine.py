@@ -11,8 +11,8 @@ from nodeattest_authenticator.enrollment.state_machine import (
     FINAL,
     TRANSITIONS,
     Certified,
+    EnrollmentEvent,
     EnrollmentState,
-    Event,
     FirstRequestMade,
     IllegalTransitionError,
     Interrupted,
@@ -32,7 +32,7 @@ from nodeattest_authenticator.state.pending_request import PendingRequest, Submi
 REQUEST = SubmittedCsr("a", b"request")
 ERROR = AgentError("Reason", "what happened", remedy="none")
 CREDENTIAL = CachedCredential(certificate_pem=b"", key_pem=b"", not_before=0, renew_at=1, not_after=2)
-EVENTS: tuple[Event, ...] = (
+EVENTS: tuple[EnrollmentEvent, ...] = (
     FirstRequestMade(REQUEST),
     SecondRequestMade(REQUEST),
     RequestRenamed(REQUEST),
@@ -52,7 +52,7 @@ ENDED = {
     RequestDenied: EnrollmentState.DENIED,
     Interrupted: EnrollmentState.INTERRUPTED,
 }
-EXPECTED: dict[EnrollmentState, dict[type[Event], EnrollmentState]] = {
+EXPECTED: dict[EnrollmentState, dict[type[EnrollmentEvent], EnrollmentState]] = {
     KEY: {FirstRequestMade: FIRST, RequestDenied: EnrollmentState.DENIED, Interrupted: EnrollmentState.INTERRUPTED},
     FIRST: {**ENDED, RequestRenamed: FIRST, SecondRequestMade: SECOND},
     SECOND: {**ENDED, RequestRenamed: SECOND},
@@ -68,7 +68,7 @@ EXPECTED: dict[EnrollmentState, dict[type[Event], EnrollmentState]] = {
     list(itertools.product(EnrollmentState, EVENTS)),
     ids=lambda one: getattr(one, "name", type(one).__name__),
 )
-def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: EnrollmentState, event: Event) -> None:
+def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: EnrollmentState, event: EnrollmentEvent) -> None:
     expected = EXPECTED[state].get(type(event))
     if expected is None:
         with pytest.raises(IllegalTransitionError, match=type(event).__name__):
@@ -79,7 +79,7 @@ def test_each_event_leads_where_the_protocol_says_or_is_a_bug(state: EnrollmentS
 
 def test_the_table_knows_every_state_and_every_event() -> None:
     assert set(TRANSITIONS) == set(EnrollmentState)
-    kinds = {kind for member in get_args(Event) for kind in (get_args(member) or (member,))}
+    kinds = {kind for member in get_args(EnrollmentEvent) for kind in (get_args(member) or (member,))}
     assert kinds == {type(event) for event in EVENTS}
     assert {kind for row in TRANSITIONS.values() for kind in row} == kinds
 

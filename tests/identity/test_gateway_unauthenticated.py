@@ -18,7 +18,7 @@ from gateway_kit import certify
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
 from nodeattest_identity.addon.gateway.tls import GatewayTls
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.server import Handler, ProxyServer
+from nodeattest_identity.proxy.server import ProxyRequestHandler, ProxyServer
 from nodeattest_serving.settings import BindAddress
 
 ELSEWHERE = "127.0.0.2"
@@ -67,7 +67,7 @@ async def key_set(_request: web.BaseRequest) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def running(directory: Path, limits: ProxyLimits, answer: Handler = key_set) -> AsyncGenerator[Site]:
+async def running(directory: Path, limits: ProxyLimits, answer: ProxyRequestHandler = key_set) -> AsyncGenerator[Site]:
     serving, front = Authority("gateway-ca"), Authority("front-proxy-ca")
     tls = GatewayTls(*certify(serving, directory, "gateway", hosts=("localhost",)))
     der = front.certificate.public_bytes(Encoding.DER)

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from nodeattest_providers.csr import PrivateKey
+from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import PROVIDER_ID_OID
 
 P256 = ec.generate_private_key(ec.SECP256R1())

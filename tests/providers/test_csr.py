@@ -68,8 +68,9 @@ from handmade import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_providers.csr import PrivateKey, build_csr, parse_csr
+from nodeattest_providers.csr import build_csr, parse_csr
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.keys import check_public_key, is_roca
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
 from nodeattest_providers.node_interface import NodeCsr

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
-from nodeattest_providers.tpm.node.device import Key
+from nodeattest_providers.tpm.node.device import LoadedKey
 
 os.environ.setdefault("TSS2_LOG", "all+none")
 tss: Any = importlib.import_module("tpm2_pytss")  # it has no types
@@ -31,12 +31,12 @@ def connected(tcti: str) -> Generator[Any]:
 
 
 @contextmanager
-def primary(esys: Any, template: bytes, hierarchy: Any = None) -> Generator[Key]:
+def primary(esys: Any, template: bytes, hierarchy: Any = None) -> Generator[LoadedKey]:
     area, _ = tss.TPMT_PUBLIC.unmarshal(template)
     where = tss.ESYS_TR.ENDORSEMENT if hierarchy is None else hierarchy
     handle, public, *_ = esys.create_primary(None, tss.TPM2B_PUBLIC(publicArea=area), where)
     try:
-        yield Key(handle, bytes(public.publicArea.marshal()))
+        yield LoadedKey(handle, bytes(public.publicArea.marshal()))
     finally:
         esys.flush_context(handle)
 
@@ -52,7 +52,7 @@ def _full_size_key() -> ec.EllipticCurvePrivateKey:
 
 
 @contextmanager
-def imported_key(esys: Any) -> Generator[tuple[Key, ec.EllipticCurvePrivateKey]]:
+def imported_key(esys: Any) -> Generator[tuple[LoadedKey, ec.EllipticCurvePrivateKey]]:
     """Bring a software key under a storage key: whoever made it keeps a copy."""
     software = _full_size_key()
     pem = software.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
@@ -70,17 +70,17 @@ def imported_key(esys: Any) -> Generator[tuple[Key, ec.EllipticCurvePrivateKey]]
     finally:
         esys.flush_context(parent)
     try:
-        yield Key(handle, bytes(public.publicArea.marshal())), software
+        yield LoadedKey(handle, bytes(public.publicArea.marshal())), software
     finally:
         esys.flush_context(handle)
 
 
-def activate(esys: Any, ek: Key, ak: Key, blob: bytes, secret: bytes) -> bytes:
+def activate(esys: Any, ek: LoadedKey, ak: LoadedKey, blob: bytes, secret: bytes) -> bytes:
     blob_of, secret_of = tss.TPM2B_ID_OBJECT(blob), tss.TPM2B_ENCRYPTED_SECRET(secret)
     return bytes(esys.activate_credential(ak.handle, ek.handle, blob_of, secret_of))
 
 
-def sign(esys: Any, ak: Key, message: bytes) -> bytes:
+def sign(esys: Any, ak: LoadedKey, message: bytes) -> bytes:
     """Sign any bytes, as far as the TPM lets this key."""
     digest, ticket = esys.hash(message, tss.TPM2_ALG.SHA256, tss.ESYS_TR.OWNER)
     scheme = tss.TPMT_SIG_SCHEME(scheme=tss.TPM2_ALG.ECDSA)
@@ -88,7 +88,7 @@ def sign(esys: Any, ak: Key, message: bytes) -> bytes:
     return bytes(esys.sign(ak.handle, digest, scheme, ticket).marshal())
 
 
-def quote(esys: Any, ak: Key, selection: bytes, extra: bytes) -> tuple[bytes, bytes]:
+def quote(esys: Any, ak: LoadedKey, selection: bytes, extra: bytes) -> tuple[bytes, bytes]:
     selected, _ = tss.TPML_PCR_SELECTION.unmarshal(selection)
     attest, signature = esys.quote(ak.handle, selected, extra)
     return bytes(attest), bytes(signature.marshal())

@@ -42,8 +42,8 @@ from nodeattest_authenticator.enrollment.evidence_version import (
 from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
 from nodeattest_authenticator.enrollment.state_machine import (
     Certified,
+    EnrollmentEvent,
     EnrollmentState,
-    Event,
     FirstRequestMade,
     Interrupted,
     KeyRefused,
@@ -68,7 +68,8 @@ from nodeattest_authenticator.state.pending_request import (
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.csr import PrivateKey, build_csr
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
 
@@ -212,7 +213,7 @@ class _Enrollment:
             raise AssertionError(f"a pending request in state {state_of(self._pending)!r} instead of {following!r}")
         self._state = following
 
-    def _act(self) -> Event:
+    def _act(self) -> EnrollmentEvent:
         pending = self._pending
         match self._state:
             case EnrollmentState.KEY_MADE:
@@ -222,7 +223,7 @@ class _Enrollment:
             case _:
                 return self._submitted(pending.second, self._wait_for_second)
 
-    def _submitted(self, request: SubmittedCsr | None, wait: Callable[[Csr], Event]) -> Event:
+    def _submitted(self, request: SubmittedCsr | None, wait: Callable[[Csr], EnrollmentEvent]) -> EnrollmentEvent:
         if request is None:
             raise AssertionError("a state after the key has a request")
         spec = self._spec
@@ -231,7 +232,7 @@ class _Enrollment:
         )
         return RequestRenamed(submitted) if submitted != request else wait(csr)
 
-    def _wait_for_first(self, csr: Csr) -> Event:
+    def _wait_for_first(self, csr: Csr) -> EnrollmentEvent:
         """Wait for the first request's certificate or challenge; answers the challenge with evidence.
 
         A challenge that is not ours to answer may have been overwritten; the controller writes its own again.
@@ -257,7 +258,7 @@ class _Enrollment:
                 tried.add(decision)
                 refusal = error
 
-    def _wait_for_second(self, csr: Csr) -> Event:
+    def _wait_for_second(self, csr: Csr) -> EnrollmentEvent:
         return Certified(self._checked(self._session.wait_for_decision(csr, lambda seen: seen.certificate)))
 
     def _keep(self, request: SubmittedCsr, *, is_second: bool) -> None:

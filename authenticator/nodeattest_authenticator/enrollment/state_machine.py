@@ -23,8 +23,8 @@ __all__ = [
     "FINAL",
     "TRANSITIONS",
     "Certified",
+    "EnrollmentEvent",
     "EnrollmentState",
-    "Event",
     "FirstRequestMade",
     "IllegalTransitionError",
     "Interrupted",
@@ -126,9 +126,11 @@ class Interrupted:
 
 
 Restart = RequestRefused | KeyRefused | VersionRefused
-Event = FirstRequestMade | SecondRequestMade | RequestRenamed | Certified | Restart | RequestDenied | Interrupted
+EnrollmentEvent = (
+    FirstRequestMade | SecondRequestMade | RequestRenamed | Certified | Restart | RequestDenied | Interrupted
+)
 
-_FILED: Final[Mapping[type[Event], EnrollmentState]] = {
+_FILED: Final[Mapping[type[EnrollmentEvent], EnrollmentState]] = {
     Certified: EnrollmentState.CERTIFIED,
     RequestRefused: EnrollmentState.KEY_MADE,
     KeyRefused: EnrollmentState.KEY_MADE,
@@ -138,7 +140,7 @@ _FILED: Final[Mapping[type[Event], EnrollmentState]] = {
 }
 """What may happen to a request that was created."""
 
-TRANSITIONS: Final[Mapping[EnrollmentState, Mapping[type[Event], EnrollmentState]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[EnrollmentState, Mapping[type[EnrollmentEvent], EnrollmentState]]] = MappingProxyType(
     {
         EnrollmentState.KEY_MADE: {
             FirstRequestMade: EnrollmentState.FIRST_REQUEST,
@@ -161,11 +163,11 @@ TRANSITIONS: Final[Mapping[EnrollmentState, Mapping[type[Event], EnrollmentState
 class IllegalTransitionError(Exception):
     """An event that must not happen in a state; a bug of the agent."""
 
-    def __init__(self, state: EnrollmentState, event: type[Event]) -> None:
+    def __init__(self, state: EnrollmentState, event: type[EnrollmentEvent]) -> None:
         super().__init__(f"{event.__name__} in state {state!r}")
 
 
-def next_state(state: EnrollmentState, event: Event) -> EnrollmentState:
+def next_state(state: EnrollmentState, event: EnrollmentEvent) -> EnrollmentState:
     """Look an event up; raises ``IllegalTransitionError``."""
     following = TRANSITIONS[state].get(type(event))
     if following is None:

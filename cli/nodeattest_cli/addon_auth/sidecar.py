@@ -7,7 +7,6 @@ a flag asks for it; SIGTERM and SIGINT end it in order with exit code 0. Everyth
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 import time
@@ -31,12 +30,12 @@ from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, issuer_url
-from nodeattest_identity.proxy.headers import Network
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_key_files
 from nodeattest_identity.tokens.oidc_http import HttpsFetcher
 from nodeattest_identity.tokens.relying_party import discover
+from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
 
@@ -161,7 +160,7 @@ def _settings(flags: dict[str, object]) -> SidecarSettings:
         send_groups=bool(flags["tell_groups"]),
         deny_status=HTTPStatus(int(flags_of.text(flags, "deny_status") or "401")),
         max_user_requests=cast("int", flags["requests_per_user"]),
-        trusted=tuple(_each(flags, "trusted", "--trusted-proxy", _network)),
+        trusted=tuple(_each(flags, "trusted", "--trusted-proxy", parse_network)),
         limits=ProxyLimits(
             connections=cast("int", flags["max_connections"]),
             upstream_connections=cast("int", flags["max_connections"]),
@@ -218,10 +217,6 @@ def _trouble(services: ServiceAudiences | None, keys: JWKSCache | None) -> Calla
         return None if services is None else services.unready_reason()
 
     return unready_reason
-
-
-def _network(text: str) -> Network:
-    return ipaddress.ip_network(text)
 
 
 def _each(flags: dict[str, object], name: str, flag: str, read: Callable[[str], _T]) -> list[_T]:

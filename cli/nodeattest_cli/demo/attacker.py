@@ -20,7 +20,8 @@ from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.binding import Binding, cluster_pin
-from nodeattest_providers.csr import PrivateKey, build_csr
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, SignerName
 from nodeattest_sandbox.client import Client
 

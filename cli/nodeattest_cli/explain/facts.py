@@ -20,7 +20,6 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
-from nodeattest_controller.model.serving_names import Addresses
 from nodeattest_controller.model.token_binding import NamedTokens, named_tokens
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.verification.facts import RequestFacts, Verification
@@ -30,6 +29,7 @@ from nodeattest_providers.names import PROVIDER_ID_OID, NodeName, ProviderName, 
 from nodeattest_providers.node_interface import JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.verifier_interface import (
+    Addresses,
     AttestedNode,
     ClusterAPISigner,
     Facts,

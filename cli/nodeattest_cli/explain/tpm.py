@@ -12,11 +12,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.tpm.attestation_key import check_attestation_key
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_providers.tpm.public_area import PublicArea, PublicKey, parse_public
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
 from nodeattest_providers.verifier_interface import NodeRequest

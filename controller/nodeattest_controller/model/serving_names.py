@@ -25,12 +25,11 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.names import NodeName, Purpose
-from nodeattest_providers.verifier_interface import NodeRequest
+from nodeattest_providers.verifier_interface import Addresses, NodeRequest
 
 __all__ = [
-    "Addresses",
+    "ClusterNetwork",
     "ConflictingMachines",
-    "Network",
     "addresses_final",
     "check_client_certificate",
     "check_sans",
@@ -44,8 +43,6 @@ __all__ = [
     "san_candidates",
 ]
 
-Addresses = Sequence[tuple[str, str]]
-"""(type, address) pairs as in ``Machine.status.addresses``."""
 ConflictingMachines = Callable[[str], Sequence[MachineView]]
 """Other machines of the cluster that list or claim a name or address."""
 
@@ -74,7 +71,7 @@ _REMEDY: Final = "ask for names and addresses of this machine only; they are com
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class ClusterNetwork:
     """What of a cluster no single node may answer for."""
 
     endpoint: str = ""
@@ -126,12 +123,12 @@ def check_client_certificate(request: NodeRequest, attestation: Attestation, now
         )
 
 
-def network_of(cluster: JsonObject) -> Network:
+def network_of(cluster: JsonObject) -> ClusterNetwork:
     """Read a Cluster object; what is malformed there protects nothing and harms nothing."""
     network = mapping(cluster, "spec", "clusterNetwork")
     written = strings(network, "services", "cidrBlocks")
     blocks = tuple(block for each in written if (block := _block(each)) is not None)
-    return Network(
+    return ClusterNetwork(
         endpoint=normalize_host(text(cluster, "spec", "controlPlaneEndpoint", "host")),
         services=blocks or _USUAL_SERVICES,
         service_domain=text(network, "serviceDomain").lower().strip(".") or _SERVICE_DOMAIN,
@@ -139,8 +136,8 @@ def network_of(cluster: JsonObject) -> Network:
 
 
 def for_machine(
-    member: MachineView, network: Network, rivals: ConflictingMachines
-) -> tuple[Network, ConflictingMachines]:
+    member: MachineView, network: ClusterNetwork, rivals: ConflictingMachines
+) -> tuple[ClusterNetwork, ConflictingMachines]:
     """Let a machine of the control plane that lists the endpoint have it, no matter who else lists it.
 
     It holds the API server's own serving key, which has that name anyway; the others of the control plane answer there,
@@ -157,7 +154,7 @@ def check_sans(
     *,
     node_name: NodeName,
     listed: Addresses,
-    network: Network,
+    network: ClusterNetwork,
     rivals: ConflictingMachines,
     settled: bool,
 ) -> None:
@@ -170,7 +167,7 @@ def check_sans(
     check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)  # 3
 
 
-def check_sans_unclaimed(wanted: SubjectAltNames, *, network: Network, rivals: ConflictingMachines) -> None:
+def check_sans_unclaimed(wanted: SubjectAltNames, *, network: ClusterNetwork, rivals: ConflictingMachines) -> None:
     """Apply the rules that hold whatever this machine's own list says; raises Denied or Unavailable."""
     addresses = [_checked_address(address, network) for address in wanted.ip_addresses]
     for name in wanted.dns_names:
@@ -238,7 +235,7 @@ def _strict_address(written: str) -> IPv4Address | IPv6Address | None:
     return address
 
 
-def _checked_address(written: str, network: Network) -> IPv4Address | IPv6Address:
+def _checked_address(written: str, network: ClusterNetwork) -> IPv4Address | IPv6Address:
     address = _strict_address(written)
     if address is None:
         raise _refused("an address in its ordinary spelling", printable(written))
@@ -260,7 +257,7 @@ def _checked_address(written: str, network: Network) -> IPv4Address | IPv6Addres
     return address
 
 
-def _check_name(name: str, network: Network) -> None:
+def _check_name(name: str, network: ClusterNetwork) -> None:
     if not is_dns_name(name) or _strict_address(name) is not None:
         raise _refused("a DNS name in lower case, without wildcard and final dot", printable(name))
     if name in _LOCAL_NAMES or name.endswith(".localhost") or name in _PLATFORM_NAMES:

@@ -21,7 +21,6 @@ from nodeattest_controller.model.identity_rules import NameContext
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.model.serving_names import Addresses
 from nodeattest_controller.model.token_binding import NamedTokens
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
@@ -35,6 +34,7 @@ from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
 from nodeattest_providers.platform import reads_infrastructure, reads_secret
 from nodeattest_providers.verifier_interface import (
+    Addresses,
     AttestedNode,
     ChallengeSigner,
     ClusterAPISigner,

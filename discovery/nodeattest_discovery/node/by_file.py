@@ -25,7 +25,7 @@ from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.credential import (
     BasicCredential,
     ClientCertificate,
-    Credential,
+    FileCredential,
     TokenCredential,
     authorization,
     of_user,
@@ -38,7 +38,7 @@ from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["BasicCredential", "ClientCertificate", "Credential", "FileFound", "TokenCredential", "by_file"]
+__all__ = ["BasicCredential", "ClientCertificate", "FileCredential", "FileFound", "TokenCredential", "by_file"]
 
 _STDIN: Final = "-"
 _LIMIT: Final = https.LIMIT
@@ -48,7 +48,7 @@ _LIMIT: Final = https.LIMIT
 class FileFound(Found):
     """What a file says: the cluster, and perhaps who the node shall be."""
 
-    credential: Credential | None = None
+    credential: FileCredential | None = None
     runs_authenticator: bool = False
     """The file's user runs ``kubelet-authenticator``: a node that attests needs no other credential."""
 
@@ -85,7 +85,7 @@ def by_file(
 class _Wanted:
     text: str
     info: ClusterInfo
-    credential: Credential | None
+    credential: FileCredential | None
     runs_authenticator: bool
     deadline: Deadline
     public_roots: bytes | None

@@ -20,7 +20,7 @@ from nodeattest_discovery.node.discovery_file import FileReference, Stored, User
 from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["BasicCredential", "ClientCertificate", "Credential", "TokenCredential", "authorization", "of_user"]
+__all__ = ["BasicCredential", "ClientCertificate", "FileCredential", "TokenCredential", "authorization", "of_user"]
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,65536}", re.ASCII)
 """What may be in a header."""
@@ -41,10 +41,10 @@ class BasicCredential:
     password: str = field(repr=False)
 
 
-Credential = TokenCredential | BasicCredential | ClientCertificate
+FileCredential = TokenCredential | BasicCredential | ClientCertificate
 
 
-def of_user(user: User, load: Callable[[FileReference], bytes]) -> Credential | None:
+def of_user(user: User, load: Callable[[FileReference], bytes]) -> FileCredential | None:
     """Return a user's credential, read from files if it refers to them; raises ``Denied``."""
     if user.token_file is not None:
         return _token(_decoded(load(user.token_file)).strip())
@@ -59,7 +59,7 @@ def of_user(user: User, load: Callable[[FileReference], bytes]) -> Credential | 
     return None
 
 
-def authorization(credential: Credential | None) -> str | None:
+def authorization(credential: FileCredential | None) -> str | None:
     """Write the header that shows a credential; None where there is none to write."""
     match credential:
         case TokenCredential(token):

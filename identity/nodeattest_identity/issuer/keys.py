@@ -29,12 +29,12 @@ from cryptography.hazmat.primitives.serialization import (
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
+from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = [
     "MAX_SIZE",
     "KeysError",
-    "PublicKey",
     "VerifyingKey",
     "deduplicate",
     "read_jwks",
@@ -42,7 +42,6 @@ __all__ = [
     "verifying_key",
 ]
 
-PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 MAX_SIZE: Final = 1 << 20
 """Bytes of a file or a key set; a hundred keys take 60 KiB."""

@@ -36,12 +36,13 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.proxy import upgrade
-from nodeattest_identity.proxy.headers import Network, Sender, request_headers, response_headers
+from nodeattest_identity.proxy.headers import Sender, request_headers, response_headers
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.read_ahead import not_read
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request_body import RequestBody
+from nodeattest_kube.addresses import IPNetwork
 
 __all__ = ["ForwardOptions", "Forwarder", "Upstream", "sender_of"]
 
@@ -93,7 +94,7 @@ class ForwardOptions:
     """Returns the response to send in place of the upstream's: itself, or a whole ``web.Response``."""
 
 
-def sender_of(request: web.BaseRequest, trusted: Sequence[Network] = ()) -> Sender:
+def sender_of(request: web.BaseRequest, trusted: Sequence[IPNetwork] = ()) -> Sender:
     """Return the sender of a request, by its connection alone."""
     name = request.protocol.peername
     peer = str(name[0]) if isinstance(name, tuple) and name else "unknown"

@@ -23,15 +23,15 @@ from typing import Final
 from multidict import CIMultiDict
 
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_kube.addresses import IPNetwork
 
 __all__ = [
-    "COOKIE", "CREDENTIALS", "Network", "RawHeaders", "Sender", "canonical", "is_safe_value", "request_headers",
+    "COOKIE", "CREDENTIALS", "RawHeaders", "Sender", "canonical", "is_safe_value", "request_headers",
     "response_headers",
 ]  # fmt: skip
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Raw names and values."""
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ALPHANUMERIC: Final = string.ascii_lowercase + string.digits
 _FOLD: Final = bytes(
@@ -92,7 +92,7 @@ class Sender:
     peer: str
     """The address of the connection."""
     scheme: str
-    trusted: Sequence[Network] = ()
+    trusted: Sequence[IPNetwork] = ()
     """Proxies whose own X-Forwarded-For, -Proto and -Host are forwarded."""
 
     @property

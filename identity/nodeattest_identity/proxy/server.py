@@ -30,7 +30,7 @@ from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.listener import HttpListener
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
-__all__ = ["Handler", "ProxyServer", "note_authenticated"]
+__all__ = ["ProxyRequestHandler", "ProxyServer", "note_authenticated"]
 
 _LINGER: Final = 1.0
 """Seconds to keep reading after an early response: a reset could overtake the response."""
@@ -42,7 +42,7 @@ _SWEEP: Final = 0.5
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+ProxyRequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 """Handles a request; raises ``RefusalError``."""
 
 
@@ -262,7 +262,7 @@ class ProxyServer(HttpListener[_Server]):
 
     def __init__(
         self,
-        handler: Handler,
+        handler: ProxyRequestHandler,
         address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ProxyLimits,

@@ -16,10 +16,10 @@ from typing import Final
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["PREFIX", "InstanceRef", "Key", "parse_provider_id", "provider_id_of"]
+__all__ = ["PREFIX", "InstanceRef", "ResourceKey", "parse_provider_id", "provider_id_of"]
 
 PREFIX: Final = "azure://"
-Key = tuple[str, str, str, str]
+ResourceKey = tuple[str, str, str, str]
 """Subscription, resource group, scale set (or nothing) and name, in lower case."""
 _GROUP: Final = r"[-A-Za-z0-9_.()]{0,89}[-A-Za-z0-9_()]"
 """Azure takes other letters, too; none of them has one lower case everywhere."""
@@ -45,7 +45,7 @@ class InstanceRef:
     """Of the machine; the number of an instance."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ResourceKey:
         """What two names of one machine have in common."""
         return (self.subscription, self.group.lower(), (self.scale_set or "").lower(), self.name.lower())
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from cryptography import x509
 
 from nodeattest_providers import cms
-from nodeattest_providers.azure.api.machines import Addresses, Machine, Machines
+from nodeattest_providers.azure.api.machines import Machine, Machines
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.attested_document import AttestedDocument, parse_attested_document
@@ -45,7 +45,7 @@ from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import MachineName, NodeName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import Addresses, AttestedNode, Facts, NodeRequest
 
 __all__ = ["AzureSigner"]
 

@@ -19,7 +19,7 @@ from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
-from nodeattest_providers.tpm.node.device import Device, Key
+from nodeattest_providers.tpm.node.device import Device, LoadedKey
 from nodeattest_providers.tpm.node.nv_certificates import (
     AUTO,
     choose_template,
@@ -56,8 +56,8 @@ class _Opened:
 
     device: Device = field(repr=False)
     template: EndorsementTemplate
-    ek: Key
-    ak: Key
+    ek: LoadedKey
+    ak: LoadedKey
 
 
 class TpmAttestor:

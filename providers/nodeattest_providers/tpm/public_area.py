@@ -17,12 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.keys import is_roca
 from nodeattest_providers.tpm.structures import Alg, Curve, Reader, digest
 
-__all__ = ["PublicArea", "PublicKey", "parse_public"]
-
-PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+__all__ = ["PublicArea", "parse_public"]
 
 _MAX_POLICY: Final = 64
 """Bytes of the largest digest, SHA-512."""

@@ -10,22 +10,23 @@ from collections.abc import Iterator
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["Path", "patch", "paths", "touch_each_other"]
+__all__ = ["JsonPointer", "patch", "paths", "touch_each_other"]
 
-Path = tuple[str, ...]
+JsonPointer = tuple[str, ...]
+"""Reference tokens, unescaped (RFC 6901)."""
 
 
-def paths(before: JsonObject, after: JsonObject) -> frozenset[Path]:
+def paths(before: JsonObject, after: JsonObject) -> frozenset[JsonPointer]:
     """Return where two objects differ, each time as deep as both are objects."""
     return frozenset(path for path, _, _ in _differences(before, after, ()))
 
 
-def touch_each_other(one: frozenset[Path], other: frozenset[Path]) -> bool:
+def touch_each_other(one: frozenset[JsonPointer], other: frozenset[JsonPointer]) -> bool:
     """Return whether a path of one is a path of the other, or leads to one."""
     return any(a[: len(b)] == b[: len(a)] for a in one for b in other)
 
 
-def patch(before: JsonObject, after: JsonObject, at: Path) -> list[JsonObject]:
+def patch(before: JsonObject, after: JsonObject, at: JsonPointer) -> list[JsonObject]:
     """Return the operations that make one object of the other, located at ``at``."""
     return [_operation(at + path, old, new) for path, old, new in _differences(before, after, ())]
 
@@ -38,7 +39,9 @@ _ABSENT = _Absent()
 _Maybe = JsonValue | _Absent
 
 
-def _differences(before: JsonObject, after: JsonObject, at: Path) -> Iterator[tuple[Path, _Maybe, _Maybe]]:
+def _differences(
+    before: JsonObject, after: JsonObject, at: JsonPointer
+) -> Iterator[tuple[JsonPointer, _Maybe, _Maybe]]:
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, _ABSENT), after.get(name, _ABSENT)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -58,7 +61,7 @@ def _same(old: _Maybe, new: _Maybe) -> bool:
     return type(old) is type(new) and old == new
 
 
-def _operation(path: Path, old: _Maybe, new: _Maybe) -> JsonObject:
+def _operation(path: JsonPointer, old: _Maybe, new: _Maybe) -> JsonObject:
     pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
     if isinstance(new, _Absent):
         return {"op": "remove", "path": pointer}

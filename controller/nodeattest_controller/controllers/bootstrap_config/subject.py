@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.json_patch import Path, paths
+from nodeattest_controller.controllers.bootstrap_config.json_patch import JsonPointer, paths
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
 from nodeattest_controller.model.objects import flag, items, mapping, number, text
 from nodeattest_kube.jsontypes import JsonObject, dig
@@ -24,7 +24,7 @@ _GROUPS: Final = {
     "KubeadmControlPlane": "controlplane.cluster.x-k8s.io",
 }
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
-_ROLLOUT: Final[tuple[Path, ...]] = (
+_ROLLOUT: Final[tuple[JsonPointer, ...]] = (
     ("version",),
     ("machineTemplate",),
     ("rolloutAfter",),
@@ -33,7 +33,7 @@ _ROLLOUT: Final[tuple[Path, ...]] = (
     ("rollout", "before"),
 )
 """Fields of a control plane's spec with which its user asks for new machines (v1beta1; v1beta2)."""
-_BY_PROVIDER: Final[tuple[Path, ...]] = (("joinConfiguration", "discovery"), ("clusterConfiguration",))
+_BY_PROVIDER: Final[tuple[JsonPointer, ...]] = (("joinConfiguration", "discovery"), ("clusterConfiguration",))
 """What the kubeadm bootstrap provider itself writes into a configuration: the token, what the Cluster says."""
 
 
@@ -60,7 +60,7 @@ class Subject:
         return mapping(self.whole, *self.place)
 
     @property
-    def place(self) -> Path:
+    def place(self) -> JsonPointer:
         """Where that stands."""
         return ("spec",) if self.kind is Kind.CONFIG else ("spec", "kubeadmConfigSpec")
 
@@ -120,11 +120,11 @@ class Subject:
         old, new = mapping(before.whole, "spec"), mapping(self.whole, "spec")
         return any(dig(old, *field) != dig(new, *field) for field in _ROLLOUT)
 
-    def changes(self, before: Subject) -> frozenset[Path]:
+    def changes(self, before: Subject) -> frozenset[JsonPointer]:
         """Return what an update changes in the bootstrap configuration."""
         return paths(before.spec, self.spec)
 
-    def is_providers_own(self, changes: frozenset[Path]) -> bool:
+    def is_providers_own(self, changes: frozenset[JsonPointer]) -> bool:
         """Return whether only what the bootstrap provider writes has changed, or nothing at all."""
         if self.kind is Kind.CONTROL_PLANE:
             return not changes

@@ -16,7 +16,6 @@ from typing import Final
 from nodeattest_identity.addon.gateway.keyset import (
     KeySet,
     KeySetError,
-    PrivateKey,
     RotationSchedule,
     encode_keyset,
     parse_keyset,
@@ -27,6 +26,7 @@ from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
+from nodeattest_providers.key_types import PrivateKey
 
 __all__ = ["SECRET_NAME", "KeyStore"]
 

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.tokens.signing import SigningKey, read_signing_key, signing_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+from nodeattest_providers.key_types import PrivateKey
 
 __all__ = [
     "Algorithm",
     "KeySet",
     "KeySetError",
-    "PrivateKey",
     "RotationSchedule",
     "ScheduledKey",
     "encode_keyset",
@@ -35,7 +35,6 @@ __all__ = [
     "rotate",
 ]
 
-PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 Algorithm = Literal["ES256", "RS256"]
 
 _RSA_BITS: Final = 2048

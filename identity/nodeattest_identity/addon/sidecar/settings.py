@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
-from nodeattest_identity.proxy.headers import Network
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import PathRule
+from nodeattest_kube.addresses import IPNetwork
 from nodeattest_serving.settings import BindAddress, SettingsError
 
 __all__ = ["SidecarSettings"]
@@ -36,7 +36,7 @@ class SidecarSettings:
     """Status of a request without valid credentials: 401, or 403 as in the first design."""
     max_user_requests: int = 64
     """In flight, WebSockets included."""
-    trusted: tuple[Network, ...] = ()
+    trusted: tuple[IPNetwork, ...] = ()
     """Proxies whose X-Forwarded-For, -Proto and -Host are forwarded."""
     limits: ProxyLimits = field(default_factory=ProxyLimits)
 

@@ -18,8 +18,9 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from nodeattest_providers.azure.provider_id import InstanceRef
 from nodeattest_providers.single_flight import SingleFlight
+from nodeattest_providers.verifier_interface import Addresses
 
-__all__ = ["Addresses", "Lists", "Machine", "Machines"]
+__all__ = ["Lists", "Machine", "Machines"]
 
 _T = TypeVar("_T")
 _Scope = tuple[str, str, str]
@@ -33,9 +34,6 @@ _COMPUTE: Final = "api-version=2024-07-01"
 _NETWORK: Final = "api-version=2024-05-01"
 _SCALE_SET_NETWORK: Final = "api-version=2018-10-01"
 """The only version in which Azure lists a scale set's network interfaces."""
-
-Addresses = tuple[tuple[str, str], ...]
-"""(type, address) pairs, as in ``Machine.status.addresses``."""
 
 
 class Lists(Protocol):

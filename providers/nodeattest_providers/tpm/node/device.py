@@ -20,7 +20,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
 
-__all__ = ["Device", "Key"]
+__all__ = ["Device", "LoadedKey"]
 
 _NV_CHUNK: Final = 512
 """Bytes a TPM2_NV_Read: below TPM_PT_NV_BUFFER_MAX of every TPM known."""
@@ -58,7 +58,7 @@ _REMEDY: Final = "check the TPM with tpm2_getcap properties-fixed"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LoadedKey:
     """A key that is loaded in the TPM."""
 
     handle: object = field(repr=False)
@@ -73,7 +73,7 @@ class Device:
         """Connect through a TCTI such as ``device:/dev/tpmrm0``; raises ``Unavailable``."""
         _check_path(tcti)
         self._tss = _load()
-        self._keys: list[Key] = []
+        self._keys: list[LoadedKey] = []
         with self._errors(f"the TPM at {tcti}"):
             self._esys: Any = self._tss.ESAPI(tcti)  # the library has no types; this class gives them
 
@@ -123,17 +123,19 @@ class Device:
                 self._esys.tr_close(handle)
         return b"".join(chunks)
 
-    def create(self, template: bytes, what: str) -> Key:
+    def create(self, template: bytes, what: str) -> LoadedKey:
         """Create a primary key of the endorsement hierarchy from a TPMT_PUBLIC; the same template, the same key."""
         with self._errors(what):
             area, _ = self._tss.TPMT_PUBLIC.unmarshal(template)
             public = self._tss.TPM2B_PUBLIC(publicArea=area)
             handle, created, *_ = self._esys.create_primary(None, public, self._tss.ESYS_TR.ENDORSEMENT)
-            key = Key(handle, bytes(created.publicArea.marshal()))
+            key = LoadedKey(handle, bytes(created.publicArea.marshal()))
             self._keys.append(key)
             return key
 
-    def activate(self, ek: Key, ak: Key, template: EndorsementTemplate, blob: bytes, secret: bytes) -> bytes:
+    def activate(
+        self, ek: LoadedKey, ak: LoadedKey, template: EndorsementTemplate, blob: bytes, secret: bytes
+    ) -> bytes:
         """Decrypt a credential; ``Denied`` where the TPM says that it is for other keys."""
         with self._errors("the endorsement key's authorisation"):
             session = self._policy_session(template)
@@ -177,7 +179,7 @@ class Device:
             raise
         return session
 
-    def quote(self, ak: Key, selection: PcrSelection, extra_data: bytes) -> tuple[bytes, bytes]:
+    def quote(self, ak: LoadedKey, selection: PcrSelection, extra_data: bytes) -> tuple[bytes, bytes]:
         """Quote PCRs; returns TPMS_ATTEST and TPMT_SIGNATURE."""
         with self._errors("the quote"):
             selected, _ = self._tss.TPML_PCR_SELECTION.unmarshal(selection.marshal())
