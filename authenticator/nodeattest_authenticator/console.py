@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_parsing.printable import visible
 
 __all__ = ["log", "report"]
 
 
 def log(message: str) -> None:
     """Write one line; characters that cannot be seen are escaped, for parts of messages come from servers."""
-    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
-    sys.stderr.write(f"kubelet-authenticator: {line}\n")
+    sys.stderr.write(f"kubelet-authenticator: {visible(message)}\n")
 
 
 def report(failure: AgentError) -> int:

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from nodeattest_kube.errors import ApiError
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["AccessError", "ExitCode", "StateError", "UserError", "api_error", "user_errors", "visible"]
+__all__ = ["AccessError", "ExitCode", "StateError", "UserError", "api_error", "user_errors"]
 
 
 class ExitCode(IntEnum):
@@ -72,8 +72,3 @@ def user_errors(what: str, *, found: bool = False) -> Generator[None]:
         raise kind(f"{what}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
     except Unavailable as unavailable:
         raise AccessError(f"{what}: {unavailable.detail}; {unavailable.remedy}") from None
-
-
-def visible(text: str) -> str:
-    """Escape what a terminal obeys or does not show, line ends included."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

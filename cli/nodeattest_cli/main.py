@@ -13,8 +13,9 @@ from typing import Final
 
 import click
 
-from nodeattest_cli.errors import ExitCode, UserError, visible
+from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.lazy import LazyGroup
+from nodeattest_parsing.printable import visible
 
 __all__ = ["cli", "main"]
 

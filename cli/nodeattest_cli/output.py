@@ -17,8 +17,8 @@ from typing import Final, TypeVar, cast
 import click
 import yaml
 
-from nodeattest_cli.errors import visible
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.printable import visible
 
 __all__ = ["format_table", "output_option", "to_json", "to_yaml"]
 

@@ -19,6 +19,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Final, TextIO, TypeGuard, cast
 
+from nodeattest_parsing.printable import visible
+
 __all__ = ["JsonFormatter", "TextFormatter", "configure", "fields"]
 
 _KEY: Final = "nodeattest_fields"
@@ -66,7 +68,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its end."""
         entries = _record(record, self)
-        head = f"{entries.pop('ts')} {str(entries.pop('level')).upper():<7} {_one_line(str(entries.pop('msg')))}"
+        head = f"{entries.pop('ts')} {str(entries.pop('level')).upper():<7} {visible(str(entries.pop('msg')))}"
         return " ".join([head, *(f"{_word(key)}={_word(value)}" for key, value in entries.items())])
 
 
@@ -126,10 +128,6 @@ def _text(value: str) -> str:
     if _PEM in value:
         return "<PEM>"
     return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"
-
-
-def _one_line(value: str) -> str:
-    return value if value.isprintable() else json.dumps(value)
 
 
 def _word(value: _Plain) -> str:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, dig, dig_text
+from nodeattest_parsing.printable import one_line
 
 __all__ = [
     "AlreadyExists",
@@ -53,7 +54,7 @@ class ApiError(Exception):
     """
 
     def __init__(self, status: int, reason: str, message: str, *, retry_after: float | None = None) -> None:
-        message = _printable(message)
+        message = one_line(message, _MESSAGE_LIMIT)
         super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
         self.status = status
         self.reason = reason
@@ -138,7 +139,7 @@ def error_from_status(status: int, answer: JsonObject, *, fallback: str, retry_a
     delay = _seconds(retry_after)
     if delay is None:
         delay = _seconds(dig(answer, "details", "retryAfterSeconds"))
-    return kind(status, _printable(reason), dig_text(answer, "message") or fallback, retry_after=delay)
+    return kind(status, one_line(reason, _MESSAGE_LIMIT), dig_text(answer, "message") or fallback, retry_after=delay)
 
 
 def _seconds(value: object) -> float | None:
@@ -147,9 +148,3 @@ def _seconds(value: object) -> float | None:
     if not text.isascii() or not text.isdigit() or text == "0":
         return None
     return min(float(text[:9]), _LONGEST_RETRY_AFTER)
-
-
-def _printable(text: str) -> str:
-    """Keep a server's words from forging log lines or flooding them."""
-    kept = "".join(character if character.isprintable() else " " for character in text[:_MESSAGE_LIMIT])
-    return kept + "…" if len(text) > _MESSAGE_LIMIT else kept

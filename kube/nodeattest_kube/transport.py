@@ -33,6 +33,7 @@ from nodeattest_kube.addresses import AddressRules
 from nodeattest_kube.errors import KubeconfigError, TimedOut, TooLarge, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_kube.read_pace import Pace
+from nodeattest_parsing.printable import one_line
 
 __all__ = ["ApiResponse", "Transport"]
 
@@ -304,8 +305,7 @@ def _subject(certificate: x509.Certificate) -> str:
         subject = certificate.subject.rfc4514_string()
     except ValueError:
         return "(no subject)"
-    shown = "".join(one if one.isprintable() else "?" for one in subject[:_SUBJECT])
-    return shown + ("…" if len(subject) > _SUBJECT else "") or "(no subject)"
+    return one_line(subject, _SUBJECT) or "(no subject)"
 
 
 def _explain(error: BaseException) -> str:

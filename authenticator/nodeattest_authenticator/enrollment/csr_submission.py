@@ -21,6 +21,7 @@ from nodeattest_authenticator.formats.csr_object import Csr, CsrCondition, manif
 from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
+from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import SignerName
 from nodeattest_providers.node_interface import JsonObject
@@ -145,7 +146,7 @@ class CsrSession:
                 if decision is not None:
                     return decision
                 csr = seen
-        waiting = f" (it waits: {_printable(csr.waiting)})" if csr.waiting else ""
+        waiting = f" (it waits: {one_line(csr.waiting, _SHOWN)})" if csr.waiting else ""
         raise otherwise or AgentError(
             AgentReason.TIMEOUT,
             f"the request {csr.name} was not decided in time{waiting}",
@@ -205,8 +206,8 @@ class CsrSession:
 
 
 def _refusal(condition: CsrCondition, versions: str | None) -> Exception:
-    reason, said = _printable(condition.reason), _printable(condition.message)
-    understood = f"; the controller understands {_printable(versions)}" if versions else ""
+    reason, said = one_line(condition.reason, _SHOWN), one_line(condition.message, _SHOWN)
+    understood = f"; the controller understands {one_line(versions, _SHOWN)}" if versions else ""
     failure = AgentError(reason, f"the cluster refused this node{understood}", remedy=said)
     if reason in _SAME_KEY:
         return RestartError(RequestRefused(failure))
@@ -219,7 +220,3 @@ def _refusal(condition: CsrCondition, versions: str | None) -> Exception:
 
 def _lost(message: str) -> AgentError:
     return AgentError(AgentReason.REQUEST_LOST, message, remedy="try again", kind=FailureKind.TEMPORARY)
-
-
-def _printable(text: str | None) -> str:
-    return "".join(character if character.isprintable() else " " for character in (text or "")[:_SHOWN])

@@ -16,6 +16,7 @@ from nodeattest_authenticator.state.credential_format import FAILURE_FILE, FAILU
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff
+from nodeattest_parsing.printable import one_line
 
 __all__ = [
     "MAX_BACKOFF",
@@ -96,12 +97,12 @@ def remember(
     remembered = FailureRecord(
         until=int(now) + pause.after(failure, count, random),
         count=count + 1,
-        reason=_one_line(failure.reason),
-        text=_one_line(str(failure)),
+        reason=one_line(failure.reason, _MAX_TEXT),
+        text=one_line(str(failure), _MAX_TEXT),
     )
     head = b"%b %d %b %d" % (FAILURE_MAGIC, remembered.until, config_fingerprint, remembered.count)
     # The second line is what the fast path repeats.
-    again = f"kubelet-authenticator: still refused: {_one_line(f'{failure.reason}: {failure.remedy}')}"
+    again = f"kubelet-authenticator: still refused: {one_line(f'{failure.reason}: {failure.remedy}', _MAX_TEXT)}"
     text = f"{again}\n{remembered.reason}\n{remembered.text}"
     storage.write(name, head + b"\n" + text.encode(), durable=False)
     return remembered
@@ -110,7 +111,3 @@ def remember(
 def forget(storage: Storage, *, name: str = FAILURE_FILE) -> None:
     """Remove what was remembered: the next attempt starts afresh. Hold the lock."""
     storage.remove(name)
-
-
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text[:_MAX_TEXT])

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
-from nodeattest_cli.errors import StateError, UserError, visible
+from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
@@ -27,6 +27,7 @@ from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Gone, NotFound, Unreachable, WatchType
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.printable import visible
 
 __all__ = ["Wanted", "list_machines", "outage_budget", "read_rows"]
 

@@ -18,6 +18,7 @@ from typing import Final
 from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, parse_json
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = ["MAX_BODY", "MAX_VALUES", "AdmissionReview", "Operation", "allowed", "cost", "parse", "refused"]
@@ -129,15 +130,9 @@ def refused(
 
 def _answer(response: JsonObject, warnings: tuple[str, ...]) -> bytes:
     if warnings:
-        response["warnings"] = [_short(warning) for warning in warnings]
+        response["warnings"] = [one_line(warning, _MAX_WARNING) for warning in warnings]
     document: JsonObject = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _short(warning: str) -> str:
-    """Keep a warning in one HTTP header of the length that is shown."""
-    line = "".join(character if character.isprintable() else " " for character in warning)
-    return line if len(line) <= _MAX_WARNING else line[: _MAX_WARNING - 1] + "…"
 
 
 def _document(body: bytes) -> JsonObject:
