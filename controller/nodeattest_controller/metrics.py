@@ -142,6 +142,20 @@ class Metrics:
         )
         for reason in POLICY_REASONS:
             self._policies.labels(reason).set(0)
+        self._cache_bytes = Gauge(
+            "nodeattest_cache_bytes", "Memory of the management cluster's objects that are kept.", registry=registry
+        )
+        self._cache_limit = Gauge(
+            "nodeattest_cache_limit_bytes",
+            "How much these objects may take: half of the container's memory.",
+            registry=registry,
+        )
+        self._cache_passed_over = Gauge(
+            "nodeattest_cache_passed_over",
+            "How often an object of the management cluster was not taken for its size, its name or its namespace's "
+            "share, since this replica began to lead. Above 0, a machine or a cluster may be missing.",
+            registry=registry,
+        )
         self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
         self._shards = Gauge(
             "nodeattest_shards_owned", "Clusters that are this replica's, where replicas share them.", registry=registry
@@ -292,6 +306,12 @@ class Metrics:
         self._clusters[key] = connected
         self._connected.labels(key).set(connected)
         self._count_clusters()
+
+    def cache(self, used: int, limit: int, passed_over: int) -> None:
+        """Show the memory of the management cluster's objects, and how many were not taken."""
+        self._cache_bytes.set(used)
+        self._cache_limit.set(limit)
+        self._cache_passed_over.set(passed_over)
 
     def requests_passed_over(self, key: str, count: int) -> None:
         """Show how many requests of a cluster were not taken."""

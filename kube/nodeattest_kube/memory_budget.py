@@ -1,8 +1,9 @@
-"""A memory budget for the objects of one collection.
+"""A memory budget for the objects of one collection, or of several together.
 
 The kept objects never take more than the total. One object gets at most a small part of what is left, so that large
 objects that come first leave room for small ones. Where namespaces are of different tenants, each has at most as much
-as it leaves to the others, in bytes and in objects: one alone gets half of all. Leaves to others: what happens to
+as it leaves to the others, in bytes and in objects: one alone gets half of all. Collections that share a ``MemoryPool``
+share its bytes, whatever is in which, and a namespace's share is that of all of them. Leaves to others: what happens to
 refused objects.
 Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
 """
@@ -17,23 +18,58 @@ from typing import Final, Self
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["MemoryBudget", "object_size"]
+__all__ = ["MemoryBudget", "MemoryPool", "object_size"]
 
 _PART: Final = 64
 """An object gets at most this part of what is left."""
 
 
+class MemoryPool:
+    """The bytes that several collections share."""
+
+    def __init__(self, total: int) -> None:
+        self.total: Final = total
+        self.passed_over = 0
+        """How often an object of any of them was not taken."""
+        self._budgets: list[MemoryBudget] = []
+
+    @property
+    def used(self) -> int:
+        """Bytes that are taken."""
+        return sum(budget.used for budget in self._budgets)
+
+    def used_beside(self, origin: object, namespace: str | None = None) -> int:
+        """Return what collections other than that of a budget take, all of it or that of a namespace."""
+        others = (budget for budget in self._budgets if budget.origin is not origin)
+        return sum(each.used if namespace is None else each.used_of(namespace) for each in others)
+
+    def replace(self, budget: MemoryBudget) -> None:
+        """Count a collection by this budget from now on."""
+        self._budgets = [each for each in self._budgets if each.origin is not budget.origin] + [budget]
+
+
 class MemoryBudget:
     """Bytes by key, and what is left of the total."""
 
-    def __init__(self, total: int, *, objects: int | None = None) -> None:
+    def __init__(self, total: int | MemoryPool, *, objects: int | None = None) -> None:
         """``objects``: how many there may be, where namespaces have shares; without it only bytes count."""
-        self._left = total
+        self._total = total.total if isinstance(total, MemoryPool) else total
+        self._pool = total if isinstance(total, MemoryPool) else None
+        self.origin = object()
+        """The same in all copies."""
+        self.used = 0
+        """Bytes that are taken here."""
         self._objects = objects
         self._shares: dict[str, int] = {}
         self._bytes_of: Counter[str] = Counter()
         self._objects_of: Counter[str] = Counter()
         """Both by namespace, where these have shares."""
+        self.use()
+
+    def use(self) -> None:
+        """Be what the pool counts, where there is one; a copy is not before this."""
+        if self._pool is not None:
+            self._pool.replace(self)
 
     def copy(self) -> Self:
         """Return another that begins with the same reservations: a new list's, in which what is kept has its room."""
@@ -54,7 +90,11 @@ class MemoryBudget:
     @property
     def left(self) -> int:
         """Free bytes."""
-        return self._left
+        return self._total - self.used - (self._pool.used_beside(self.origin) if self._pool is not None else 0)
+
+    def used_of(self, namespace: str) -> int:
+        """Bytes that a namespace takes here, where namespaces have shares."""
+        return self._bytes_of[namespace]
 
     def of(self, key: str) -> int:
         """Bytes of a key."""
@@ -67,9 +107,9 @@ class MemoryBudget:
         """
         grows = size > self._shares.get(key, -1)
         self.release(key)
-        if grows and (size * _PART > self._left or not self._has_share(_namespace_of(key), size)):
+        if grows and (size * _PART > self.left or not self._has_share(_namespace_of(key), size)):
             return False
-        self._left -= size
+        self.used += size
         self._shares[key] = size
         if self._objects is not None:
             self._bytes_of[_namespace_of(key)] += size
@@ -81,7 +121,7 @@ class MemoryBudget:
         size = self._shares.pop(key, None)
         if size is None:
             return
-        self._left += size
+        self.used -= size
         if self._objects is not None:
             namespace = _namespace_of(key)
             self._bytes_of[namespace] -= size
@@ -94,7 +134,10 @@ class MemoryBudget:
         if self._objects is None:
             return True
         more = self._objects - len(self._shares) - 1
-        return self._bytes_of[namespace] + size <= self._left - size and self._objects_of[namespace] + 1 <= more
+        taken = self._bytes_of[namespace]
+        if self._pool is not None:
+            taken += self._pool.used_beside(self.origin, namespace)
+        return taken + size <= self.left - size and self._objects_of[namespace] + 1 <= more
 
 
 def _namespace_of(key: str) -> str:

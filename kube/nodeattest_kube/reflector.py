@@ -33,7 +33,7 @@ from nodeattest_kube.client import (
     WatchType,
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, key_of, version_of
-from nodeattest_kube.memory_budget import MemoryBudget, object_size
+from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.store import IndexFunction, Store, Version
@@ -74,7 +74,7 @@ class Reflector:
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
         max_objects: int = 100_000,
-        max_bytes: int = 1 << 30,
+        max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
         backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
@@ -84,9 +84,10 @@ class Reflector:
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
         ``on_change``, ``transform`` and index functions get whatever the server sent, so they must be total. A server
-        that claims more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory, as they
-        are after ``transform``; one that weighs more than a 64th of what is left is passed over. ``shares``: namespaces
-        are of different tenants, so none may fill the cache; what is over its share of either limit is passed over.
+        that claims more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory (a pool where
+        several collections share it), as they are after ``transform``; one that weighs more than a 64th of what is left
+        is passed over. ``shares``: namespaces are of different tenants, so none may fill the cache; what is over its
+        share of either limit is passed over.
         """
         self.passed_over = 0
         """How often an object was not taken for its size or its name, for metrics."""
@@ -102,6 +103,7 @@ class Reflector:
         self._transform = transform
         self._max_objects = max_objects
         self._shares = shares
+        self._pool = max_bytes if isinstance(max_bytes, MemoryPool) else None
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
@@ -233,6 +235,7 @@ class Reflector:
         self._page_size.listed()
         budget.keep_only(listed)
         self._budget = budget
+        budget.use()
         freed = await self._take_over(listed)
         self._version = version
         # What was passed over beside objects that are gone may fit now: the list after the next watch shows it.
@@ -354,6 +357,8 @@ class Reflector:
     def _pass_over(self, why: str) -> None:
         """Count an object that is not taken."""
         self.passed_over += 1
+        if self._pool is not None:
+            self._pool.passed_over += 1
         if self._may_log("passed over"):
             where = f"{self._client.server}{self._path}"
             _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from types import CodeType, FrameType
 
 import pytest
@@ -14,15 +15,18 @@ from polling import Turns, until
 
 from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
 from nodeattest_controller.controllers.policy_status.decide import evaluate
+from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, views_of_machine
 from nodeattest_controller.model.objects import strings
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.batches import BATCH
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
-from nodeattest_kube.memory_budget import MemoryBudget, object_size
+from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -327,6 +331,60 @@ def test_a_namespace_has_at_most_as_many_bytes_as_it_leaves() -> None:
         budget.release(f"a/{number}")
     assert budget.left == 75_000
     assert budget.take("a/again", 100)
+
+
+def test_collections_with_one_pool_share_its_bytes_and_a_namespaces_share_of_them() -> None:
+    """Seen: each kind of the management cluster's objects could take 1 GiB of a container of 512 MiB."""
+    pool = MemoryPool(100_000)
+    machines, secrets = MemoryBudget(pool, objects=10_000), MemoryBudget(pool, objects=10_000)
+    assert [machines.take(f"a/{number}", 100) for number in range(400)].count(True) == 400
+    assert [secrets.take(f"a/{number}", 100) for number in range(1_000)].count(True) == 100, "half of all, of any kind"
+    assert [secrets.take(f"b/{number}", 100) for number in range(1_000)].count(True) == 250
+    assert (pool.used, machines.left, secrets.left) == (75_000, 25_000, 25_000)
+    listed = machines.copy()
+    listed.keep_only({f"a/{number}" for number in range(100)})
+    assert (listed.left, machines.left) == (55_000, 25_000), "a list that is not complete frees nothing for others"
+    listed.use()
+    assert (pool.used, secrets.left) == (45_000, 55_000)
+
+
+async def test_all_caches_of_the_management_cluster_stay_within_one_bound_and_count_what_they_leave_out() -> None:
+    api = management_api()
+    for number in range(30):
+        label: JsonObject = {"cluster.x-k8s.io/cluster-name": "c"}
+        meta: JsonObject = {"namespace": "fleet", "name": f"c{number}-ca", "labels": label}
+        data: JsonObject = {"tls.crt": "x" * 1000}
+        api.put(f"/api/v1/namespaces/fleet/secrets/c{number}-ca", {"metadata": meta, "data": data})
+        api.put(f"{CAPI}/v1beta2/namespaces/fleet/machines/m{number}", machine(f"m{number}"))
+    management = ManagementCache(api, namespace=None, on_change=lambda _key, _ids: None, memory=200_000)
+    ready = asyncio.Event()
+    running = asyncio.create_task(management.run(ready))
+    await asyncio.wait_for(ready.wait(), 10)
+    assert 0 < management.memory.used <= 200_000
+    assert management.memory.passed_over > 0
+    metrics = Metrics()
+    metrics.cache(management.memory.used, management.memory.total, management.memory.passed_over)
+    assert f"nodeattest_cache_passed_over {float(management.memory.passed_over)}" in metrics.render().decode()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.max": "536870912\n"}, 256 << 20),
+        ({"memory.max": "max\n"}, 1 << 30),
+        ({"memory/memory.limit_in_bytes": "402653184\n"}, 192 << 20),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1 << 30),
+        ({}, 1 << 30),
+    ],
+)
+def test_the_caches_take_half_of_the_containers_memory(files: dict[str, str], expected: int, tmp_path: Path) -> None:
+    for name, written in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(written)
+    assert cache_memory(tmp_path) == expected
 
 
 def test_what_is_kept_and_does_not_grow_stays_whatever_others_take() -> None:

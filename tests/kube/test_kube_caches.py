@@ -12,6 +12,7 @@ from scripted import Server, answers, event, listing, streams, thing
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 
 LEAF = st.none() | st.booleans() | st.integers() | st.text()
@@ -34,7 +35,9 @@ async def test_no_cache_keeps_who_wrote_which_field(server: Server, client: ApiC
 
     async def follow() -> None:
         async with asyncio.TaskGroup() as tasks:
-            started = InformerSet(client, tasks).start("things", "/x", lambda _key, item: seen.put_nowait(item or {}))
+            started = InformerSet(client, tasks, MemoryPool(1 << 20)).start(
+                "things", "/x", lambda _key, item: seen.put_nowait(item or {})
+            )
             caches.put_nowait(started)
 
     following = asyncio.create_task(follow())

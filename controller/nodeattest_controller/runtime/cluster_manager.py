@@ -174,6 +174,8 @@ class ClusterManager:
         self._metrics.forget_cluster(key)
 
     def _update_metrics(self) -> None:
+        memory = self._management.memory
+        self._metrics.cache(memory.used, memory.total, memory.passed_over)
         for key, connection in self._connections.items():
             self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
 

@@ -2,6 +2,7 @@
 
 Promises: nothing cached has ``metadata.managedFields``, half of what a Machine weighs: nobody reads it here, and a
 write that does not have it leaves it as it is (apimachinery pkg/util/managedfields).
+All reflectors together keep at most ``memory`` of objects.
 Leaves to others: what is cached, and what a change means.
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 
 __all__ = ["InformerSet", "without_managed_fields"]
@@ -30,8 +32,9 @@ MAX_OBJECTS: Final = 200_000
 class InformerSet:
     """Starts caches and knows how they are; the tasks are its owner's."""
 
-    def __init__(self, client: ApiClient, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, client: ApiClient, tasks: asyncio.TaskGroup, memory: MemoryPool) -> None:
         self.client = client
+        self._memory = memory
         self.waits_for = ""
         """What is waited for before anything can be cached; empty when nothing is."""
         self._tasks = tasks
@@ -54,7 +57,14 @@ class InformerSet:
             return without_managed_fields(keep(obj) if keep is not None else obj)
 
         reflector = Reflector(
-            self.client, path, query=query, on_change=on_change, transform=kept, max_objects=MAX_OBJECTS, shares=True
+            self.client,
+            path,
+            query=query,
+            on_change=on_change,
+            transform=kept,
+            max_objects=MAX_OBJECTS,
+            max_bytes=self._memory,
+            shares=True,
         )
         if required:
             self._required[name] = reflector

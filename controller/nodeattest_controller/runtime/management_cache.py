@@ -25,6 +25,7 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.objects import items, key_of, mapping, number, text, text_map
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
+from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_controller.runtime.sources import (
@@ -40,6 +41,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -69,12 +71,14 @@ class ManagementCache:
         on_change: Changed,
         inventory: Collection[str] = CLUSTER_API_ONLY,
         on_policies: Callable[[str], None] | None = None,
+        memory: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
-        ``on_policies`` gets the namespace of a policy that changed, also where there is no Cluster in it.
+        ``on_policies`` gets the namespace of a policy that changed, also where there is no Cluster in it. ``memory``:
+        bytes of all objects; None: by this container's limit.
         """
         self.client = client
         self.inventory = Inventory()
@@ -94,7 +98,9 @@ class ManagementCache:
         self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority | Unavailable]] = {}
         """By the Secret's version; a CA that cannot be read is not read twice, either."""
         self._tasks = asyncio.TaskGroup()
-        self._caches = InformerSet(client, self._tasks)
+        self.memory = MemoryPool(memory if memory is not None else cache_memory())
+        """Of all objects that are kept here."""
+        self._caches = InformerSet(client, self._tasks, self.memory)
 
     async def run(self, ready: asyncio.Event) -> None:
         """Fill the caches, set ``ready``, and keep them fresh until cancelled."""
