@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -21,6 +22,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.trouble import TroubleLog
 from nodeattest_controller.settings import Settings
+from nodeattest_kube.backoff import RECONNECT
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
@@ -33,8 +35,6 @@ _LOG: Final = logging.getLogger(__name__)
 GROUP_IDENTITY: Final = "shared-among-replicas"
 """Holder of the leader's Lease while clusters are shared: all replicas together, so that none leads beside them."""
 REMEDY: Final = "apply manifests/sharding in the management cluster, or take --shard-clusters away"
-RETRY: Final = 2.0
-"""Seconds until the MachineAttestations are compared again that an API server refused to list."""
 
 
 class ShardManager:
@@ -132,6 +132,7 @@ class ShardManager:
 
     async def acquire(self, shard: str) -> None:
         """Wait until the cache holds what the shard's last owner wrote."""
+        failures = 0
         while shard != MANAGEMENT_SHARD:
             try:
                 await self._management.await_ledgers(ClusterKey(shard))
@@ -139,7 +140,8 @@ class ShardManager:
                 _LOG.warning(
                     "cannot compare the MachineAttestations of a cluster", extra=fields(cluster=shard, error=str(error))
                 )
-                await asyncio.sleep(RETRY)
+                failures += 1
+                await asyncio.sleep(RECONNECT.delay(failures, random.random))
             else:
                 break
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_kube import paths
+from nodeattest_kube.backoff import RECONNECT
 from nodeattest_kube.client import ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
@@ -47,8 +49,6 @@ _LOG: Final = logging.getLogger(__name__)
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
 OWN_VERSION: Final = "v1alpha1"
-START_RETRY: Final = 2.0
-"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,7 @@ class ClusterAPI(BaseSource):
     async def _version(self, caches: InformerSet) -> str:
         """Learn which version of Cluster API is served."""
         caches.waits_for = "Cluster API's CRDs"
+        failures = 0
         while True:
             try:
                 found = await caches.client.get(f"/apis/{CLUSTER_GROUP}")
@@ -184,7 +185,8 @@ class ClusterAPI(BaseSource):
             else:
                 caches.waits_for = ""
                 return text(found, "preferredVersion", "version")
-            await asyncio.sleep(START_RETRY)
+            failures += 1
+            await asyncio.sleep(RECONNECT.delay(failures, random.random))
 
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
         found = self._inventory.put_machine(key, machine)

@@ -73,6 +73,8 @@ class WebhookServer:
         if self._address is None:
             return self
         host, port = self._address
+        # Not the controllers' recorder: a standby writes these, too, and callers of the webhook, who may be anybody,
+        # must not use up what Events about machines may take.
         events = EventRecorder(self._client, component=COMPONENT, instance=self._settings.identity, now=_now)
         self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
         service = AdmissionHandler(
