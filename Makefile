@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
-	@echo "make oracles      programs of others (npm packages, Chromium) that some tests compare with; they are skipped without"
+	@echo "make oracles      programs of others (npm packages, Chromium, helm) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers, names, limits"
 	@echo "make stats        figures of the tree, and names with several meanings"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
@@ -28,7 +28,7 @@ help:
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, into dist/ (Debian or Ubuntu; root)"
 	@echo "make images       build the controller's OCI image and its SBOM into dist/"
 	@echo "make lock-images  renew the lock of the image's Debian packages"
-	@echo "make release      wheels, image, manifests, checksums and provenance into an empty dist/; KEY=... signs"
+	@echo "make release      wheels, packages, image, chart, manifests, checksums and provenance into an empty dist/; KEY=... signs"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
@@ -51,7 +51,7 @@ test: venv
 
 oracles: $(ORACLES)/.installed
 
-$(ORACLES)/.installed: tests/oracles/package.json tests/oracles/package-lock.json tools/system-packages tools/install-oracles | $(STAMP)
+$(ORACLES)/.installed: tests/oracles/package.json tests/oracles/package-lock.json tests/oracles/requirements.txt tools/system-packages tools/install-oracles | $(STAMP)
 	@tools/system-packages chromium
 	@tools/install-oracles $(BIN)/python tests/oracles $(ORACLES)
 	@touch $@

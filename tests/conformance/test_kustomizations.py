@@ -17,6 +17,7 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
+from tools.release import kustomize
 
 pytestmark = pytest.mark.conformance
 
@@ -121,16 +122,14 @@ def test_the_api_server_takes_every_object_of_every_kustomization(
     assert unknown <= ELSEWHERE | absent, f"kinds that nobody knows: {unknown - ELSEWHERE - absent}"
 
 
-def test_clusterctl_finds_one_namespace_and_a_release_series(built: dict[str, list[JsonObject]]) -> None:
-    """Source: cluster-api cmd/clusterctl/client/repository/components.go (inspectTargetNamespace), metadata.go."""
-    for folder in ("default", "overlays/single", "overlays/ha"):
-        assert [text(one, "metadata", "name") for one in built[folder] if one["kind"] == "Namespace"] == [
-            "nodeattest-system"
-        ]
-        assert {text(one, "metadata", "namespace") for one in built[folder]} <= {"", "nodeattest-system"}
-    [metadata] = documents((TREE / "metadata.yaml").read_text())
-    assert kind_of(metadata) == "clusterctl.cluster.x-k8s.io/v1alpha3/Metadata"
-    assert [text(one, "contract") for one in items(metadata, "releaseSeries")] == ["v1beta1", "v1beta2"]
+@pytest.mark.parametrize(
+    "folder", ["base", "default", "network-policy", "overlays/namespaced", "overlays/pre-rendered", "overlays/single"]
+)
+def test_a_release_is_made_of_what_kubectl_makes_of_a_kustomization(
+    built: dict[str, list[JsonObject]], folder: str
+) -> None:
+    ours = {kustomize.key(one): one for one in kustomize.build(TREE / folder)}
+    assert ours == {kustomize.key(cast("JsonMap", one)): one for one in built[folder]}
 
 
 # Pods

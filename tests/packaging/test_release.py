@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,12 @@ def test_an_artefact_is_the_same_when_it_is_made_again(release: Path, tmp_path_f
     again = tmp_path_factory.mktemp("again")
     KINDS["manifests"](again)
     assert (again / MANIFESTS).read_bytes() == (release / MANIFESTS).read_bytes()
+    for kind in ("chart", "clusterctl"):
+        KINDS[kind](again / "one")
+        KINDS[kind](again / "other")
+    made = [{f.name: f.read_bytes() for f in (again / name).rglob("*") if f.is_file()} for name in ("one", "other")]
+    assert len(made[0]) == len(("chart", "components", "metadata"))
+    assert made[0] == made[1]
 
 
 def spoil_statement(folder: Path) -> None:
@@ -63,16 +71,51 @@ def spoil_artefact(folder: Path) -> None:
         file.write(b"\n")
 
 
+def more_in_a_folder(folder: Path) -> None:
+    (folder / "addon-nodeattest").mkdir()
+    (folder / "addon-nodeattest" / "more.yaml").write_text("")
+
+
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "an artefact": (spoil_artefact, MANIFESTS),
     "a file more": (lambda folder: (folder / "more.whl").write_text(""), "the files that"),
     "a file less": (lambda folder: (folder / MANIFESTS).unlink(), "the files that"),
+    "a file more in a folder": (more_in_a_folder, "the files that"),
+    "no signature": (lambda folder: (folder / SIGNATURE).unlink(), f"{SIGNATURE}: expected a release that was signed"),
+    "no envelope": (lambda folder: (folder / ENVELOPE).unlink(), f"{ENVELOPE}: expected a release that was signed"),
+    "no checksums": (lambda folder: (folder / SUMS).unlink(), f"{SUMS}: expected a release that was signed"),
+    "a signature that is no base64": (lambda folder: (folder / SIGNATURE).write_text("-"), "expected base64"),
+    "an envelope that is none": (lambda folder: (folder / ENVELOPE).write_text("[]"), "expected a DSSE envelope"),
     "the checksums": (lambda folder: (folder / SUMS).write_text(f"{'0' * 64}  {MANIFESTS}\n"), SUMS),
     "the signature": (lambda folder: (folder / SIGNATURE).write_bytes(base64.b64encode(bytes(64))), SUMS),
     "the statement": (spoil_statement, STATEMENT),
     "the envelope": (spoil_envelope, ENVELOPE),
     "another signer": (lambda folder: seal_with(folder, Ed25519PrivateKey.generate()), SUMS),
 }
+
+
+def test_the_version_and_the_commit_are_those_that_are_expected(release: Path) -> None:
+    assert verify(release, PUBLIC, version="0.1.0", commit="c" * 40)
+    with pytest.raises(VerificationError, match=r"expected the version 0\.1\.1, got 0\.1\.0"):
+        verify(release, PUBLIC, version="0.1.1")
+    with pytest.raises(VerificationError, match="expected the commit dddd"):
+        verify(release, PUBLIC, commit="d" * 40)
+
+
+@pytest.mark.parametrize("key", [b"", b"-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n"])
+def test_what_is_no_public_key_is_said(release: Path, key: bytes) -> None:
+    with pytest.raises(VerificationError, match="expected an Ed25519 public key in PEM"):
+        verify(release, key)
+
+
+def test_an_unsigned_release_is_refused_in_one_line(release: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (release / SIGNATURE).unlink()
+    key = tmp_path_factory.mktemp("keys") / "release.pub"
+    key.write_bytes(PUBLIC)
+    command = [sys.executable, "-m", "tools.release", "--out", str(release), "--verify", str(key)]
+    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=False)
+    said = "SHA256SUMS.sig: expected a release that was signed (make release KEY=...), got none\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{release}: {said}")
 
 
 @pytest.mark.parametrize("what", SPOILT)

@@ -19,14 +19,19 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=sorted(KINDS), help="a kind of artefact; all by default")
     parser.add_argument("--key", type=Path, help="private Ed25519 key in PEM that signs")
     parser.add_argument("--verify", type=Path, metavar="KEY", help="public key in PEM: verify the folder")
+    parser.add_argument("--version", metavar="VERSION", help="with --verify: the release must be of this version")
+    parser.add_argument("--commit", metavar="SHA", help="with --verify: the release must be of this commit")
     options = parser.parse_args()
     out: Path = options.out
     if options.verify is not None:
         try:
-            print("\n".join(verify(out, options.verify.read_bytes())))
-        except VerificationError as error:
+            key = options.verify.read_bytes()
+            print("\n".join(verify(out, key, version=options.version, commit=options.commit)))
+        except (VerificationError, OSError) as error:
             raise SystemExit(f"{out}: {error}") from None
         return
+    if options.version or options.commit:
+        parser.error("--version and --commit go with --verify")
     commit = of_checkout()
     if commit == UNKNOWN or commit.endswith("-dirty"):
         raise SystemExit(f"expected a commit without changes, got {commit}: commit or stash them")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,9 @@ from typing import Final
 
 from images.controller.build import CACHE, TREE, build_from_tree
 from nodeattest_providers import __version__
+from tools.release.archive import packed
+from tools.release.chart import write_chart
+from tools.release.clusterctl import write_provider
 from tools.release.requirements import write_requirements
 
 __all__ = ["KINDS"]
@@ -30,23 +32,32 @@ def _image(out: Path) -> None:
     build_from_tree(out, CACHE)
 
 
+def _packages(out: Path) -> None:
+    subprocess.run([str(TREE / "tools" / "system-packages"), "packages"], check=True)
+    command = [sys.executable, str(TREE / "images" / "node" / "build_packages.py"), "--out", str(out)]
+    subprocess.run(command, check=True)
+
+
+def _clusterctl(out: Path) -> None:
+    write_provider(out)
+
+
+def _chart(out: Path) -> None:
+    write_chart(out)
+
+
 def _manifests(out: Path) -> None:
-    """Pack the folder of kustomizations, without times and owners."""
-
-    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.mtime = entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        entry.mode = 0o755 if entry.isdir() else 0o644
-        return entry
-
-    with tarfile.open(out / f"nodeattest-manifests-{__version__}.tar", "w", format=tarfile.PAX_FORMAT) as archive:
-        archive.add(TREE / "manifests", f"nodeattest-{__version__}/manifests", filter=plain)
+    archive = packed(TREE / "manifests", f"nodeattest-{__version__}/manifests")
+    (out / f"nodeattest-manifests-{__version__}.tar").write_bytes(archive)
 
 
 KINDS: Final[Mapping[str, Callable[[Path], None]]] = MappingProxyType(
     {
         "wheels": _wheels,
+        "packages": _packages,
         "image": _image,
+        "clusterctl": _clusterctl,
+        "chart": _chart,
         "manifests": _manifests,
     }
 )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
@@ -75,37 +75,76 @@ def seal(folder: Path, *, version: str, commit: str, locks: Mapping[str, Path], 
     (folder / ENVELOPE).write_text(json.dumps(envelope), encoding="utf-8")
 
 
-def verify(folder: Path, key: bytes) -> dict[str, str]:
+def verify(folder: Path, key: bytes, *, version: str | None = None, commit: str | None = None) -> dict[str, str]:
     """Verify a signed release by the public key; returns the artefacts with their SHA-256.
 
     1. SHA256SUMS is signed. 2. It names every file, and each has its digest. 3. The envelope is signed, and its
-    statement is the listed one. 4. The statement has the same artefacts.
+    statement is the listed one. 4. The statement has the same artefacts, and the version and commit that are expected.
     """
-    public = load_pem_public_key(key)
-    if not isinstance(public, Ed25519PublicKey):
-        raise VerificationError("expected an Ed25519 public key in PEM")
-    sums = (folder / SUMS).read_bytes()
-    _check(public, base64.b64decode((folder / SIGNATURE).read_bytes()), sums, SUMS)  # 1.
+    public = _public(key)
+    sums = _read(folder, SUMS)
+    _check(public, _decoded(SIGNATURE, _read(folder, SIGNATURE)), sums, SUMS)  # 1.
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in sums.decode().splitlines())}
     if {*_artefacts(folder), STATEMENT} != listed.keys():  # 2.
         raise VerificationError(f"expected the files that {SUMS} names, got others")
     for name, digest in listed.items():
         if _digest(folder / name) != digest:
             raise VerificationError(f"{name}: expected SHA-256 {digest}")
-    envelope = json.loads((folder / ENVELOPE).read_text(encoding="utf-8"))  # 3.
-    payload = base64.b64decode(envelope["payload"])
-    _check(public, base64.b64decode(envelope["signatures"][0]["sig"]), _pre_authentication(payload), ENVELOPE)
+    payload, signature = _opened(_read(folder, ENVELOPE))  # 3.
+    _check(public, signature, _pre_authentication(payload), ENVELOPE)
     if payload != (folder / STATEMENT).read_bytes():
         raise VerificationError(f"{ENVELOPE}: expected the statement in {STATEMENT}, got another one")
-    subjects = cast("list[dict[str, dict[str, str]]]", json.loads(payload)["subject"])  # 4.
+    statement = json.loads(payload)  # 4.
+    subjects = cast("list[dict[str, dict[str, str]]]", statement["subject"])
     stated = {str(one["name"]): one["digest"]["sha256"] for one in subjects}
     if stated != {name: digest for name, digest in listed.items() if name != STATEMENT}:
         raise VerificationError(f"{STATEMENT}: expected the artefacts of {SUMS}, got others")
+    built = cast("dict[str, str]", statement["predicate"]["buildDefinition"]["externalParameters"])
+    for name, expected in (("version", version), ("commit", commit)):
+        if expected is not None and built[name] != expected:
+            raise VerificationError(f"{STATEMENT}: expected the {name} {expected}, got {built[name]}")
     return stated
 
 
 def _artefacts(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir() if file.name not in _SEALS)
+    names = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
+    return sorted(name for name in names if name not in _SEALS)
+
+
+def _public(key: bytes) -> Ed25519PublicKey:
+    try:
+        public = load_pem_public_key(key)
+    except (ValueError, UnsupportedAlgorithm):
+        public = None
+    if not isinstance(public, Ed25519PublicKey):
+        raise VerificationError("expected an Ed25519 public key in PEM")
+    return public
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise VerificationError(
+            f"{name}: expected a release that was signed (make release KEY=...), got none"
+        ) from None
+
+
+def _decoded(name: str, text: bytes | str) -> bytes:
+    try:
+        return base64.b64decode(text.strip(), validate=True)
+    except ValueError:
+        raise VerificationError(f"{name}: expected base64, got other text") from None
+
+
+def _opened(envelope: bytes) -> tuple[bytes, bytes]:
+    """Return payload and signature of a DSSE envelope with one signature."""
+    try:
+        read = json.loads(envelope)
+        payload, signature = str(read["payload"]), str(read["signatures"][0]["sig"])
+    except (ValueError, LookupError, TypeError):
+        raise VerificationError(f"{ENVELOPE}: expected a DSSE envelope, got other JSON") from None
+    return _decoded(ENVELOPE, payload), _decoded(ENVELOPE, signature)
 
 
 def _digest(file: Path) -> str:

@@ -22,6 +22,7 @@ _MERGE_KEYS: Final[Mapping[str, str]] = {
     "Node/status.addresses": "type",
     "Namespace/status.conditions": "type",
     "ServiceAccount/secrets": "name",
+    "Deployment/spec.template.spec.containers": "name",
 }
 _MERGED_SETS: Final = frozenset({"metadata.finalizers"})
 

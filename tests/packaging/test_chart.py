@@ -1,0 +1,132 @@
+"""The Helm chart, rendered by the real helm: with its defaults the kustomization, with values what an overlay says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+
+from nodeattest_controller.settings import LOG_LEVELS
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
+from tools.release.chart import FILES, write_chart
+from tools.release.kustomize import build, key
+
+TREE = Path(__file__).parents[2]
+MANIFESTS = TREE / "manifests"
+BESIDES = {"Namespace", "CustomResourceDefinition"}
+"""Kinds that no template has: helm makes the namespace, and definitions are in ``crds``."""
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    installed = TREE / ".venv" / "oracles" / "helm"
+    found = str(installed) if installed.exists() else shutil.which("helm")
+    if found is None:
+        pytest.skip("run make oracles: helm is not installed")
+    return found
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chart(tmp_path_factory.mktemp("chart"))
+
+
+def rendered(helm: str, chart: Path, *values: str, crds: bool = False) -> subprocess.CompletedProcess[str]:
+    command = [helm, "template", "nodeattest", str(chart), "--namespace", "nodeattest-system"]
+    command += [*(f"--set-json={value}" for value in values), *(["--include-crds"] if crds else [])]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def objects(helm: str, chart: Path, *values: str, crds: bool = False) -> dict[tuple[str, str, str], JsonMap]:
+    done = rendered(helm, chart, *values, crds=crds)
+    assert done.returncode == 0, done.stderr
+    made = [cast("JsonMap", one) for one in yaml.safe_load_all(done.stdout) if one]
+    assert len({key(one) for one in made}) == len(made)
+    return {key(one): one for one in made}
+
+
+def kustomized(folder: str) -> dict[tuple[str, str, str], JsonMap]:
+    return {key(one): one for one in build(MANIFESTS / folder) if one["kind"] not in BESIDES}
+
+
+def manager(made: dict[tuple[str, str, str], JsonMap]) -> JsonMap:
+    [deployment] = [one for one in made.values() if one["kind"] == "Deployment"]
+    [container] = items_at(deployment, "spec", "template", "spec", "containers")
+    return cast("JsonMap", container)
+
+
+def test_with_its_defaults_the_chart_is_the_kustomization(helm: str, chart: Path) -> None:
+    assert objects(helm, chart) == kustomized("default")
+
+
+def test_the_chart_brings_the_definitions(helm: str, chart: Path) -> None:
+    whole = {key(one): one for one in build(MANIFESTS / "default") if one["kind"] != "Namespace"}
+    assert objects(helm, chart, crds=True) == whole
+
+
+def test_without_the_webhook_the_chart_is_the_base(helm: str, chart: Path) -> None:
+    assert objects(helm, chart, "webhook.enabled=false") == kustomized("base")
+
+
+def test_for_one_namespace_the_chart_is_the_overlay_and_binds_nothing_elsewhere(helm: str, chart: Path) -> None:
+    network = kustomized("network-policy")
+    expected = {one: held for one, held in kustomized("overlays/namespaced").items() if one not in network}
+    assert objects(helm, chart, 'watchNamespace="fleet"') == expected
+    without = objects(helm, chart, 'watchNamespace="blue"', "webhook.enabled=false")
+    bound = {namespace for kind, namespace, _ in without if kind.endswith("Binding")}
+    assert bound == {"blue", "nodeattest-system"}
+
+
+def test_one_replica_may_be_drained(helm: str, chart: Path) -> None:
+    made, single = objects(helm, chart, "replicas=1"), kustomized("overlays/single")
+    budget = ("PodDisruptionBudget", "nodeattest-system", "node-attestation-controller")
+    assert made[budget] == single[budget]
+
+
+def test_image_log_level_and_resources_are_those_of_the_values(helm: str, chart: Path) -> None:
+    wanted = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+    digest = f"sha256:{'a' * 64}"
+    values = ['image.repository="registry.example:5000/a/b"', 'image.pullPolicy="Always"', 'logLevel="debug"']
+    container = manager(objects(helm, chart, *values, f"resources={json.dumps(wanted)}"))
+    assert container["image"] == "registry.example:5000/a/b:0.1.0"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["resources"] == wanted
+    assert items_at(container, "args")[-1] == "--log-level=debug"
+    pinned = manager(objects(helm, chart, f'image.digest="{digest}"'))
+    assert text_at(pinned, "image") == f"node-attestation-controller@{digest}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "replicas=0",
+        'logLevel="loud"',
+        'watchNamespace="a b"',
+        'image.tag="x\\ny: z"',
+        'image.digest="sha256:1"',
+        'webhook.enabled="yes"',
+        "replica=3",
+        'resources.request={"cpu":"1"}',
+    ],
+)
+def test_a_value_that_the_schema_does_not_know_is_refused(helm: str, chart: Path, value: str) -> None:
+    done = rendered(helm, chart, value)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+
+
+def test_the_schema_has_the_controllers_log_levels_and_every_value() -> None:
+    schema = json.loads((FILES / "values.schema.json").read_text())["properties"]
+    assert set(schema["logLevel"]["enum"]) == {"", *LOG_LEVELS}
+    values = (FILES / "values.yaml").read_text()
+    assert {line.partition(":")[0] for line in values.splitlines() if line[0] not in " #"} == schema.keys() - {"global"}
+
+
+def test_helm_has_nothing_to_object(helm: str, chart: Path) -> None:
+    done = subprocess.run([helm, "lint", "--strict", str(chart)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

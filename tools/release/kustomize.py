@@ -1,0 +1,66 @@
+"""Builds the kustomizations of ``manifests/``: what ``kubectl kustomize`` makes of them, without kubectl.
+
+Knows the fields that ``manifests/default`` and its overlays use, and refuses any other. A test compares with kubectl.
+Source: https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, cast
+
+import yaml
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
+from nodeattest_sandbox.apiserver.patch import json_patch, strategic_merge_patch
+
+__all__ = ["build", "key"]
+
+_FIELDS: Final = frozenset({"apiVersion", "kind", "resources", "patches", "images"})
+
+
+def key(document: JsonMap) -> tuple[str, str, str]:
+    """Return kind, namespace and name."""
+    return text_at(document, "kind"), text_at(document, "metadata", "namespace"), text_at(document, "metadata", "name")
+
+
+def build(folder: Path) -> list[JsonMap]:
+    """Return the objects of a kustomization."""
+    [kustomization] = _documents(folder / "kustomization.yaml")
+    if unknown := sorted(kustomization.keys() - _FIELDS):
+        raise SystemExit(f"{folder}: expected {', '.join(sorted(_FIELDS))}, got {', '.join(unknown)}")
+    made: list[JsonMap] = []
+    for name in cast("list[str]", items_at(kustomization, "resources")):
+        made += build(folder / name) if (folder / name).is_dir() else _documents(folder / name)
+    for patch in items_at(kustomization, "patches"):
+        made = _patched(made, folder / text_at(patch, "path"), patch)
+    for image in items_at(kustomization, "images"):
+        made = [cast("JsonMap", _with_tag(one, text_at(image, "name"), text_at(image, "newTag"))) for one in made]
+    return made
+
+
+def _patched(made: list[JsonMap], file: Path, patch: JsonValue) -> list[JsonMap]:
+    if isinstance(patch, dict) and "target" in patch:
+        wanted = text_at(patch, "target", "kind"), text_at(patch, "target", "name")
+        operations = cast("JsonValue", yaml.safe_load(file.read_text(encoding="utf-8")))
+        return [json_patch(one, operations) if (key(one)[0], key(one)[2]) == wanted else one for one in made]
+    for change in _documents(file):
+        if key(change) not in map(key, made):
+            raise SystemExit(f"{file}: expected an object that is there, got {key(change)}")
+        made = [strategic_merge_patch(key(one)[0], one, change) if key(one) == key(change) else one for one in made]
+    return [one for one in made if one]
+
+
+def _with_tag(value: JsonValue, name: str, tag: str) -> JsonValue:
+    match value:
+        case dict():
+            held = {field: _with_tag(each, name, tag) for field, each in value.items()}
+            return {**held, "image": f"{name}:{tag}"} if held.get("image") == name else held
+        case list():
+            return [_with_tag(each, name, tag) for each in value]
+        case _:
+            return value
+
+
+def _documents(file: Path) -> list[JsonMap]:
+    return [cast("JsonMap", one) for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one]
