@@ -16,6 +16,7 @@ from typing import Literal
 import hypothesis
 import pytest
 from kubernetes_assets import stated_versions
+from needs import NOT_POSSIBLE, kubernetes_folder, lacks, programs_folder
 from parallel import FileScheduling, order
 from world import World, built_world
 from xdist.remote import Producer
@@ -57,13 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 PROGRAMS = "programs"
 """User property of a report: the programs of others that its test ran beside, with their versions."""
-NOT_POSSIBLE = "not possible here:"
-"""How the reason of a skip begins that no setting of the machine can cure; CI lets these and no others pass."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say on which programs the tests ran, which attacks did not, and in CI what was skipped and could have run."""
-    if (assets := _assets()) is not None:
+    if (assets := programs_folder()) is not None:
         terminalreporter.write_line(f"KUBEBUILDER_ASSETS: {stated_versions(assets)}")
     for programs in sorted(_properties(terminalreporter, PROGRAMS)):
         terminalreporter.write_line(f"ran beside {programs}")
@@ -127,15 +126,10 @@ def _root_logger_as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
-def _assets() -> Path | None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    return Path(assets) if assets else None
-
-
 @pytest.fixture(scope="session", params=["sandbox", pytest.param("real", marks=pytest.mark.conformance)])
 def control_plane_kind(request: pytest.FixtureRequest) -> ControlPlaneKind:
-    if request.param == "real" and _assets() is None:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+    if request.param == "real":
+        kubernetes_folder()
     return request.param
 
 
@@ -144,7 +138,7 @@ def start_control_plane(
     control_plane_kind: ControlPlaneKind, tmp_path_factory: pytest.TempPathFactory
 ) -> StartControlPlane:
     """Start control planes of the kind under test by name; each stops at its block's end: an idle one costs CPU."""
-    assets = _assets()
+    assets = programs_folder()
     kubectl = assets / "kubectl" if assets and (assets / "kubectl").exists() else None
 
     def start(name: str) -> AbstractContextManager[ControlPlane]:
@@ -181,10 +175,7 @@ def custom_resources(control_plane: ControlPlane) -> None:
 @pytest.fixture(scope="session")
 def assets() -> Path:
     """The folder of Kubernetes' own programs; for tests marked ``conformance``."""
-    found = _assets()
-    if found is None:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
-    return found
+    return kubernetes_folder()
 
 
 @pytest.fixture(scope="session")
@@ -207,5 +198,5 @@ def capi_definitions() -> Path:
     beside = Path(__file__).parents[2] / "shared" / "capi-crds"
     found = Path(os.environ.get("NODEATTEST_CAPI_CRDS") or beside)
     if not found.is_dir():
-        pytest.skip(f"NODEATTEST_CAPI_CRDS names no folder with Cluster API's CRDs, and {beside} is none")
+        lacks(f"NODEATTEST_CAPI_CRDS names no folder with Cluster API's CRDs, and {beside} is none")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from needs import kubernetes_folder
 from polling import succeeds
 
 from nodeattest_controller import manifests
@@ -143,10 +143,7 @@ def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def _start(kind: str, directory: Path) -> ControlPlane:
     if kind == "sandbox":
         return start_sandbox(directory, name="schema")
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS is not set")
-    return start_real(directory, Path(assets), name="schema")
+    return start_real(directory, kubernetes_folder(), name="schema")
 
 
 def _collection(document: JsonObject) -> str:

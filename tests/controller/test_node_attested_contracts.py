@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 import yaml
+from needs import NOT_POSSIBLE
 from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
 from polling import until
 
@@ -20,8 +21,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_definitions, keeps_custom_resources
 from nodeattest_sandbox.fleet import create_namespace
-
-NOT_POSSIBLE = "not possible here:"
 
 
 @pytest.fixture(scope="module", params=["sandbox", pytest.param("real", marks=pytest.mark.conformance)])

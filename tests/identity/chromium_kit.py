@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
 
-import pytest
+from needs import lacks
 from polling import eventually
 from websockets.sync.client import ClientConnection, connect
 
@@ -104,7 +104,7 @@ def browsing(directory: Path) -> Generator[Page]:
     """Open a browser with a fresh profile and one empty tab; skips where there is no Chromium."""
     binary = shutil.which("chromium")
     if binary is None:
-        pytest.skip("no chromium on PATH: run tools/system-packages chromium")
+        lacks("no chromium on PATH: run tools/system-packages chromium")
     directory.mkdir(parents=True)
     profile = directory / "profile"
     home = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_CACHE_HOME": str(directory)}

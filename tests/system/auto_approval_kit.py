@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from kubernetes_assets import cluster_configuration
+from needs import kubernetes_folder
 from world import CLUSTER, CSRS, NAMESPACE, World
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
@@ -65,7 +65,7 @@ def make_bindings(world: World, *, real: bool) -> None:
 
 def kubeadm_init(world: World, *phase: str) -> None:
     """Run a phase of ``kubeadm init`` on the workload cluster."""
-    assets = Path(os.environ["KUBEBUILDER_ASSETS"])
+    assets = kubernetes_folder()
     config = world.directory / "kubeadm.yaml"
     config.write_text(cluster_configuration(assets), encoding="ascii")
     access = ["--kubeconfig", str(world.workload.admin_kubeconfig), "--config", str(config)]

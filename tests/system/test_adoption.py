@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from auto_approval_kit import (
 )
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from needs import kubernetes_folder
 from polling import eventually
 from world import BIN, CSRS, NAMESPACE, Agent, World, built_world
 
@@ -48,7 +48,7 @@ def kubelets_kubeconfig(town: World, *, real: bool) -> Path:
     if not real:
         return town.workload.client_kubeconfig(f"system:node:{NODE}", ["system:nodes"])
     key = ec.generate_private_key(ec.SECP256R1())
-    assets = Path(os.environ["KUBEBUILDER_ASSETS"])
+    assets = kubernetes_folder()
     with controller_manager(town.workload, assets, ["csrapproving", "csrsigning"]):
         name = asks_in_tree(town, NODE, town.workload.token_kubeconfig(town.token()), key)
         found = eventually(

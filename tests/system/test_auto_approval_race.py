@@ -7,14 +7,12 @@ worker tokens; then its phase bootstrap-token creates the auto-approving binding
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -36,6 +34,7 @@ from auto_approval_kit import (
     register_node,
 )
 from kubernetes_assets import serves
+from needs import kubernetes_folder
 from polling import eventually
 from world import CSRS, NAMESPACE, World, built_world
 from write_gate import Call, Gate
@@ -90,7 +89,7 @@ def signing(town: World, kind: str) -> Generator[None]:
     if kind != "real":
         yield
         return
-    with controller_manager(town.workload, Path(os.environ["KUBEBUILDER_ASSETS"]), ["csrapproving", "csrsigning"]):
+    with controller_manager(town.workload, kubernetes_folder(), ["csrapproving", "csrsigning"]):
         yield
 
 

@@ -8,7 +8,6 @@ clamped to it, so nothing of the product has to be told that this is a test.
 from __future__ import annotations
 
 import http.client
-import os
 import subprocess
 import threading
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from needs import kubernetes_program
 from polling import eventually
 from short_authority import shorten_certificates
 from world import World
@@ -92,9 +92,7 @@ def proxy(kubectl: Path, kubeconfig: Path) -> Generator[int]:
 @pytest.mark.swtpm
 @pytest.mark.timeout(240)
 def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hung_server(world: World) -> None:
-    kubectl = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nonexistent")) / "kubectl"
-    if not kubectl.exists():
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with kubectl")
+    kubectl = kubernetes_program("kubectl")
     world.set_policy(authorizedAttestors=["tpm"])
     name, tpm = "client-go", world.tpm("client-go")
     world.machine(name, tpm=tpm)

@@ -18,6 +18,7 @@ from typing import Final
 import pytest
 from cryptography import x509
 from kubernetes_assets import kubelet_command, kubelet_settings
+from needs import kubernetes_program
 from polling import eventually
 from runtime_stub import RuntimeStub
 from test_client_go import shorten_certificates
@@ -130,9 +131,7 @@ def kubelet(program: Path, pair: Path) -> Generator[int]:
 @pytest.mark.usefixtures("controller")
 @pytest.mark.skipif(os.geteuid() != 0, reason="kubelet runs as root only")
 def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World, tmp_path: Path) -> None:
-    program = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nonexistent")) / "kubelet"
-    if not program.exists():
-        pytest.skip("KUBEBUILDER_ASSETS names no folder with kubelet")
+    program = kubernetes_program("kubelet")
     agent = enrolled(world, "serving-3", "10.7.1.4")
     joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.4")
     assert joined.returncode == 0, joined.stderr

@@ -1,0 +1,45 @@
+"""What a test needs of its machine: programs of others, and how a test ends that lacks one.
+
+Promises: the reason of such a skip begins with ``NOT_POSSIBLE``; where everything must run (NODEATTEST_REQUIRE_ALL, as
+in CI), the test fails instead, because what is missing can be installed.
+Leaves to others: what no setting of the machine can cure, such as an old server: it is skipped, in CI too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NoReturn
+
+import pytest
+
+__all__ = ["NOT_POSSIBLE", "kubernetes_folder", "kubernetes_program", "lacks", "programs_folder"]
+
+NOT_POSSIBLE: Final = "not possible here:"
+"""How the reason of a skip begins that CI lets pass; a skip for any other reason turns its run red."""
+
+
+def lacks(what: str) -> NoReturn:
+    """End a test for what is missing; call it where the test or its fixture needs it."""
+    if os.environ.get("NODEATTEST_REQUIRE_ALL"):
+        pytest.fail(f"must not be skipped: {what}")
+    pytest.skip(f"{NOT_POSSIBLE} {what}")
+
+
+def programs_folder() -> Path | None:
+    """Return the folder of Kubernetes' own programs; None where none is set."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
+    return Path(assets) if assets else None
+
+
+def kubernetes_folder() -> Path:
+    """Return the folder of Kubernetes' own programs, or end the test."""
+    return programs_folder() or lacks("KUBEBUILDER_ASSETS names no folder with etcd and kube-apiserver")
+
+
+def kubernetes_program(name: str) -> Path:
+    """Return one of Kubernetes' own programs, or end the test."""
+    folder = programs_folder()
+    if folder is None or not (folder / name).exists():
+        lacks(f"KUBEBUILDER_ASSETS names no folder with {name}")
+    return folder / name
