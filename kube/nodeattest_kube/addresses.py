@@ -1,41 +1,68 @@
 """Which addresses a tenant's kubeconfig may lead to: none that stands for this machine, its link or its cloud.
 
 Promises: an address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver
-comes in between; an IPv4 address in an IPv6 one is judged, too. Leaves to others: networks that only the operator knows
-(a NetworkPolicy), and what a proxy connects to.
-Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4).
+comes in between; an IPv4 address in an IPv6 one is judged, too; addresses of this machine's (this pod's) interfaces are
+refused like loopback, because what listens on all of them answers there, too.
+Leaves to others: networks that only the operator knows (a NetworkPolicy), and what a proxy connects to.
+Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4), RFC
+2765 §2.1 (IPv4-translated), RFC 3879 (site-local); metadata services: oci-python-sdk instance_principals, cloud-init's
+data sources Scaleway, Akamai and AliYun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import socket
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from nodeattest_kube.errors import KubeconfigError
 
-__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "IPNetwork", "parse_network"]
+__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "IPNetwork", "is_own_address", "parse_network"]
 
 IPNetwork = IPv4Network | IPv6Network
 _REFUSED: Final[tuple[IPNetwork, ...]] = tuple(
     ip_network(each)
     for each in (
         *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32"),
-        *("::/96", "fe80::/10", "ff00::/8"),
+        *("::/96", "::ffff:0:0:0/96", "fe80::/10", "fec0::/10", "ff00::/8"),
         "2001::/32",  # Teredo: leads to an IPv4 address behind a relay
         "168.63.129.16/32",  # Azure's WireServer; the metadata service is link-local there
-        "100.100.100.200/32",  # Alibaba Cloud's metadata service
-        "192.0.0.192/32",  # Oracle Cloud's first metadata service
+        *("100.100.100.200/32", "fd00:100::100:200/128"),  # Alibaba Cloud's metadata service
+        *("192.0.0.192/32", "fd00:c1::a9fe:a9fe/128"),  # Oracle Cloud's metadata services
+        "fd00:42::42/128",  # Scaleway's metadata service
+        "fd00:a9fe:a9fe::1/128",  # Linode's metadata service
         "fd00:ec2::/32",  # AWS: metadata, DNS, time, credentials of pods
         "fd20:ce::254/128",  # Google Cloud's metadata server
     )
 )
-"""Loopback, this network, link-local, multicast, broadcast, IPv4-compatible; clouds' services for their machines."""
+"""Loopback, this network, link-local, site-local, multicast, broadcast, IPv4-compatible and IPv4-translated; clouds'
+services for their machines."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
 """Of the operator's choice, with a prefix of any length of RFC 6052 from 48 bits on."""
+_IPV4: Final = 4
+_DISCARD: Final = 9
+"""A port; nothing is sent to it."""
 _REMEDY: Final = "correct the kubeconfig; or, if it is right, let the operator list the network in allowedAddresses"
+
+
+def is_own_address(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an interface of this machine has an address: only then is it the source of what is sent to it.
+
+    Sends nothing; reads the interfaces of this moment.
+    """
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return False  # judged as the IPv4 one that it is
+    family = socket.AF_INET if address.version == _IPV4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), _DISCARD))
+            source = str(probe.getsockname()[0])
+    except OSError:  # no way there, or no such family
+        return False
+    return ip_address(source) == address
 
 
 class AddressRefused(OSError):
@@ -44,9 +71,10 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """What may be connected to: all but ``_REFUSED``, and what is in ``allowed``."""
+    """What may be connected to: all but ``_REFUSED`` and what ``is_own``, and what is in ``allowed``."""
 
     allowed: tuple[IPNetwork, ...] = ()
+    is_own: Callable[[IPv4Address | IPv6Address], bool] = is_own_address
 
     def refuses(self, address: str) -> bool:
         """Whether an IP address is refused, itself or as what it contains; so is what is no IP address."""
@@ -54,7 +82,10 @@ class AddressRules:
             whole = ip_address(address)
         except ValueError:
             return True
-        return any(_within(each, _REFUSED) and not _within(each, self.allowed) for each in (whole, *_embedded(whole)))
+        return any(
+            not _within(each, self.allowed) and (_within(each, _REFUSED) or self.is_own(each))
+            for each in (whole, *_embedded(whole))
+        )
 
     def check(self, address: str) -> None:
         """Raise ``AddressRefused`` where ``connect`` must not be called."""

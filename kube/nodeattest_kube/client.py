@@ -178,6 +178,11 @@ class ApiClient:
         """Make a client out of the pod's service account; ``environment`` is ``os.environ``, handed in by main."""
         return cls(in_cluster_endpoint(environment), request_timeout=request_timeout)
 
+    @property
+    def refused_address(self) -> str:
+        """Say why the last connection was not begun, because of its address; empty where it was."""
+        return self._transport.refused_address
+
     def use_resolver(self, resolver: AbstractResolver) -> None:
         """Have host names looked up by this instead of the event loop's threads, from the first request on."""
         self._transport.use_resolver(resolver)

@@ -29,7 +29,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
-from nodeattest_kube.addresses import AddressRules
+from nodeattest_kube.addresses import AddressRefused, AddressRules
 from nodeattest_kube.errors import KubeconfigError, TimedOut, TooLarge, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_kube.read_pace import Pace
@@ -102,6 +102,8 @@ class _Pool(RESTClientObject):
         self._addresses = addresses
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self.resolver: AbstractResolver | None = None
+        self.refused = ""
+        """Why the last connection was not begun; empty where it was."""
 
     def _create_pool_manager(self) -> aiohttp.ClientSession:
         """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
@@ -150,7 +152,12 @@ class _Pool(RESTClientObject):
     def _socket(self, address: tuple[object, ...]) -> socket.socket:
         """Open a socket that is known here, for what ``connect`` gets next; raises OSError for a refused address."""
         if self._addresses is not None:
-            self._addresses.check(_host_of(address))
+            try:
+                self._addresses.check(_host_of(address))
+            except AddressRefused as refused:
+                self.refused = str(refused)
+                raise
+            self.refused = ""
         opened = _socket(address)
         self._sockets.add(opened)
         return opened
@@ -199,6 +206,11 @@ class Transport:
             return ""
         name = self._server_name or urlsplit(self._server).hostname
         return f"expected a certificate for {name} by {_title_of_cas(self._ca_pem)}; got another: "
+
+    @property
+    def refused_address(self) -> str:
+        """Say why the last connection was not begun, because of its address; empty where it was."""
+        return self._pool.refused
 
     def use_resolver(self, resolver: AbstractResolver) -> None:
         """Have host names looked up by this, from the first request on."""

@@ -87,7 +87,7 @@ def kubeconfig_for(**cluster: str) -> bytes:
 
 
 def inward_literals() -> Expected:
-    for host in ("169.254.169.254", "127.0.0.1", "[fe80::1]", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]"):
+    for host in ("169.254.169.254", "127.0.0.1", "[fe80::1]", "[fd00:c1::a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]"):
         for cluster in ({"server": f"https://{host}"}, {"server": "https://a.example", "proxy-url": f"http://{host}"}):
             with pytest.raises(KubeconfigError):
                 parse_kubeconfig(kubeconfig_for(**cluster), addresses=TENANT_ADDRESSES)

@@ -75,6 +75,11 @@ class FakeApi(ApiClient):
 
     # ApiClient
 
+    @property
+    def refused_address(self) -> str:
+        """Connects to nobody, so nothing is refused."""
+        return ""
+
     def use_resolver(self, resolver: AbstractResolver) -> None:
         self.resolver = resolver
 

@@ -93,6 +93,7 @@ class World:
         self.slow = threading.Event()
         """Ends the parsing of kubeconfigs that say so."""
         self.threads: set[int] = set()
+        self.refused: list[tuple[ClusterKey, str]] = []
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
@@ -120,6 +121,7 @@ class World:
                 metrics=self.metrics,
                 connect=self.connect,
                 restart=AT_ONCE,
+                refused=lambda key, why: self.refused.append((key, why)),
             )
             self.changes.subscribe_clusters(manager.changed)
             self.changes.subscribe_shards(acquired=manager.enqueue)
@@ -130,6 +132,16 @@ class World:
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_told_its_cluster_with_the_remedy() -> None:
+    world = World()
+    add_cluster(world.api, kubeconfig=b"bad")
+    async with world.running():
+        await until(lambda: world.refused)
+    [(key, why)] = world.refused
+    assert key == KEY
+    assert "write one" in why
 
 
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:

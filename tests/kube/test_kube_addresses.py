@@ -7,13 +7,14 @@ import socket
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from scripted import answers, kubeconfig, serving, thing
 
-from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network
+from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, is_own_address, parse_network
 from nodeattest_kube.client import ApiClient, KubeconfigError, Unreachable
 from nodeattest_kube.lookups import Lookups
 
@@ -23,6 +24,8 @@ REFUSED: Final = (
     *("168.63.129.16", "100.100.100.200", "::", "::1", "::7f00:1", "fe80::1", "fe80::1%eth0", "ff02::1"),
     *("fd00:ec2::254", "fd20:ce::254", "2001:0:1::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254"),
     *("64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a9:fe:a9fe::"),
+    *("fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:100::100:200", "192.0.0.192"),
+    *("fec0::1", "feff::1", "::ffff:0:7f00:1", "::ffff:0:a00:1", "64:ff9b::a83f:8110", "64:ff9b::6464:64c8"),
     *("64:ff9b:1:0:a9:fea9:fe00:0", "2002:a9fe:a9fe::1", "2002:7f00:1::", "localhost", ""),
 )
 GRANTED: Final = (
@@ -38,7 +41,29 @@ def test_an_address_of_the_machine_its_link_or_its_cloud_is_refused(address: str
 
 @pytest.mark.parametrize("address", GRANTED)
 def test_an_address_at_which_a_cluster_may_be_is_not(address: str) -> None:
-    assert not TENANT_ADDRESSES.refuses(address)
+    assert not AddressRules(is_own=lambda _address: False).refuses(address)
+
+
+def test_an_address_of_an_own_interface_is_refused_in_every_form_unless_it_is_allowed() -> None:
+    """What listens on all addresses answers there as it does on loopback."""
+    own = AddressRules(is_own=lambda address: str(address) == "10.1.2.3")
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "2002:a01:203::1"):
+        assert own.refuses(address)
+        assert not AddressRules((parse_network("10.0.0.0/8"),), own.is_own).refuses(address)
+    assert not own.refuses("10.1.2.4")
+
+
+def test_own_addresses_are_those_that_this_machine_sends_from_to_itself() -> None:
+    assert is_own_address(ip_address("127.0.0.1"))
+    assert not is_own_address(ip_address("192.0.2.1"))
+    assert not is_own_address(ip_address("2001:db8::1"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("not possible here: this machine has no route, hence no address of its own")
+        mine = probe.getsockname()[0]
+    assert TENANT_ADDRESSES.refuses(mine)
 
 
 def test_what_the_operator_allows_is_allowed_in_every_form_and_nothing_else() -> None:

@@ -51,6 +51,10 @@ class _Connection:
     runners: tuple[SupervisedRunner, ...]
 
 
+def _tell_nobody(_key: ClusterKey, _why: str) -> None:
+    """Nobody is told but by the log."""
+
+
 class ClusterManager:
     """The connections to all opted-in clusters."""
 
@@ -63,14 +67,19 @@ class ClusterManager:
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
+        refused: Callable[[ClusterKey, str], None] = _tell_nobody,
     ) -> None:
-        """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
+        """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError.
+
+        ``refused`` tells a cluster's users, again and again, why its kubeconfig cannot be used.
+        """
         self._management = management
         self._controllers = controllers
         self._ownership = ownership
         self._metrics = metrics
         self._connect = connect
         self._restart = restart
+        self._tell_refused = refused
         self._connections: dict[ClusterKey, _Connection] = {}
         self._locks: WeakValueDictionary[ClusterKey, asyncio.Lock] = WeakValueDictionary()
         """Held while a cluster is connected or disconnected."""
@@ -141,6 +150,7 @@ class ClusterManager:
         except KubeconfigError as error:
             self._refused[key] = fingerprint
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
+            self._tell_refused(key, str(error))
             self._metrics.cluster(key, connected=False)
             return
         [namespace] = _namespace_of(key)
@@ -178,6 +188,8 @@ class ClusterManager:
         self._metrics.cache(memory.used, memory.total, memory.passed_over)
         for key, connection in self._connections.items():
             self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
+            if connection.client.refused_address:
+                self._tell_refused(key, connection.client.refused_address)
 
 
 def _namespace_of(key: ClusterKey) -> tuple[str]:
