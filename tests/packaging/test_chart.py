@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,8 @@ BESIDES = {"Namespace", "CustomResourceDefinition"}
 def helm() -> str:
     installed = TREE / ".venv" / "oracles" / "helm"
     found = str(installed) if installed.exists() else shutil.which("helm")
+    if found is None and platform.machine() != "x86_64":
+        pytest.skip("not possible here: make oracles has helm for x86-64 only")
     if found is None:
         pytest.skip("run make oracles: helm is not installed")
     return found
