@@ -29,7 +29,7 @@ def test_a_controller_killed_after_its_verdict_ends_in_one_certificate_without_a
         stack.callback(world.route_workload, world.workload.admin_kubeconfig.read_bytes())
         gated = management.kubeconfig(world.management.admin_kubeconfig, tmp_path / "management.kubeconfig")
         crashing = world.controller(*machines.flags("crash.json"), kubeconfig=gated, log=f"aws-{write}.log")
-        killer = Killer(crashing, write, "after")
+        killer = Killer.of(world, crashing, write, "after")
         for gate in (management, workload):
             gate.before, gate.after = killer.passes("before"), killer.passes("after")
         instance = machines.launch(f"aws-killed-{write}")

@@ -42,7 +42,7 @@ def test_a_join_survives_the_controllers_death_around_a_write(
     world.machine(name, tpm=tpm)
     kubeconfig = management.kubeconfig(world.management.admin_kubeconfig, world.directory / "gated.kubeconfig")
     controller = world.controller(*FLAGS, kubeconfig=kubeconfig, log=f"{name}.log")
-    killer = Killer(controller, write, moment)
+    killer = Killer.of(world, controller, write, moment)
     for gate in gates:
         gate.before, gate.after = killer.passes("before"), killer.passes("after")
     with controller, ThreadPoolExecutor(1) as pool:

@@ -273,7 +273,7 @@ def test_a_node_is_treated_although_the_controller_dies_around_a_write(
         world.await_service(controller)
         tested.joined(name)
         eventually(lambda: says(world, name, "True", "Attested"), seconds=60, what="the condition")
-        killer = Killer(controller, write, moment)
+        killer = Killer.of(world, controller, write, moment)
         for gate in gates:
             gate.before, gate.after = killer.passes("before"), killer.passes("after")
         assert end_of(tested.file(name, "bad")) == f"Denied:{REASON}"

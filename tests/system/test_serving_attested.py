@@ -177,7 +177,7 @@ def test_a_serving_certificate_survives_the_controllers_death_around_a_write(
         stack.callback(world.route_workload, world.workload.admin_kubeconfig.read_bytes())
         gated = management.kubeconfig(world.management.admin_kubeconfig, world.directory / f"{name}.management")
         dying = world.controller("--leader-elect", "false", kubeconfig=gated, log=f"{name}.log")
-        killer = Killer(dying, write, moment)
+        killer = Killer.of(world, dying, write, moment)
         for gate in (management, workload):
             gate.before, gate.after = killer.passes("before"), killer.passes("after")
         stack.enter_context(dying)
