@@ -47,6 +47,10 @@ _VERSION: Final = "v1alpha1"
 _KIND: Final = "NodeAttestationPolicy"
 _PLURAL: Final = "nodeattestationpolicies"
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+_SEVERAL: Final = (
+    "{} select it: the one goes on that most of its machines joined under, and without any no node joins; narrow their "
+    "clusterSelectors"
+)
 _NO_POLICY: Final = "no policy of this file selects it; without one no node joins"
 _SECURITY: Final = (
     "spec.security is of the proposal: Cluster API's own definitions drop it on arrival, and the policy alone counts"
@@ -140,7 +144,7 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     chosen = [one for one in policies if policy_machines.beside(one, cluster) and selects(one, cluster)]
     names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
     if len(chosen) != 1:
-        said = f"{names} select it, and no node joins; narrow their clusterSelectors" if chosen else _NO_POLICY
+        said = _SEVERAL.format(names) if chosen else _NO_POLICY
         click.echo(f"{name}: {said}")
         return bool(chosen)
     security = mapping(cluster, "spec", "security")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
 from nodeattest_cli.policy_learn.baseline import BootRecord, propose, registers_from_attestation
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.config import TpmPolicy, parse_policy
@@ -121,6 +122,22 @@ def fill(plane: ControlPlane) -> Client:
     return client
 
 
+def joined_under(name: str, attestation: JsonObject) -> JsonObject:
+    now = datetime.now(UTC)
+    entry: JsonObject = {
+        "requestName": "r",
+        "requestUID": "u",
+        "spki": "sha256:" + "5" * 64,
+        "serial": "1f",
+        "notBefore": rfc3339(now),
+        "notAfter": rfc3339(now + timedelta(days=14)),
+        "issuedAt": rfc3339(now),
+        "certificate": "pem",
+        "policy": name,
+    }
+    return {**attestation, "spec": {**mapping(attestation, "spec"), "issued": [entry]}}
+
+
 def learned(output: str) -> JsonObject:
     document: JsonObject = yaml.safe_load(output)
     return mapping(document, "spec", "tpm", "pcrs")
@@ -154,6 +171,13 @@ def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: 
         said = capsys.readouterr().out
         assert learned(said)["values"] == {"0": sorted(("0" * 64, OLD, NEW)), "7": [OTHER]}
         assert said.count("# PCR 0: all zero: nothing was measured into it") == 1
+        rival: JsonObject = {**document, "metadata": {"name": "rival"}, "spec": {"authorizedAttestors": ["tpm"]}}
+        client.create(f"{BASE}/nodeattestationpolicies", rival)
+        assert main(["policy", "learn", "node-b", *access]) == 1
+        assert "expected one NodeAttestationPolicy" in capsys.readouterr().err
+        client.create(f"{BASE}/machineattestations", joined_under("p", record("joined")))
+        assert main(["policy", "learn", "node-b", *access]) == 0, "the policy that machines joined under rules"
+        assert learned(capsys.readouterr().out)["values"] == {"0": sorted((OLD, NEW)), "7": [OTHER]}
         for code, words, problem in (
             (2, ["learn", *access], "expected names of machines, or --all"),
             (2, ["learn", "a", "--all", *access], "expected names of machines, or --all"),

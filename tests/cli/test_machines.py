@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import subprocess
@@ -13,14 +14,15 @@ from typing import IO, cast
 
 import pytest
 import yaml
-from polling import eventually
+from polling import eventually, until
 
-from nodeattest_cli.machines.list import outage_budget
+from nodeattest_cli.machines.list import Wanted, outage_budget, read_rows, watch_rows
 from nodeattest_cli.machines.row import MachineRow, row_from_attestation, rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims
 from nodeattest_controller.model.objects import mapping, rfc3339
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -171,6 +173,32 @@ def test_a_machine_that_changes_is_printed_while_it_is_watched(tmp_path: Path) -
                 assert lines[0].startswith("machine.cluster.x-k8s.io/m-late-")
             finally:
                 running.terminate()
+
+
+async def test_what_changed_between_the_list_and_the_watch_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with start_sandbox(tmp_path, name="management") as plane:
+        client = plane.client()
+        install_cluster_api(client)
+        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
+        _fill(client)
+        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as reader:
+            wanted = Wanted(namespace="default")
+            listed = await read_rows(reader, wanted, datetime.now(UTC))
+            body = {**machine("between"), "apiVersion": "cluster.x-k8s.io/v1beta1"}
+            client.create("/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines", body)
+            watching = asyncio.create_task(watch_rows(reader, wanted, listed, "name"))
+            seen: list[str] = []
+
+            def printed() -> list[str]:
+                seen.extend(capsys.readouterr().out.splitlines())
+                return seen
+
+            await until(printed)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    assert seen == ["machine.cluster.x-k8s.io/m-between"]
 
 
 def _read_line(stream: IO[str], lines: list[str]) -> None:

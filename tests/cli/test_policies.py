@@ -280,7 +280,7 @@ def test_two_policies_that_select_one_cluster_are_an_error(tmp_path: Path) -> No
     rival: JsonObject = {**made(), "metadata": {"name": "rival"}}
     code, said = checked(tmp_path, made(), rival, cluster("blue", {}))
     assert code == 1
-    assert "Cluster blue: blue, rival select it, and no node joins" in said
+    assert "Cluster blue: blue, rival select it: the one goes on that most of its machines joined under" in said
 
 
 def test_a_policy_of_another_namespace_is_not_beside_the_cluster(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from nodeattest_kube.client import ApiClient, Gone, NotFound, Unreachable, Watch
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing.printable import visible
 
-__all__ = ["Wanted", "list_machines", "outage_budget", "read_rows"]
+__all__ = ["Wanted", "list_machines", "outage_budget", "read_rows", "watch_rows"]
 
 _RESOURCES: Final = {
     "Machine": "machine.cluster.x-k8s.io",
@@ -128,7 +128,7 @@ def list_machines(
         raise StateError(f"no machine {' or '.join(names)} in {where or 'any namespace'}; -A looks in every one")
     click.echo(_printed(found, output, datetime.now(UTC), where, headers=not no_headers), nl=False)
     if watching:
-        run(connection, lambda client: _watch(client, wanted, found, output))
+        run(connection, lambda client: watch_rows(client, wanted, found, output))
 
 
 async def read_rows(client: ApiClient, wanted: Wanted, now: datetime) -> list[MachineRow]:
@@ -159,8 +159,11 @@ async def _collections(client: ApiClient, namespace: str | None) -> list[str]:
     return found
 
 
-async def _watch(client: ApiClient, wanted: Wanted, shown: Sequence[MachineRow], output: str) -> None:
-    """Print each Machine whose row changes; conditions of Machines change with their attestations."""
+async def watch_rows(client: ApiClient, wanted: Wanted, shown: Sequence[MachineRow], output: str) -> None:
+    """Print each Machine whose row changes; conditions of Machines change with their attestations.
+
+    What changed before the watch, since ``shown`` or while the server kept no versions, a list after its version shows.
+    """
     version = await cluster_api_version(client)
     if not version:
         raise StateError(f"--watch: {client.server} has no Cluster API")
@@ -171,6 +174,8 @@ async def _watch(client: ApiClient, wanted: Wanted, shown: Sequence[MachineRow],
     while True:
         if not since:
             since = text(await client.get(path, {"limit": "1"}), "metadata", "resourceVersion")
+            now = datetime.now(UTC)
+            _print_changed(await read_rows(client, wanted, now), known, output, now)
         try:
             async with aclosing(client.watch(path, {**selected, "resourceVersion": since})) as events:
                 async for event in events:
@@ -178,14 +183,21 @@ async def _watch(client: ApiClient, wanted: Wanted, shown: Sequence[MachineRow],
                     if event.type not in {WatchType.ADDED, WatchType.MODIFIED}:
                         continue
                     now = datetime.now(UTC)
-                    for row in await _rows_of_one(client, {**event.object, "kind": "Machine"}, now):
-                        if wanted.fits(row) and known.get((row.namespace, row.machine)) != row:
-                            known[row.namespace, row.machine] = row
-                            click.echo(_line(row, output, now))
+                    rows = await _rows_of_one(client, {**event.object, "kind": "Machine"}, now)
+                    _print_changed([row for row in rows if wanted.fits(row)], known, output, now)
         except Gone:
             since = ""
         except Unreachable:
             await asyncio.sleep(_PAUSE)
+
+
+def _print_changed(
+    rows: Sequence[MachineRow], known: dict[tuple[str, str], MachineRow], output: str, now: datetime
+) -> None:
+    for row in rows:
+        if known.get((row.namespace, row.machine)) != row:
+            known[row.namespace, row.machine] = row
+            click.echo(_line(row, output, now))
 
 
 async def _rows_of_one(client: ApiClient, machine: JsonObject, now: datetime) -> list[MachineRow]:

@@ -6,7 +6,7 @@ is reported beside the others and hides none of them. Changes nothing. Leaves me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -105,7 +105,7 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
     attested = 0
     for one in chosen:
         key = ClusterKey(key_of(one))
-        providers = _providers(one, policies)
+        providers = _providers(one, policies, lambda name, key=key: inventory.machines_under(key, name, now))
         try:
             async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
                 nodes = [node async for node in list_objects(workload, paths.core_path("nodes"))]
@@ -144,9 +144,11 @@ def _unattested(
     )
 
 
-def _providers(cluster: JsonObject, policies: Sequence[JsonObject]) -> tuple[ProviderName, ...]:
+def _providers(
+    cluster: JsonObject, policies: Sequence[JsonObject], recorded: Callable[[str], int]
+) -> tuple[ProviderName, ...]:
     try:
-        return tuple(sorted(policy_for(cluster, policies).attestors))
+        return tuple(sorted(policy_for(cluster, policies, recorded=recorded).attestors))
     except (Denied, Unavailable):
         return ()
 

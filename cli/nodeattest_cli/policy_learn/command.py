@@ -7,7 +7,9 @@ Leaves to others: the merging (``baseline``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import click
@@ -15,8 +17,9 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import policy_for
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -62,7 +65,12 @@ def learn(
     where = connection.namespace(namespace)
     attestations = run(connection, lambda client: _list(client, "machineattestations", where))
     chosen = _chosen([registers_from_attestation(one) for one in attestations], machine, cluster)
-    policy = run(connection, lambda client: _policy(client, chosen[0].cluster, where))
+    inventory, of = Inventory(), cluster_key(where, chosen[0].cluster)
+    for attestation in attestations:
+        inventory.put_attestation(key_of(attestation), attestation)
+    now = datetime.now(UTC)
+    recorded = partial(inventory.machines_under, of, now=now)
+    policy = run(connection, lambda client: _policy(client, chosen[0].cluster, where, recorded))
     click.echo(_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 
 
@@ -89,11 +97,12 @@ def _chosen(known: Sequence[BootRecord], names: Sequence[str], cluster: str | No
     return chosen
 
 
-async def _policy(client: ApiClient, cluster: str, namespace: str) -> TpmPolicy | None:
+async def _policy(client: ApiClient, cluster: str, namespace: str, recorded: Callable[[str], int]) -> TpmPolicy | None:
     """Read the policy that selects a cluster; None where there is none yet."""
     found = await _cluster(client, cluster, namespace)
     try:
-        policy = policy_for(found, await _list(client, "nodeattestationpolicies", namespace))
+        policies = await _list(client, "nodeattestationpolicies", namespace)
+        policy = policy_for(found, policies, recorded=recorded)
         settings = policy.settings(ProviderName("tpm"))
         return parse_policy(settings) if "pcrs" in settings else None
     except Unavailable:
