@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
@@ -19,6 +20,8 @@ from nodeattest_sandbox.client import Client
 
 USER = "sharing-controller"
 """Stands for the shipped service account, whose name is too long for a certificate."""
+TAKEOVER = 8
+"""Lease durations until others serve what a dead replica had: one until its Leases end, the rest for a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +72,19 @@ def test_clusters_of_a_replica_that_is_killed_move_to_the_others(
     name = lost[0].removeprefix(f"{NAMESPACE}/")
     world = clusters[name]
     world.machine(f"killed-{name}")
+    killed = datetime.now(UTC)
     dead.kill()
     joined = world.agent(f"killed-{name}", "insecure").join(world.token())
     assert joined.returncode == 0, joined.stderr
     replicas.await_owners(rest)
     moved = [entry for entry in rest.events() if entry.get("msg") == "owning"]
     assert {str(entry["shard"]) for entry in moved} >= set(lost)
+    served = {
+        str(entry["cluster"]): datetime.fromisoformat(str(entry["ts"]))
+        for entry in rest.events()
+        if entry.get("msg") == "connected"
+    }
+    assert max(served[shard] for shard in lost) - killed <= TAKEOVER * timedelta(seconds=LEASE)
     assert issued(world, f"killed-{name}") == 1
 
 
