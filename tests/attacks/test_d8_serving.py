@@ -26,6 +26,7 @@ from nodeattest_controller.model.serving_names import (
 )
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_providers.verifier_interface import Addresses
 
 Case = Callable[[], object]
 NODE: Final = NodeName("node-1")
@@ -44,7 +45,7 @@ NAMED_ENDPOINT: Final = network_of({"spec": {"controlPlaneEndpoint": {"host": "a
 def asking(
     *names: str,
     node: str = NODE,
-    listed: Sequence[tuple[str, str]] = LISTED,
+    listed: Addresses = LISTED,
     rivals: Mapping[str, Sequence[MachineView]] | None = None,
     settled: bool = True,
 ) -> Case:

@@ -28,6 +28,7 @@ from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.verifier_interface import Addresses
 
 NODE = NodeName("node-1")
 LISTED = (
@@ -48,7 +49,7 @@ CLUSTER: JsonObject = {
 
 def check(
     *places: str,
-    listed: Sequence[tuple[str, str]] = LISTED,
+    listed: Addresses = LISTED,
     rivals: Callable[[str], Sequence[MachineView]] = lambda _: (),
     settled: bool = True,
     cluster: JsonObject = CLUSTER,
@@ -202,7 +203,7 @@ def test_the_control_planes_address_is_denied_in_any_spelling(host: str) -> None
 VIP = "10.0.0.100"
 
 
-def at_the_endpoint(asking: MachineView, *rivals: MachineView, listed: Sequence[tuple[str, str]]) -> None:
+def at_the_endpoint(asking: MachineView, *rivals: MachineView, listed: Addresses) -> None:
     network, others = for_machine(asking, network_of(CLUSTER), lambda _: rivals)
     check_sans(SubjectAltNames((), (VIP,)), node_name=NODE, listed=listed, network=network, rivals=others, settled=True)
 
