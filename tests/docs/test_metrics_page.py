@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
 import yaml
+from needs import lacks
 
 TREE: Final = Path(__file__).parents[2]
 RULES: Final[Any] = yaml.safe_load((TREE / "manifests/prometheus/rules.yaml").read_text(encoding="utf-8"))["spec"]
@@ -27,6 +27,7 @@ FIRING: Final[dict[str, tuple[str, str]]] = {
         ),
         'cluster="ns/a"',
     ),
+    "CertificateEnded": ('nodeattest_machines{cluster="ns/a",state="expired"} 2', 'cluster="ns/a"'),
     "WebhookErrors": (
         'nodeattest_admission_requests_total{kind="KubeadmConfig",outcome="unavailable"} +6',
         'outcome="unavailable"',
@@ -84,7 +85,7 @@ def test_every_alert_has_a_summary_and_a_page_and_every_page_an_alert() -> None:
 def _promtool(path: Path, groups: list[dict[str, object]]) -> subprocess.CompletedProcess[str]:
     tool = shutil.which("promtool")
     if tool is None:
-        pytest.skip("not possible here: promtool is not installed (tools/system-packages prometheus)")
+        lacks("promtool is not installed: tools/system-packages prometheus")
     (path / "rules.json").write_text(json.dumps(RULES))
     body = {"rule_files": ["rules.json"], "evaluation_interval": "5m", "tests": groups}
     (path / "tests.json").write_text(json.dumps(body))
@@ -122,6 +123,7 @@ def test_alerts_fire_where_they_should(tmp_path: Path) -> None:
 def test_alerts_are_silent_where_all_is_well(tmp_path: Path) -> None:
     well = {
         "CertificateEndsSoon": FIRING["CertificateEndsSoon"][0].replace("40000", "60000"),
+        "CertificateEnded": 'nodeattest_machines{cluster="ns/a",state="attested"} 2',
         "WebhookErrors": 'nodeattest_admission_requests_total{kind="KubeadmConfig",outcome="rendered"} +6',
         "PolicyNotReady": 'nodeattest_policies{reason="Valid"} 1',
         "AutomaticApprovalOpen": 'nodeattest_side_doors_closed{cluster="ns/a"} 1',

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from needs import lacks
 
 __all__ = ["BUILD", "CACHE", "HOME", "TREE", "Machine", "build", "debian", "in_namespaces", "needs"]
 
@@ -40,7 +41,7 @@ def needs(*programs: str) -> None:
         pytest.skip("not possible here: no mount namespace can be made")
     for program in programs:
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: tools/system-packages packages")
+            lacks(f"{program} is not installed: tools/system-packages packages")
 
 
 def build(out: Path, *options: str) -> dict[str, Path]:

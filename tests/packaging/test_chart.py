@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 import yaml
+from needs import lacks
 
 from nodeattest_controller.settings import LOG_LEVELS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
@@ -30,7 +31,7 @@ def helm() -> str:
     if found is None and platform.machine() != "x86_64":
         pytest.skip("not possible here: make oracles has helm for x86-64 only")
     if found is None:
-        pytest.skip("run make oracles: helm is not installed")
+        lacks("helm is not installed: make oracles")
     return found
 
 

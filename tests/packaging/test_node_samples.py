@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 import yaml
+from needs import lacks
 
 from nodeattest_authenticator.commands.cli import parser
 
@@ -74,7 +75,7 @@ def test_cloud_init_takes_the_configuration() -> None:
 def accepted(program: str, *words: str) -> str:
     found = shutil.which(program)
     if found is None:
-        pytest.skip(f"{program} is not installed: tools/system-packages packages")
+        lacks(f"{program} is not installed: tools/system-packages packages")
     done = subprocess.run([found, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
