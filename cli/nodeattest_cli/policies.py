@@ -81,7 +81,7 @@ def check(*, path: str, installed: tuple[str, ...]) -> int:
     """Check every NodeAttestationPolicy of a file, and Clusters and bootstrap configurations beside them.
 
     Exit code 1 when one is invalid or names a provider that does not exist, when two select one Cluster (then no node
-    joins), or when a policy with enforcement Enforce rules machines that cannot join.
+    of a new Cluster joins), or when a policy with enforcement Enforce rules machines that cannot join.
     """
     documents = read_objects(path)
     found = [document for document in documents if text(document, "kind") == _KIND]

@@ -147,7 +147,7 @@ class Metrics:
         )
         self._cache_limit = Gauge(
             "nodeattest_cache_limit_bytes",
-            "How much these objects may take: half of the container's memory.",
+            "How much these objects may take: half of the container's memory, at most 1 GiB.",
             registry=registry,
         )
         self._cache_passed_over = Gauge(

@@ -75,8 +75,8 @@ _FILE: Final = click.Path(path_type=Path)
 )
 @click.option(
     "--allowed-addresses",
-    help="Networks, separated by commas, that these kubeconfigs may lead to although they are loopback, link-local or "
-    "a cloud's own.",
+    help="Networks, separated by commas, that these kubeconfigs may lead to although they are loopback, link-local, "
+    "a cloud's own or of this machine's interfaces.",
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="host:port of the documents.")
 @click.option("--tls-cert-file", type=_FILE, help="Serving certificate; read again when it changes.")

@@ -99,7 +99,7 @@ def rejoin(
 ) -> None:
     """Make a short token for a machine that was off for longer than its certificate.
 
-    NAME is the name of the Machine, of its node or of its ledger, or its provider ID. The token is good for this
+    NAME is the name of the Machine, of its node or of its attestation, or its provider ID. The token is good for this
     machine alone, which proves itself as ever when it uses it.
     """
     lifetime, connection = check_lifetime(ttl), Connection(kubeconfig, context)

@@ -52,8 +52,8 @@ def reset_machine(
 ) -> int:
     """Forget what a machine is pinned to, so that it can bind itself anew.
 
-    For replaced hardware, a cleared TPM, a lost secret. NAME is the name of the Machine, of its node or of its ledger,
-    or its provider ID.
+    For replaced hardware, a cleared TPM, a lost secret. NAME is the name of the Machine, of its node or of its
+    attestation, or its provider ID.
     The policy then decides as for a new machine. Keys that were certified are never certified again. Certificates are
     not revoked: the old one serves until it ends.
     """
