@@ -120,6 +120,13 @@ async def webhook(plane: ControlPlane, authority: Authority, tmp_path: Path) -> 
         yield made
 
 
+@pytest.fixture
+async def hasty(plane: ControlPlane, authority: Authority, tmp_path: Path) -> AsyncGenerator[Webhook]:
+    """The same, which waits for nothing longer than two seconds."""
+    async with serving(plane, authority, tmp_path, verifies_clients=True, max_wait=2.0) as made:
+        yield made
+
+
 @asynccontextmanager
 async def serving(
     plane: ControlPlane,
@@ -129,7 +136,7 @@ async def serving(
     verifies_clients: bool = False,
     client_ca: Path | None = None,
     client_names: tuple[str, ...] = (),
-    max_wait: float = 0.5,
+    max_wait: float = 10.0,
     by_files: bool = True,
     max_records: int = 1000,
 ) -> AsyncGenerator[Webhook]:
@@ -156,7 +163,7 @@ async def serving(
             client_names=client_names,
             max_wait=max_wait,
         )
-        limits = FrontLimits(connection_seconds=3.0 if max_wait < 1 else 20.0, connections_of_client=_CONNECTIONS)
+        limits = FrontLimits(connection_seconds=20.0, connections_of_client=_CONNECTIONS)
         strangers = None if client_ca is None else unverified(client_names)
         listener = Listener(
             service.handle,
@@ -216,7 +223,7 @@ async def test_all_machines_of_a_cluster_decide_which_of_two_policies_rules_it_o
     """Seen: the first hundred records decided, in the order of their names."""
     plane.client().create(CLUSTERS, {"metadata": {"name": "many", "labels": {"env": "twice"}}, "spec": {}})
     whole = config(labels={"cluster.x-k8s.io/cluster-name": "many"})
-    async with serving(plane, authority, tmp_path, verifies_clients=True, max_wait=10.0, max_records=125) as webhook:
+    async with serving(plane, authority, tmp_path, verifies_clients=True, max_records=125) as webhook:
 
         async def joined(policy: str, *names: str) -> JsonObject:
             made = [cast("JsonObject", record(name, "many", policy)) for name in names]
@@ -332,31 +339,31 @@ async def test_what_could_be_read_in_two_ways_is_refused(request_: bytes, webhoo
     assert answer.status == 400
 
 
-async def test_who_is_slow_is_cut_off_and_keeps_nobody_waiting(webhook: Webhook) -> None:
-    context = ssl.create_default_context(cadata=webhook.authority.pem.decode())
-    slow = [await asyncio.open_connection(LOOPBACK, webhook.port, ssl=context) for _ in range(20)]
+async def test_who_is_slow_is_cut_off_and_keeps_nobody_waiting(hasty: Webhook) -> None:
+    context = ssl.create_default_context(cadata=hasty.authority.pem.decode())
+    slow = [await asyncio.open_connection(LOOPBACK, hasty.port, ssl=context) for _ in range(20)]
     body = json.dumps(review(config())).encode()
     for _, writer in slow:
         writer.write(post(body)[:-1])
-    assert (await webhook.ask(review(config())))["allowed"] is True
+    assert (await hasty.ask(review(config())))["allowed"] is True
     async with asyncio.timeout(10):
         said = [await reader.read() for reader, _ in slow]
     assert {each.split(b"\r\n")[0] for each in said} == {b"HTTP/1.1 408 Request Timeout"}
-    assert webhook.handler.held == 0
+    assert hasty.handler.held == 0
     for _, writer in slow:
         writer.close()
 
 
 async def test_while_facts_cannot_be_had_new_configuration_waits_and_updates_of_other_things_pass(
-    plane: ControlPlane, webhook: Webhook
+    plane: ControlPlane, hasty: Webhook
 ) -> None:
     plane.freeze()
     try:
         created, labelled, changed, same = await asyncio.gather(
-            webhook.ask(review(config())),
-            webhook.ask(review(config(), config(labels={}))),
-            webhook.ask(review(config(agent(2)), config(verbosity=1))),
-            webhook.ask(review(control_plane(), control_plane())),
+            hasty.ask(review(config())),
+            hasty.ask(review(config(), config(labels={}))),
+            hasty.ask(review(config(agent(2)), config(verbosity=1))),
+            hasty.ask(review(control_plane(), control_plane())),
         )
     finally:
         plane.resume()
@@ -500,7 +507,7 @@ async def test_one_clients_large_reviews_leave_half_of_the_memory_to_others(
     plane: ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:
     body = json.dumps(review(config({"path": "/large", "content": "x" * (3 << 20)}))).encode()
-    async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
+    async with serving(plane, authority, tmp_path) as webhook:
         plane.freeze()
         try:
             asked = [asyncio.create_task(webhook.send(post(body))) for _ in range(12)]
@@ -518,7 +525,7 @@ async def test_at_most_eight_reviews_of_a_client_are_worked_on_and_the_others_wa
     plane: ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:
     asked, own = json.dumps(review(config())).encode(), MOST_REVIEWS_OF_CLIENT
-    async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
+    async with serving(plane, authority, tmp_path) as webhook:
         before = webhook.client.requests
         plane.freeze()
         try:
@@ -584,7 +591,7 @@ async def test_a_client_that_fills_the_thread_with_large_reviews_delays_anothers
         order.append(client)
         reply.written()
 
-    async with serving(plane, authority, tmp_path, max_wait=10.0) as webhook:
+    async with serving(plane, authority, tmp_path) as webhook:
         await asyncio.gather(*(ask_as(webhook, client) for client in ("stranger",) * 8 + ("api-server",)))
         assert order.index("api-server") <= 2, order
         assert webhook.handler.held == 0
@@ -607,7 +614,6 @@ async def test_a_certificate_of_another_name_takes_no_connection_of_the_api_serv
         verifies_clients=True,
         client_ca=ca,
         client_names=("kube-apiserver",),
-        max_wait=10.0,
     ) as webhook:
         held = [await asyncio.open_connection(LOOPBACK, webhook.port, ssl=node) for _ in range(_CONNECTIONS)]
         assert answer_of((await webhook.send(asked, api_server)).body)["allowed"] is True

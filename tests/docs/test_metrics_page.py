@@ -90,7 +90,7 @@ def _promtool(path: Path, groups: list[dict[str, object]]) -> subprocess.Complet
     body = {"rule_files": ["rules.json"], "evaluation_interval": "5m", "tests": groups}
     (path / "tests.json").write_text(json.dumps(body))
     return subprocess.run(
-        [tool, "test", "rules", "tests.json"], cwd=path, capture_output=True, text=True, timeout=60, check=False
+        [tool, "test", "rules", "tests.json"], cwd=path, capture_output=True, text=True, timeout=150, check=False
     )
 
 

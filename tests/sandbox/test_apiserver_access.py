@@ -10,7 +10,7 @@ from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
@@ -99,8 +99,10 @@ def test_spoilt_bootstrap_token_is_nobody(admin: Client, unique: str, spoilt: di
     assert "authenticated" not in review_token(admin, f"{token_id}.{token_secret}")
 
 
-def test_nothing_binds_the_bootstrappers_by_default(admin: Client) -> None:
-    names = {text_at(item, "roleRef", "name") for item in admin.list(f"{RBAC}/clusterrolebindings")}
+def test_nothing_binds_the_bootstrappers_by_default(start_control_plane: StartControlPlane) -> None:
+    with start_control_plane("untouched") as plane:
+        bindings = plane.client().list(f"{RBAC}/clusterrolebindings")
+    names = {text_at(item, "roleRef", "name") for item in bindings}
     assert "system:node-bootstrapper" not in names
     assert not [name for name in names if "nodeclient" in name]
 
