@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,6 +82,9 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file more": (lambda folder: (folder / "more.whl").write_text(""), "the files that"),
     "a file less": (lambda folder: (folder / MANIFESTS).unlink(), "the files that"),
     "a file more in a folder": (more_in_a_folder, "the files that"),
+    "a link to a folder": (lambda folder: (folder / "charts").symlink_to("/"), "charts: expected a file or a folder"),
+    "a pipe": (lambda folder: os.mkfifo(folder / "more.whl"), "more.whl: expected a file or a folder"),
+    "a deep envelope": (lambda folder: (folder / ENVELOPE).write_text("[" * 200_000), "expected a DSSE envelope"),
     "no signature": (lambda folder: (folder / SIGNATURE).unlink(), f"{SIGNATURE}: expected a release that was signed"),
     "no envelope": (lambda folder: (folder / ENVELOPE).unlink(), f"{ENVELOPE}: expected a release that was signed"),
     "no checksums": (lambda folder: (folder / SUMS).unlink(), f"{SUMS}: expected a release that was signed"),

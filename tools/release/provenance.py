@@ -82,10 +82,11 @@ def verify(folder: Path, key: bytes, *, version: str | None = None, commit: str 
     statement is the listed one. 4. The statement has the same artefacts, and the version and commit that are expected.
     """
     public = _public(key)
+    present = _artefacts(folder)
     sums = _read(folder, SUMS)
     _check(public, _decoded(SIGNATURE, _read(folder, SIGNATURE)), sums, SUMS)  # 1.
     listed = {name: digest for digest, _, name in (line.partition("  ") for line in sums.decode().splitlines())}
-    if {*_artefacts(folder), STATEMENT} != listed.keys():  # 2.
+    if {*present, STATEMENT} != listed.keys():  # 2.
         raise VerificationError(f"expected the files that {SUMS} names, got others")
     for name, digest in listed.items():
         if _digest(folder / name) != digest:
@@ -107,8 +108,14 @@ def verify(folder: Path, key: bytes, *, version: str | None = None, commit: str 
 
 
 def _artefacts(folder: Path) -> list[str]:
-    names = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
-    return sorted(name for name in names if name not in _SEALS)
+    names: list[str] = []
+    for file in folder.rglob("*"):
+        name = file.relative_to(folder).as_posix()
+        if file.is_symlink() or not (file.is_dir() or file.is_file()):
+            raise VerificationError(f"{name}: expected a file or a folder, got a link or a device")
+        if not file.is_dir() and name not in _SEALS:
+            names.append(name)
+    return sorted(names)
 
 
 def _public(key: bytes) -> Ed25519PublicKey:
@@ -142,7 +149,7 @@ def _opened(envelope: bytes) -> tuple[bytes, bytes]:
     try:
         read = json.loads(envelope)
         payload, signature = str(read["payload"]), str(read["signatures"][0]["sig"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise VerificationError(f"{ENVELOPE}: expected a DSSE envelope, got other JSON") from None
     return _decoded(ENVELOPE, payload), _decoded(ENVELOPE, signature)
 

@@ -35,7 +35,12 @@ _MACHINES: Final = (("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "arm64
 _HEAD: Final = """\
 # pip install -r {name}: the files beside this one, and packages from your index, each by its hash.
 --require-hashes
+--only-binary :all:
 --find-links .
+"""
+_BUILT: Final = """\
+# tpm2-pytss has no wheel: pip builds it with what its build needs, which comes from your index without hashes.
+--no-binary tpm2-pytss
 """
 
 
@@ -48,7 +53,8 @@ def write_requirements(folder: Path, lock: Path = PYTHON_LOCK) -> None:
         wanted = needed(paths, root, extras, everywhere)
         lines = [_pinned(wheels[name][0], wheels[name][1]) for name in sorted(wanted.ours)]
         file = folder / f"requirements-{which}.txt"
-        text = f"{_HEAD.format(name=file.name)}{''.join(lines)}{locked_lines(lock, wanted.others)}"
+        built = _BUILT if "tpm2-pytss" in wanted.others else ""
+        text = f"{_HEAD.format(name=file.name)}{built}{''.join(lines)}{locked_lines(lock, wanted.others)}"
         file.write_text(text, encoding="utf-8")
 
 

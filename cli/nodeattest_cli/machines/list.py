@@ -172,11 +172,12 @@ async def watch_rows(client: ApiClient, wanted: Wanted, shown: Sequence[MachineR
     known = {(row.namespace, row.machine): row for row in shown}
     since = ""
     while True:
-        if not since:
-            since = text(await client.get(path, {"limit": "1"}), "metadata", "resourceVersion")
-            now = datetime.now(UTC)
-            _print_changed(await read_rows(client, wanted, now), known, output, now)
         try:
+            if not since:
+                listed = text(await client.get(path, {"limit": "1"}), "metadata", "resourceVersion")
+                now = datetime.now(UTC)
+                _print_changed(await read_rows(client, wanted, now), known, output, now)
+                since = listed
             async with aclosing(client.watch(path, {**selected, "resourceVersion": since})) as events:
                 async for event in events:
                     since = text(event.object, "metadata", "resourceVersion") or since
@@ -185,9 +186,8 @@ async def watch_rows(client: ApiClient, wanted: Wanted, shown: Sequence[MachineR
                     now = datetime.now(UTC)
                     rows = await _rows_of_one(client, {**event.object, "kind": "Machine"}, now)
                     _print_changed([row for row in rows if wanted.fits(row)], known, output, now)
-        except Gone:
-            since = ""
-        except Unreachable:
+        except (Gone, Unreachable) as error:
+            since = "" if isinstance(error, Gone) else since
             await asyncio.sleep(_PAUSE)
 
 
