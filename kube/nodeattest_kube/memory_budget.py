@@ -3,8 +3,8 @@
 The kept objects never take more than the total. One object gets at most a small part of what is left, so that large
 objects that come first leave room for small ones. Where namespaces are of different tenants, each has at most as much
 as it leaves to the others, in bytes and in objects: one alone gets half of all. Collections that share a ``MemoryPool``
-share its bytes, whatever is in which, and a namespace's share is that of all of them. Leaves to others: what happens to
-refused objects.
+share its bytes, whatever is in which, and a namespace's share is that of all of them: also while they are listed, for
+what a list holds beyond what is kept counts. Leaves to others: what happens to refused objects.
 Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
 """
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Generator
+from contextlib import contextmanager
 from copy import copy
 from typing import Final, Self
 
@@ -22,6 +23,8 @@ __all__ = ["MemoryBudget", "MemoryPool", "object_size"]
 
 _PART: Final = 64
 """An object gets at most this part of what is left."""
+_MOST_REFUSED: Final = 1000
+"""Namespaces of which it is known what was refused."""
 
 
 class MemoryPool:
@@ -31,21 +34,38 @@ class MemoryPool:
         self.total: Final = total
         self.passed_over = 0
         """How often an object of any of them was not taken."""
-        self._budgets: list[MemoryBudget] = []
+        self._in_use: dict[object, MemoryBudget] = {}
+        self._lists: dict[object, MemoryBudget] = {}
+        """Both by origin."""
 
     @property
     def used(self) -> int:
         """Bytes that are taken."""
-        return sum(budget.used for budget in self._budgets)
+        return self.used_beside(None)
 
     def used_beside(self, origin: object, namespace: str | None = None) -> int:
-        """Return what collections other than that of a budget take, all of it or that of a namespace."""
-        others = (budget for budget in self._budgets if budget.origin is not origin)
-        return sum(each.used if namespace is None else each.used_of(namespace) for each in others)
+        """Return what collections other than that of a budget take, all of it or that of a namespace.
 
-    def replace(self, budget: MemoryBudget) -> None:
+        A collection that is listed takes the greater of what is kept and what the list has reserved.
+        """
+        total = 0
+        for each, budget in self._in_use.items():
+            if each is not origin:
+                listed = self._lists.get(each, budget)
+                total += max(_used(budget, namespace), _used(listed, namespace))
+        return total
+
+    def use(self, budget: MemoryBudget) -> None:
         """Count a collection by this budget from now on."""
-        self._budgets = [each for each in self._budgets if each.origin is not budget.origin] + [budget]
+        self._in_use[budget.origin] = budget
+
+    def begin_list(self, budget: MemoryBudget) -> None:
+        """Count also what a list of a collection reserves; there is one at a time."""
+        self._lists[budget.origin] = budget
+
+    def end_list(self, budget: MemoryBudget) -> None:
+        """Count no list of a collection any more."""
+        self._lists.pop(budget.origin, None)
 
 
 class MemoryBudget:
@@ -64,22 +84,34 @@ class MemoryBudget:
         self._bytes_of: Counter[str] = Counter()
         self._objects_of: Counter[str] = Counter()
         """Both by namespace, where these have shares."""
+        self._refused: dict[str, int] = {}
+        """Bytes of the smallest object that was refused, by namespace, where these have shares."""
         self.use()
 
     def use(self) -> None:
-        """Be what the pool counts, where there is one; a copy is not before this."""
+        """Be what is kept; a copy is not before this."""
         if self._pool is not None:
-            self._pool.replace(self)
+            self._pool.use(self)
 
-    def copy(self) -> Self:
-        """Return another that begins with the same reservations: a new list's, in which what is kept has its room."""
+    @contextmanager
+    def list_anew(self) -> Generator[Self]:
+        """Give a list another that begins with the same reservations: what is kept has its room, wherever it is listed.
+
+        What the list takes beyond them counts for others until the block ends.
+        """
         made = copy(self)
         made.detach()
-        return made
+        if self._pool is not None:
+            self._pool.begin_list(made)
+        try:
+            yield made
+        finally:
+            if self._pool is not None:
+                self._pool.end_list(made)
 
     def detach(self) -> None:
-        """Share no table with the one that this was copied from."""
-        self._shares = dict(self._shares)
+        """Share no table with the one that this was copied from; a new list has refused nothing."""
+        self._shares, self._refused = dict(self._shares), {}
         self._bytes_of, self._objects_of = Counter(self._bytes_of), Counter(self._objects_of)
 
     def keep_only(self, keys: Container[str]) -> None:
@@ -107,7 +139,8 @@ class MemoryBudget:
         """
         grows = size > self._shares.get(key, -1)
         self.release(key)
-        if grows and (size * _PART > self.left or not self._has_share(_namespace_of(key), size)):
+        if grows and not self._fits(_namespace_of(key), size):
+            self._note_refused(_namespace_of(key), size)
             return False
         self.used += size
         self._shares[key] = size
@@ -115,6 +148,11 @@ class MemoryBudget:
             self._bytes_of[_namespace_of(key)] += size
             self._objects_of[_namespace_of(key)] += 1
         return True
+
+    @property
+    def has_room_again(self) -> bool:
+        """Whether something that was refused since the last list, or by it, would be taken now."""
+        return any(self._fits(namespace, size) for namespace, size in self._refused.items())
 
     def release(self, key: str) -> None:
         """Free a key's bytes."""
@@ -129,6 +167,16 @@ class MemoryBudget:
             if not self._objects_of[namespace]:
                 del self._bytes_of[namespace], self._objects_of[namespace]
 
+    def _note_refused(self, namespace: str, size: int) -> None:
+        """Remember what was refused; of too many namespaces, and without shares, only the smallest of all."""
+        if self._objects is None or (namespace not in self._refused and len(self._refused) >= _MOST_REFUSED):
+            namespace = ""
+        self._refused[namespace] = min(size, self._refused.get(namespace, size))
+
+    def _fits(self, namespace: str, size: int) -> bool:
+        """Whether one more object of a namespace would be taken."""
+        return size * _PART <= self.left and self._has_share(namespace, size)
+
     def _has_share(self, namespace: str, size: int) -> bool:
         """Return whether a namespace, with one more object, leaves as much to the others."""
         if self._objects is None:
@@ -138,6 +186,10 @@ class MemoryBudget:
         if self._pool is not None:
             taken += self._pool.used_beside(self.origin, namespace)
         return taken + size <= self.left - size and self._objects_of[namespace] + 1 <= more
+
+
+def _used(budget: MemoryBudget, namespace: str | None) -> int:
+    return budget.used if namespace is None else budget.used_of(namespace)
 
 
 def _namespace_of(key: str) -> str:

@@ -5,7 +5,8 @@ connection that was short or failed is followed by jittered back-off, so that no
 a watch that its server does not end in time is followed by a list, for it may have hidden changes; so is a connection
 that broke, where the server is behind us since then: it was set back to a backup;
 ``on_change`` is called after the cache changed, once a version of an object; what is too large is passed over, in a
-list, in a watch and in memory, and never keeps the others from being followed; trouble is logged, once a minute.
+list, in a watch and in memory, and never keeps the others from being followed; what had no room and has it now is
+listed again after a watch, once in a quarter of an hour; trouble is logged, once a minute.
 Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
 Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -47,6 +48,8 @@ _RELIST_AFTER: Final = 5
 from a backup refuses versions of its future forever (504, "Too large resource version")."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
+_ROOM_PERIOD: Final = 900.0
+"""Seconds between two lists for what has room again: objects that come and go make nobody list all the time."""
 _AWAY: Final = frozenset({502, 503})
 """Statuses of a server that ends or starts, and of what stands before it."""
 
@@ -118,6 +121,8 @@ class Reflector:
         self._set_back = False
         """Whether versions that we know may mean other objects now."""
         self._failures = 0
+        self._room_again = float("-inf")
+        """When it may be listed again for what has room again, on ``clock``."""
         self._log_again: dict[str, float] = {}
 
     @property
@@ -153,7 +158,7 @@ class Reflector:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
         while True:
             error, lasted = await self._follow()
-            if self._outdated:
+            if self._outdated or self._has_room_again():
                 self._version = None
             if lasted >= _HEALTHY:
                 self._failures = 0
@@ -182,7 +187,7 @@ class Reflector:
             started = self._clock()
             await self._watch(self._version or "")
         except ApiError as error:
-            self.last_error = error
+            self.last_error = error.with_traceback(None)  # Its frames hold all that a list had read.
             self.hung = error if isinstance(error, WatchHung) else self.hung
             return error, 0.0 if started is None else self._clock() - started
         return None, self._clock() - started
@@ -215,7 +220,20 @@ class Reflector:
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        budget, passed_over = self._budget.copy(), self.passed_over  # what is kept has its room, wherever it is listed
+        with self._budget.list_anew() as budget:
+            version = await self._read_pages(listed, budget)
+            self._page_size.listed()
+            budget.keep_only(listed)
+            self._budget = budget
+            budget.use()
+        await self._take_over(listed)
+        self._version = version
+        self._outdated = self._interrupted = self._set_back = False
+        self.hung = None
+        self._synced.set()
+
+    async def _read_pages(self, listed: _Listed, budget: MemoryBudget) -> str:
+        """Collect the objects of all pages; returns the list's version."""
         version, count = "", 0
         pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
         try:
@@ -232,17 +250,7 @@ class Reflector:
             raise
         if not version:
             raise self._malformed("a list without a resourceVersion")
-        self._page_size.listed()
-        budget.keep_only(listed)
-        self._budget = budget
-        budget.use()
-        freed = await self._take_over(listed)
-        self._version = version
-        # What was passed over beside objects that are gone may fit now: the list after the next watch shows it.
-        self._outdated = freed and self.passed_over > passed_over
-        self._interrupted = self._set_back = False
-        self.hung = None
-        self._synced.set()
+        return version
 
     def _read_page(self, page: JsonObject, listed: _Listed, budget: MemoryBudget) -> None:
         """Collect the objects of a page; give them the kind and apiVersion that items of a list lack, unlike events."""
@@ -263,8 +271,8 @@ class Reflector:
             if not self._shares:
                 self._bound(len(listed))
 
-    async def _take_over(self, listed: _Listed) -> bool:
-        """Make the cache equal to a list, then tell what changed, in slices; returns whether anything is gone."""
+    async def _take_over(self, listed: _Listed) -> None:
+        """Make the cache equal to a list, then tell what changed, in slices."""
         gone = [key for key in self._store.keys() if key not in listed]  # noqa: SIM118 - the store is no mapping
         changed = [(key, *entry) for key, entry in listed.items() if not self._knows(key, entry[0])]
         for key in gone:
@@ -275,7 +283,6 @@ class Reflector:
             self._on_change(key, None)
         async for key, _version, item in in_batches(changed):
             self._on_change(key, item)
-        return bool(gone)
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
@@ -348,6 +355,14 @@ class Reflector:
             return True
         self._pass_over(f"{key} would take {size} bytes where {budget.left} are left, or its namespace has its share")
         return False
+
+    def _has_room_again(self) -> bool:
+        """Whether to list for what was passed over and has room now; it is not so again for a while then."""
+        now = self._clock()
+        if now < self._room_again or not self._budget.has_room_again:
+            return False
+        self._room_again = now + _ROOM_PERIOD
+        return True
 
     def _too_large(self) -> None:
         """Note an object or an event that was too large to be read."""

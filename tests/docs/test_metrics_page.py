@@ -36,6 +36,7 @@ FIRING: Final[dict[str, tuple[str, str]]] = {
     "AutomaticApprovalOpen": ('nodeattest_side_doors_closed{cluster="ns/a"} 0', 'cluster="ns/a"'),
     "NobodyServes": ("nodeattest_leader 0", ""),
     "ClusterUnreachable": ('nodeattest_cluster_connected{cluster="ns/a"} 0', 'cluster="ns/a"'),
+    "CacheFull": ("nodeattest_cache_passed_over 3", ""),
     "FailedNodes": ('nodeattest_failed_nodes{cluster="ns/a",state="failing"} 2', 'cluster="ns/a"'),
     "IssuerKeysStale": ('nodeattest_issuer_keys_read_timestamp_seconds{issuer="i"} 1', 'issuer="i"'),
 }
@@ -129,6 +130,7 @@ def test_alerts_are_silent_where_all_is_well(tmp_path: Path) -> None:
         "AutomaticApprovalOpen": 'nodeattest_side_doors_closed{cluster="ns/a"} 1',
         "NobodyServes": "nodeattest_leader 1",
         "ClusterUnreachable": 'nodeattest_cluster_connected{cluster="ns/a"} 1',
+        "CacheFull": "nodeattest_cache_passed_over 0",
         "FailedNodes": 'nodeattest_failed_nodes{cluster="ns/a",state="failing"} 0',
         "IssuerKeysStale": 'nodeattest_issuer_keys_read_timestamp_seconds{issuer="i"} 25000',
     }

@@ -17,7 +17,7 @@ from scripted import Handler, Server, answers, event, kubeconfig, listing, refus
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, dig_text, parse_json
 from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.memory_budget import MemoryBudget, object_size
+from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paging import OBJECT, PAGE, PageSize
 from nodeattest_kube.reflector import Reflector
 
@@ -275,7 +275,7 @@ async def test_an_error_event_with_a_strange_code_is_an_error_of_the_server(
 class Follower:
     """A reflector on virtual time that stops at its n-th wait."""
 
-    def __init__(self, client: ApiClient, *, max_bytes: int = 1 << 30, max_objects: int = 1000) -> None:
+    def __init__(self, client: ApiClient, *, max_bytes: int | MemoryPool = 1 << 30, max_objects: int = 1000) -> None:
         self.now = 0.0
         self.told: list[tuple[str, bool]] = []
         self.waits = 0
@@ -408,6 +408,35 @@ async def test_a_new_list_leaves_what_is_kept_its_room_and_new_objects_get_what_
         server, answers(listing(1000, *held)), streams(), answers(listing(1001, *held)), streams(), waits=2
     )
     assert len(again) >= len(first) // 2
+
+
+async def test_what_a_full_pool_left_out_is_listed_again_once_others_freed_it_but_not_all_the_time(
+    server: Server, client: ApiClient
+) -> None:
+    pool = MemoryPool(1 << 20)
+    filling, waiting = Follower(client, max_bytes=pool), Follower(client, max_bytes=pool)
+    fat = things(25, 10_000)
+    new, later = thing("new", 30, fat="x" * 12_000), thing("later", 31, fat="x" * 12_000)
+    gone = streams(*[event("DELETED", item) for item in fat])
+
+    async def only_watches(names: list[str]) -> bool:
+        server.requests.clear()
+        assert await waiting.follow(server, streams(), waits=3) == names
+        return all("watch" in request.query for request in server.requests)
+
+    assert len(await filling.follow(server, answers(listing(29, *fat)), streams())) == len(fat)
+    assert await waiting.follow(server, answers(listing(30, new)), streams()) == []
+    assert await only_watches([]), "nothing is freed"
+    assert await filling.follow(server, gone) == []
+    assert await waiting.follow(server, streams(), answers(listing(30, new)), streams(), waits=2) == ["new"]
+    # One who fills and frees it again and again makes nobody list again and again.
+    assert len(await filling.follow(server, streams(*[event("ADDED", item) for item in fat]))) == len(fat)
+    assert await waiting.follow(server, streams(event("ADDED", later))) == ["new"]
+    assert await filling.follow(server, gone) == []
+    assert await only_watches(["new"])
+    waiting.now += 900
+    both = await waiting.follow(server, streams(), answers(listing(31, later, new)), streams(), waits=2)
+    assert both == ["later", "new"]
 
 
 async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
