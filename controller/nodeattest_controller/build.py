@@ -129,13 +129,13 @@ def build_manager(
     )
 
 
-def _refusals(shared: _Shared) -> Callable[[ClusterKey, str], None]:
+def _refusals(shared: _Shared) -> Callable[[ClusterKey, str, str], None]:
     """Tell the users of a cluster why its kubeconfig cannot be used, by an Event on the Cluster."""
     limiter = EventLimiter(time.monotonic)
 
-    def tell(key: ClusterKey, why: str) -> None:
+    def tell(key: ClusterKey, expected: str, why: str) -> None:
         cluster = shared.management.cluster(key)
-        if cluster is not None and limiter.allow((key, why), PERIOD):
+        if cluster is not None and limiter.allow((key, expected), PERIOD):
             shared.events.record(cluster_ref(cluster), "Warning", KUBECONFIG_REFUSED, why)
 
     return tell

@@ -11,17 +11,16 @@ data sources Scaleway, Akamai and AliYun.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.own_addresses import IPNetwork, OwnAddresses
 
-__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "IPNetwork", "is_own_address", "parse_network"]
+__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "IPNetwork", "parse_network"]
 
-IPNetwork = IPv4Network | IPv6Network
 _REFUSED: Final[tuple[IPNetwork, ...]] = tuple(
     ip_network(each)
     for each in (
@@ -42,27 +41,8 @@ services for their machines."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
 """Of the operator's choice, with a prefix of any length of RFC 6052 from 48 bits on."""
-_IPV4: Final = 4
-_DISCARD: Final = 9
-"""A port; nothing is sent to it."""
 _REMEDY: Final = "correct the kubeconfig; or, if it is right, let the operator list the network in allowedAddresses"
-
-
-def is_own_address(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an interface of this machine has an address: only then is it the source of what is sent to it.
-
-    Sends nothing; reads the interfaces of this moment.
-    """
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return False  # judged as the IPv4 one that it is
-    family = socket.AF_INET if address.version == _IPV4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((str(address), _DISCARD))
-            source = str(probe.getsockname()[0])
-    except OSError:  # no way there, or no such family
-        return False
-    return ip_address(source) == address
+_OWN_ADDRESSES: Final = OwnAddresses()
 
 
 class AddressRefused(OSError):
@@ -74,7 +54,7 @@ class AddressRules:
     """What may be connected to: all but ``_REFUSED`` and what ``is_own``, and what is in ``allowed``."""
 
     allowed: tuple[IPNetwork, ...] = ()
-    is_own: Callable[[IPv4Address | IPv6Address], bool] = is_own_address
+    is_own: Callable[[IPv4Address | IPv6Address], bool] = _OWN_ADDRESSES
 
     def refuses(self, address: str) -> bool:
         """Whether an IP address is refused, itself or as what it contains; so is what is no IP address."""

@@ -180,7 +180,7 @@ class ApiClient:
 
     @property
     def refused_address(self) -> str:
-        """Say why the last connection was not begun, because of its address; empty where it was."""
+        """Say why the last connection was not begun, because of its address; empty where the server answered since."""
         return self._transport.refused_address
 
     def use_resolver(self, resolver: AbstractResolver) -> None:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 from uuid import uuid4
 
@@ -112,22 +114,31 @@ class EventRecorder:
 
 
 class EventLimiter:
-    """Allows each log line or Event once in a period."""
+    """Allows each log line or Event once in a period; what is over is forgotten, at the cost of what was added."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` is monotonic seconds."""
         self._clock = clock
-        self._until: dict[Hashable, float] = {}
-        """Until when each key is not allowed again."""
+        self._keys: set[Hashable] = set()
+        """Those that are not allowed again yet."""
+        self._ends: list[tuple[float, int, Hashable]] = []
+        """A heap: until when each key is not; the number keeps keys from being compared."""
+        self._numbers = count()
 
     def allow(self, key: Hashable, period: float) -> bool:
         """Return whether ``key`` is due; if so, it is not again within ``period`` seconds."""
         now = self._clock()
-        self._until = {known: until for known, until in self._until.items() if now < until}
-        if key in self._until:
+        while self._ends and self._ends[0][0] <= now:
+            self._keys.remove(heappop(self._ends)[2])
+        if key in self._keys:
             return False
-        self._until[key] = now + period
+        if period > 0:
+            self._keys.add(key)
+            heappush(self._ends, (now + period, next(self._numbers), key))
         return True
+
+    def __len__(self) -> int:
+        return len(self._ends)
 
 
 def event_document(

@@ -103,7 +103,7 @@ class _Pool(RESTClientObject):
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self.resolver: AbstractResolver | None = None
         self.refused = ""
-        """Why the last connection was not begun; empty where it was."""
+        """Why the last connection was not begun; empty where it was, and once the server answered."""
 
     def _create_pool_manager(self) -> aiohttp.ClientSession:
         """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
@@ -197,6 +197,7 @@ class Transport:
         # ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters.
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise Unreachable(f"{where}: {self._of_certificate(error)}{_explain(error)}") from None
+        self._pool.refused = ""  # another address of the name may have been refused meanwhile
         async with response:
             yield ApiResponse(response, where)
 
@@ -209,7 +210,7 @@ class Transport:
 
     @property
     def refused_address(self) -> str:
-        """Say why the last connection was not begun, because of its address; empty where it was."""
+        """Say why the last connection was not begun, because of its address; empty where the server answered since."""
         return self._pool.refused
 
     def use_resolver(self, resolver: AbstractResolver) -> None:

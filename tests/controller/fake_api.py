@@ -47,6 +47,7 @@ class FakeApi(ApiClient):
         self.calls: list[tuple[str, str]] = []
         self.on_call: Callable[[str, str], Awaitable[None]] | None = None
         self.closed = False
+        self.refuses = ""
         self.date: Callable[[], datetime] = lambda: datetime.now(UTC)
         """Its clock."""
         self._versions = itertools.count(2)
@@ -77,8 +78,8 @@ class FakeApi(ApiClient):
 
     @property
     def refused_address(self) -> str:
-        """Connects to nobody, so nothing is refused."""
-        return ""
+        """Say what a test says: this client connects to nobody."""
+        return self.refuses
 
     def use_resolver(self, resolver: AbstractResolver) -> None:
         self.resolver = resolver

@@ -93,7 +93,7 @@ class World:
         self.slow = threading.Event()
         """Ends the parsing of kubeconfigs that say so."""
         self.threads: set[int] = set()
-        self.refused: list[tuple[ClusterKey, str]] = []
+        self.refused: list[tuple[ClusterKey, str, str]] = []
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
@@ -121,7 +121,8 @@ class World:
                 metrics=self.metrics,
                 connect=self.connect,
                 restart=AT_ONCE,
-                refused=lambda key, why: self.refused.append((key, why)),
+                refused=lambda key, expected, why: self.refused.append((key, expected, why)),
+                metrics_period=0.01,
             )
             self.changes.subscribe_clusters(manager.changed)
             self.changes.subscribe_shards(acquired=manager.enqueue)
@@ -138,10 +139,26 @@ async def test_a_kubeconfig_that_cannot_be_used_is_told_its_cluster_with_the_rem
     world = World()
     add_cluster(world.api, kubeconfig=b"bad")
     async with world.running():
-        await until(lambda: world.refused)
-    [(key, why)] = world.refused
-    assert key == KEY
-    assert "write one" in why
+        await until(lambda: len(world.refused) > 3)
+        assert world.parsed == [b"bad"], "told again, not parsed again"
+        [(key, expected, why)] = set(world.refused)
+        assert (key, expected) == (KEY, "a kubeconfig")
+        assert "write one" in why
+        add_cluster(world.api)
+        await until(lambda: world.first.running == 1)
+        told = len(world.refused)
+        await asyncio.sleep(0.05)
+        assert len(world.refused) == told, "a corrected one is told no more"
+
+
+async def test_a_refused_address_is_told_with_a_text_of_which_there_is_one_and_the_address_apart() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+        for address in ("10.0.0.1", "10.0.0.2"):
+            world.made[0].refuses = f"got {address}"
+            await until(lambda why=f"got {address}": why in [each[2] for each in world.refused])
+    assert {each[:2] for each in world.refused} == {(KEY, "an address of a cluster")}
 
 
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:

@@ -120,6 +120,30 @@ def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> Non
     assert tellings.allow("a", 60)
 
 
+def test_what_may_be_told_again_is_forgotten_and_asking_looks_at_no_other() -> None:
+    class Key:
+        looks = 0
+
+        def __hash__(self) -> int:
+            Key.looks += 1
+            return id(self)
+
+    now = [0.0]
+    tellings = EventLimiter(lambda: now[0])
+    keys = [Key() for _ in range(1000)]
+    for number, key in enumerate(keys):
+        assert tellings.allow(key, 1000 - number)
+    Key.looks = 0
+    assert not any(tellings.allow(keys[0], 60) for _ in range(100))
+    assert Key.looks == 100
+    now[0] = 900.0
+    assert not tellings.allow(keys[0], 60)
+    assert len(tellings) == 100
+    now[0] = 1000.0
+    assert tellings.allow(keys[0], 60)
+    assert len(tellings) == 1
+
+
 @pytest.mark.parametrize("first", [False, REFUSED])
 async def test_what_is_urgent_cuts_short_every_wait_but_its_own(first: bool | ApiError) -> None:
     looker = Seen([first])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import socket
+import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from scripted import answers, kubeconfig, serving, thing
+from polling import until
+from scripted import Authority, answers, kubeconfig, serving, thing
 
-from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, is_own_address, parse_network
+from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network
 from nodeattest_kube.client import ApiClient, KubeconfigError, Unreachable
 from nodeattest_kube.lookups import Lookups
+from nodeattest_kube.own_addresses import OwnAddresses, parse_fib_trie, parse_if_inet6
 
 LOOPBACK: Final = AddressRules((parse_network("127.0.0.0/8"), parse_network("::1")))
 REFUSED: Final = (
@@ -53,17 +58,120 @@ def test_an_address_of_an_own_interface_is_refused_in_every_form_unless_it_is_al
     assert not own.refuses("10.1.2.4")
 
 
-def test_own_addresses_are_those_that_this_machine_sends_from_to_itself() -> None:
-    assert is_own_address(ip_address("127.0.0.1"))
-    assert not is_own_address(ip_address("192.0.2.1"))
-    assert not is_own_address(ip_address("2001:db8::1"))
+FIB_TRIE: Final = """\
+Id 100:
+  |-- 0.0.0.0
+     /0 host LOCAL
+Main:
+  +-- 10.9.0.0/24 2 0 2
+     |-- 10.9.0.0
+        /16 universe UNREACHABLE
+        /24 link UNICAST tos=16
+
+Local:
+  +-- 0.0.0.0/1 2 0 2
+     +-- 10.9.0.0/24 2 0 2
+        +-- 10.9.0.0/29 2 0 1
+           |-- 10.9.0.5
+              /32 host LOCAL
+           |-- 10.9.0.6
+              /32 host LOCAL
+        |-- 10.9.0.255
+           /32 link BROADCAST
+     |-- 10.50.0.0
+        /24 host LOCAL
+"""
+"""Of a machine with a secondary address, a network that is local, and a transparent proxy's table."""
+IF_INET6: Final = """\
+00000000000000000000000000000001 01 80 10 80       lo
+fe8000000000000000fc00fffe000001 04 40 20 80     eth0
+20010db8000000000000000000000005 04 40 00 82     eth0
+"""
+
+
+def recorded(folder: Path, fib_trie: str = FIB_TRIE, if_inet6: str = IF_INET6) -> Path:
+    (folder / "fib_trie").write_text(fib_trie)
+    (folder / "if_inet6").write_text(if_inet6)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("10.9.0.5", "10.9.0.6", "10.50.0.77", "2001:db8::5", "2001:db8::5%1", "2001:db8::5%eth0", "::ffff:10.9.0.6"),
+        *("::ffff:10.9.0.6%1", "64:ff9b::a09:6"),
+    ],
+)
+def test_every_address_of_every_interface_is_own_primary_or_secondary(tmp_path: Path, address: str) -> None:
+    rules = AddressRules(is_own=OwnAddresses(recorded(tmp_path)))
+    assert rules.refuses(address)
+    for other in ("10.9.0.7", "10.51.0.1", "203.0.113.9", "2001:db8::6", "2001:db8::6%1"):
+        assert not rules.refuses(other), "of the link, of no one, or of a table for marked packets"
+
+
+def test_an_address_that_the_machine_gets_later_is_own_some_seconds_after_and_reads_are_spared(tmp_path: Path) -> None:
+    now = [100.0]
+    own = OwnAddresses(recorded(tmp_path), lambda: now[0])
+    assert not own(ip_address("10.9.0.8"))
+    recorded(tmp_path, FIB_TRIE.replace("10.9.0.6", "10.9.0.8"), "")
+    assert not own(ip_address("10.9.0.8"))
+    now[0] += 5
+    assert own(ip_address("10.9.0.8"))
+    assert not own(ip_address("10.9.0.6"))
+    assert not own(ip_address("2001:db8::5"))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *("Main", "  |-- 10.9.0.6 more", "  |-- 10.9.0.256\n     /32 host LOCAL", "     /32 host LOCAL", "\u00e9"),
+        *("  |-- 10.9.0.6\n     /33 host LOCAL", "  |-- 10.9.0.6\n     /24 host LOCAL"),
+        pytest.param("\n" * (4 << 20), id="too large"),
+    ],
+)
+def test_a_file_that_is_not_as_linux_writes_it_counts_for_nothing_and_is_complained_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    now = [0.0]
+    own = OwnAddresses(recorded(tmp_path, FIB_TRIE.replace("Id 100:", f"Local:\n{broken}\nId 100:")), lambda: now[0])
+    for _ in range(3):
+        now[0] += 60
+        assert not own(ip_address("10.9.0.6"))
+        assert own(ip_address("2001:db8::5")), "the other file holds"
+        assert own(ip_address("127.0.0.1")), "asked of the kernel"
+    assert [record.message.partition(": ")[0] for record in caplog.records] == [
+        "cannot read which addresses this machine has"
+    ]
+
+
+def test_where_the_kernels_files_are_absent_the_address_that_the_machine_sends_from_is_own(tmp_path: Path) -> None:
+    own = OwnAddresses(tmp_path)
+    assert own(ip_address("127.0.0.1"))
+    for other in ("203.0.113.9", "2001:db8::1", "2001:db8::1%1"):
+        assert not own(ip_address(other))
+    assert own(mine())
+
+
+def test_this_machines_own_files_name_the_address_that_it_sends_from() -> None:
+    fib_trie = Path("/proc/net/fib_trie")
+    if not fib_trie.exists():
+        pytest.skip("not possible here: this system has no /proc/net/fib_trie")
+    named = {str(each) for each in parse_fib_trie(fib_trie.read_text())}
+    assert {"127.0.0.1/32", "127.0.0.0/8", f"{mine()}/32"} <= named
+    assert TENANT_ADDRESSES.refuses(str(mine()))
+    if_inet6 = Path("/proc/net/if_inet6")
+    for each in parse_if_inet6(if_inet6.read_text()) if if_inet6.exists() else ():
+        assert TENANT_ADDRESSES.refuses(str(each.network_address))
+
+
+def mine() -> IPv4Address:
+    """Return an IPv4 address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))
+            probe.connect(("203.0.113.1", 9))
         except OSError:
             pytest.skip("not possible here: this machine has no route, hence no address of its own")
-        mine = probe.getsockname()[0]
-    assert TENANT_ADDRESSES.refuses(mine)
+        return IPv4Address(probe.getsockname()[0])
 
 
 def test_what_the_operator_allows_is_allowed_in_every_form_and_nothing_else() -> None:
@@ -151,3 +259,38 @@ async def test_an_allowed_address_is_connected_to(tmp_path: Path) -> None:
         async with ApiClient.from_kubeconfig(server.kubeconfig(), addresses=LOOPBACK) as client:
             await client.get("/api/v1/things/a")
     assert len(server.requests) == 1
+
+
+async def test_a_refusal_of_one_address_is_forgotten_once_the_server_answers_at_another(tmp_path: Path) -> None:
+    """The first address answers late, so that the second one is tried meanwhile (RFC 8305)."""
+    authority = Authority()
+    pair = authority.issue("kube-apiserver", "two.example")
+    (tmp_path / "server.pem").write_bytes(pair.certificate + pair.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps(thing("a", 1)).encode()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        await writer.drain()
+
+    lookups, rules = Lookups(Names().getaddrinfo), AddressRules((parse_network("127.0.0.1"),))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    port: int = listener.getsockname()[1]
+    cluster = {
+        "server": f"https://two.example:{port}",
+        "certificate-authority-data": base64.b64encode(authority.pem).decode(),
+    }
+    with listener, socket.create_connection(("127.0.0.1", port)):  # which nobody accepts: the next one waits
+        async with ApiClient.from_kubeconfig(kubeconfig({**cluster}, {}), addresses=rules) as client:
+            client.use_resolver(lookups.of("a"))
+            asked = asyncio.create_task(client.get("/api/v1/things/a"))
+            await until(lambda: client.refused_address)
+            assert "127.0.0.2" in client.refused_address
+            async with await asyncio.start_server(serve, sock=listener, ssl=context):
+                assert (await asked)["kind"] == "Thing"
+            assert client.refused_address == ""
+    lookups.close()

@@ -39,6 +39,7 @@ __all__ = ["ClusterManager"]
 _LOG: Final = logging.getLogger(__name__)
 METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the connections' metrics."""
+_EXPECTED_ADDRESS: Final = "an address of a cluster"
 WORKERS: Final = 4
 """Clusters that are connected or disconnected at the same time; half as many of one namespace."""
 
@@ -51,7 +52,15 @@ class _Connection:
     runners: tuple[SupervisedRunner, ...]
 
 
-def _tell_nobody(_key: ClusterKey, _why: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    fingerprint: str
+    """SHA-256 of the kubeconfig."""
+    expected: str
+    why: str
+
+
+def _tell_nobody(_key: ClusterKey, _expected: str, _why: str) -> None:
     """Nobody is told but by the log."""
 
 
@@ -67,11 +76,13 @@ class ClusterManager:
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
-        refused: Callable[[ClusterKey, str], None] = _tell_nobody,
+        refused: Callable[[ClusterKey, str, str], None] = _tell_nobody,
+        metrics_period: float = METRICS_PERIOD,
     ) -> None:
         """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError.
 
-        ``refused`` tells a cluster's users, again and again, why its kubeconfig cannot be used.
+        ``refused`` tells a cluster's users why its kubeconfig cannot be used, and is called as long as it cannot: with
+        the cluster, what was expected (one of few texts) and the whole message (which has foreign parts).
         """
         self._management = management
         self._controllers = controllers
@@ -80,6 +91,7 @@ class ClusterManager:
         self._connect = connect
         self._restart = restart
         self._tell_refused = refused
+        self._metrics_period = metrics_period
         self._connections: dict[ClusterKey, _Connection] = {}
         self._locks: WeakValueDictionary[ClusterKey, asyncio.Lock] = WeakValueDictionary()
         """Held while a cluster is connected or disconnected."""
@@ -87,8 +99,8 @@ class ClusterManager:
         """Apart from the loop's own threads."""
         self._lookups = Lookups()
         self._pace = ReadPace()
-        self._refused: dict[ClusterKey, str] = {}
-        """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
+        self._refused: dict[ClusterKey, _Refusal] = {}
+        """Kubeconfigs that cannot be used: none is parsed twice."""
         self._queue: WorkQueue[ClusterKey] = WorkQueue(groups=_namespace_of, limits=(WORKERS // 2,))
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
@@ -109,7 +121,7 @@ class ClusterManager:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._queue.run(self._reconcile, WORKERS))
-                tasks.create_task(call_every(METRICS_PERIOD, self._update_metrics))
+                tasks.create_task(call_every(self._metrics_period, self._update_metrics))
         finally:
             self._queue.shut_down()
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +151,8 @@ class ClusterManager:
         connection = self._connections.get(key)
         if connection is not None and connection.fingerprint == fingerprint:
             return
-        if kubeconfig and self._refused.get(key) == fingerprint:
+        refusal = self._refused.get(key)
+        if kubeconfig and refusal is not None and refusal.fingerprint == fingerprint:
             return
         await self._disconnect(key)
         if kubeconfig is None or not self._ownership.owns(key):
@@ -148,9 +161,9 @@ class ClusterManager:
             # A tenant's document: its bytes and values are bounded, and the worst takes more than a turn of the loop.
             client = await asyncio.get_running_loop().run_in_executor(self._threads, self._connect, kubeconfig)
         except KubeconfigError as error:
-            self._refused[key] = fingerprint
+            self._refused[key] = _Refusal(fingerprint, error.expected, str(error))
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
-            self._tell_refused(key, str(error))
+            self._tell_refused(key, error.expected, str(error))
             self._metrics.cluster(key, connected=False)
             return
         [namespace] = _namespace_of(key)
@@ -189,7 +202,9 @@ class ClusterManager:
         for key, connection in self._connections.items():
             self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
             if connection.client.refused_address:
-                self._tell_refused(key, connection.client.refused_address)
+                self._tell_refused(key, _EXPECTED_ADDRESS, connection.client.refused_address)
+        for key, refusal in self._refused.items():
+            self._tell_refused(key, refusal.expected, refusal.why)
 
 
 def _namespace_of(key: ClusterKey) -> tuple[str]:
