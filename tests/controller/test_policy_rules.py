@@ -237,5 +237,6 @@ def pcrs(draw: st.DrawFn) -> JsonObject:
 @given(specs())
 def test_server_and_offline_check_agree_on_any_policy(spec: JsonObject) -> None:
     policy = made(**spec)
-    said, refused = list(problems(policy)), refused_by_server(policy)
+    # The server does not know which providers a controller has.
+    said, refused = list(problems(policy, installed=["null"])), refused_by_server(policy)
     assert bool(said) == bool(refused), (said, refused)
