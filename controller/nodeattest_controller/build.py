@@ -32,15 +32,13 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
-from nodeattest_controller.runtime.cluster_events import PERIOD
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.csr_observer import CSRObserver
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.manager import Manager
-from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_controller.runtime.shard_manager import ShardManager
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
@@ -48,7 +46,7 @@ from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.events import EventLimiter, EventRecorder
+from nodeattest_kube.events import EventRecorder
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -56,8 +54,6 @@ __all__ = ["Connect", "build_manager"]
 
 Connect = Callable[[bytes], ApiClient]
 """Makes a client for a workload cluster out of its kubeconfig."""
-KUBECONFIG_REFUSED: Final = "KubeconfigRefused"
-"""Event on a Cluster."""
 _PURPOSES: Final = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
 """Which name of ``--controllers`` handles the requests of a purpose."""
 
@@ -113,8 +109,9 @@ def build_manager(
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
+    kubeconfigs = KubeconfigStatus(management, guard=shared.guard, events=shared.events, now=_now)
     clusters = ClusterManager(
-        management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, refused=_refusals(shared)
+        management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs
     )
     changes.subscribe_clusters(clusters.changed)
     changes.subscribe_shards(acquired=clusters.enqueue)
@@ -124,21 +121,9 @@ def build_manager(
         management=management,
         clusters=clusters,
         shards=shards,
-        controllers=global_ones,
+        controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
         closers=(verifiers.aclose, shared.events.drain),
     )
-
-
-def _refusals(shared: _Shared) -> Callable[[ClusterKey, str, str], None]:
-    """Tell the users of a cluster why its kubeconfig cannot be used, by an Event on the Cluster."""
-    limiter = EventLimiter(time.monotonic)
-
-    def tell(key: ClusterKey, expected: str, why: str) -> None:
-        cluster = shared.management.cluster(key)
-        if cluster is not None and limiter.allow((key, expected), PERIOD):
-            shared.events.record(cluster_ref(cluster), "Warning", KUBECONFIG_REFUSED, why)
-
-    return tell
 
 
 def _shards(

@@ -78,6 +78,21 @@ class Controller:
         return Runner(self)
 
 
+class Observer:
+    """Notes what it is told of kubeconfigs."""
+
+    def __init__(self) -> None:
+        self.of_refusals: list[tuple[ClusterKey, str, str]] = []
+        self.last: dict[ClusterKey, str] = {}
+
+    def refused(self, key: ClusterKey, expected: str, why: str) -> None:
+        self.of_refusals.append((key, expected, why))
+        self.last[key] = expected
+
+    def not_refused(self, key: ClusterKey) -> None:
+        self.last[key] = ""
+
+
 class World:
     """A manager over a management cluster with one Cluster that a policy selects."""
 
@@ -93,7 +108,7 @@ class World:
         self.slow = threading.Event()
         """Ends the parsing of kubeconfigs that say so."""
         self.threads: set[int] = set()
-        self.refused: list[tuple[ClusterKey, str, str]] = []
+        self.told = Observer()
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
@@ -121,7 +136,7 @@ class World:
                 metrics=self.metrics,
                 connect=self.connect,
                 restart=AT_ONCE,
-                refused=lambda key, expected, why: self.refused.append((key, expected, why)),
+                observer=self.told,
                 metrics_period=0.01,
             )
             self.changes.subscribe_clusters(manager.changed)
@@ -139,16 +154,26 @@ async def test_a_kubeconfig_that_cannot_be_used_is_told_its_cluster_with_the_rem
     world = World()
     add_cluster(world.api, kubeconfig=b"bad")
     async with world.running():
-        await until(lambda: len(world.refused) > 3)
+        await until(lambda: len(world.told.of_refusals) > 3)
         assert world.parsed == [b"bad"], "told again, not parsed again"
-        [(key, expected, why)] = set(world.refused)
+        [(key, expected, why)] = set(world.told.of_refusals)
         assert (key, expected) == (KEY, "a kubeconfig")
         assert "write one" in why
         add_cluster(world.api)
         await until(lambda: world.first.running == 1)
-        told = len(world.refused)
+        told = len(world.told.of_refusals)
         await asyncio.sleep(0.05)
-        assert len(world.refused) == told, "a corrected one is told no more"
+        assert len(world.told.of_refusals) == told, "a corrected one is told no more"
+        assert world.told.last == {KEY: ""}, "and taken back"
+
+
+async def test_a_refused_kubeconfig_that_nobody_asks_for_any_more_is_taken_back() -> None:
+    world = World()
+    add_cluster(world.api, kubeconfig=b"bad")
+    async with world.running():
+        await until(lambda: world.told.last.get(KEY) == "a kubeconfig")
+        world.api.remove(f"{POLICIES}/p")
+        await until(lambda: world.told.last.get(KEY) == "")
 
 
 async def test_a_refused_address_is_told_with_a_text_of_which_there_is_one_and_the_address_apart() -> None:
@@ -157,8 +182,11 @@ async def test_a_refused_address_is_told_with_a_text_of_which_there_is_one_and_t
         await until(lambda: world.first.running == 1)
         for address in ("10.0.0.1", "10.0.0.2"):
             world.made[0].refuses = f"got {address}"
-            await until(lambda why=f"got {address}": why in [each[2] for each in world.refused])
-    assert {each[:2] for each in world.refused} == {(KEY, "an address of a cluster")}
+            await until(lambda why=f"got {address}": why in [each[2] for each in world.told.of_refusals])
+            assert world.told.last[KEY]
+        world.made[0].refuses = ""
+        await until(lambda: not world.told.last[KEY])
+    assert {each[:2] for each in world.told.of_refusals} == {(KEY, "an address of a cluster")}
 
 
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.logs import fields
@@ -34,7 +34,7 @@ from nodeattest_kube.periodic import call_every
 from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.workqueue import WorkQueue
 
-__all__ = ["ClusterManager"]
+__all__ = ["ClusterManager", "KubeconfigObserver"]
 
 _LOG: Final = logging.getLogger(__name__)
 METRICS_PERIOD: Final = 5.0
@@ -60,8 +60,16 @@ class _Refusal:
     why: str
 
 
-def _tell_nobody(_key: ClusterKey, _expected: str, _why: str) -> None:
-    """Nobody is told but by the log."""
+class KubeconfigObserver(Protocol):
+    """Who tells a cluster's users of its kubeconfig; called every few seconds."""
+
+    def refused(self, key: ClusterKey, expected: str, why: str) -> None:
+        """Say that it cannot be used; ``expected`` is one of few texts, ``why`` the message with its foreign parts."""
+        ...
+
+    def not_refused(self, key: ClusterKey) -> None:
+        """Say that it can be used, or that nobody wants to."""
+        ...
 
 
 class ClusterManager:
@@ -76,21 +84,17 @@ class ClusterManager:
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
-        refused: Callable[[ClusterKey, str, str], None] = _tell_nobody,
+        observer: KubeconfigObserver,
         metrics_period: float = METRICS_PERIOD,
     ) -> None:
-        """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError.
-
-        ``refused`` tells a cluster's users why its kubeconfig cannot be used, and is called as long as it cannot: with
-        the cluster, what was expected (one of few texts) and the whole message (which has foreign parts).
-        """
+        """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
         self._management = management
         self._controllers = controllers
         self._ownership = ownership
         self._metrics = metrics
         self._connect = connect
         self._restart = restart
-        self._tell_refused = refused
+        self._observer = observer
         self._metrics_period = metrics_period
         self._connections: dict[ClusterKey, _Connection] = {}
         self._locks: WeakValueDictionary[ClusterKey, asyncio.Lock] = WeakValueDictionary()
@@ -143,6 +147,8 @@ class ClusterManager:
         if known or self._wanted_kubeconfig(key) is not None:  # else a Secret's name alone would be remembered forever
             async with self._lock(key):
                 await self._reconcile_connection(key)
+        else:
+            self._observer.not_refused(key)
         self._queue.forget(key)
 
     async def _reconcile_connection(self, key: ClusterKey) -> None:
@@ -156,6 +162,7 @@ class ClusterManager:
             return
         await self._disconnect(key)
         if kubeconfig is None or not self._ownership.owns(key):
+            self._observer.not_refused(key)
             return
         try:
             # A tenant's document: its bytes and values are bounded, and the worst takes more than a turn of the loop.
@@ -163,9 +170,11 @@ class ClusterManager:
         except KubeconfigError as error:
             self._refused[key] = _Refusal(fingerprint, error.expected, str(error))
             _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
-            self._tell_refused(key, error.expected, str(error))
+            self._observer.refused(key, error.expected, str(error))
             self._metrics.cluster(key, connected=False)
             return
+        if connection is not None or refusal is not None:  # another one than was judged; its own addresses follow
+            self._observer.not_refused(key)
         [namespace] = _namespace_of(key)
         client.use_resolver(self._lookups.of(namespace))
         client.limit_reading(self._pace.of(namespace))
@@ -200,11 +209,14 @@ class ClusterManager:
         memory = self._management.memory
         self._metrics.cache(memory.used, memory.total, memory.passed_over)
         for key, connection in self._connections.items():
-            self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
+            connected = all(runner.is_healthy for runner in connection.runners)
+            self._metrics.cluster(key, connected=connected)
             if connection.client.refused_address:
-                self._tell_refused(key, _EXPECTED_ADDRESS, connection.client.refused_address)
+                self._observer.refused(key, _EXPECTED_ADDRESS, connection.client.refused_address)
+            elif connected:
+                self._observer.not_refused(key)
         for key, refusal in self._refused.items():
-            self._tell_refused(key, refusal.expected, refusal.why)
+            self._observer.refused(key, refusal.expected, refusal.why)
 
 
 def _namespace_of(key: ClusterKey) -> tuple[str]:

@@ -1,4 +1,4 @@
-"""Which object an Event is about: the Machine that a request names, or else its Cluster.
+"""Which object an Event is about, the Machine that a request names or else its Cluster; and where a Cluster is.
 
 A provider ID in a request is a claim, so the object is looked up in the inventory and never made up: a claim that
 names no Machine of this cluster, or several, is about the Cluster. A reader of the Event sees that it was refused.
@@ -11,10 +11,11 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube import paths
 from nodeattest_kube.events import ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["claimed_ref", "cluster_ref", "member_ref"]
+__all__ = ["claimed_ref", "cluster_path", "cluster_ref", "member_ref"]
 
 
 def member_ref(member: MachineView) -> ObjectRef:
@@ -34,6 +35,14 @@ def cluster_ref(cluster: JsonObject) -> ObjectRef:
         name=text(meta, "name"),
         uid=text(meta, "uid"),
     )
+
+
+def cluster_path(cluster: JsonObject) -> str:
+    """Return the path of a Cluster, or of the ClusterRecord that stands for one, in the version that was read."""
+    group, _, version = text(cluster, "apiVersion").partition("/")
+    name, namespace = text(cluster, "metadata", "name"), text(cluster, "metadata", "namespace")
+    resource = "clusterrecords" if text(cluster, "kind") == CLUSTER_RECORD else "clusters"
+    return paths.object_path(group, version, resource, name, namespace=namespace)
 
 
 def claimed_ref(management: ManagementCache, cluster: ClusterKey, provider_id: str) -> ObjectRef | None:

@@ -14,14 +14,12 @@ from nodeattest_controller.controllers.auto_approval.certificate_log import Issu
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION, RUNBOOK, ApprovalReason, Finding
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.machine_record import CLUSTER_RECORD
-from nodeattest_controller.model.objects import condition, items, text
+from nodeattest_controller.model.objects import condition, items
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube import paths
+from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_kube.client import ApiError, Forbidden
-from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "StatusReporter"]
 
@@ -58,7 +56,7 @@ class StatusReporter:
         before = condition(items(cluster, "status", "conditions"), CONDITION)
         severity = Severity.INFO if finding.reason is ApprovalReason.AUDIT else Severity.WARNING
         made = Condition(CONDITION, finding.status, finding.reason, finding.message, severity)
-        written = await set_condition(self._management.client, _path(cluster), cluster, made, self._now)
+        written = await set_condition(self._management.client, cluster_path(cluster), cluster, made, self._now)
         if not written or (before is not None and before.get("reason") == finding.reason):
             return
         kind = "Normal" if finding.reason in _QUIET else "Warning"
@@ -97,10 +95,3 @@ class StatusReporter:
         self._events.warn(None, "a certificate was issued past attestation", certificate=str(issued))
         said = f"the in-tree signer's approval was given without attestation: {issued}; see {RUNBOOK}"
         self._events.event("Warning", ISSUED, said)
-
-
-def _path(cluster: JsonObject) -> str:
-    group, _, version = text(cluster, "apiVersion").partition("/")
-    name, namespace = text(cluster, "metadata", "name"), text(cluster, "metadata", "namespace")
-    resource = "clusterrecords" if text(cluster, "kind") == CLUSTER_RECORD else "clusters"
-    return paths.object_path(group, version, resource, name, namespace=namespace)

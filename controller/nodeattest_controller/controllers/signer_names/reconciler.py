@@ -40,8 +40,8 @@ from nodeattest_controller.runtime.conditions import (
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_controller.runtime.restmapper import path_of_reference
-from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
@@ -165,7 +165,7 @@ class SignerNamesReconciler:
         if done is None or not known or self._clock() >= done.until:
             reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
             done = _Done(uid, reference, wanted, reported, self._clock() + RESYNC)
-        if await set_condition(self._management.client, _path(cluster), cluster, done.reported, self._now):
+        if await set_condition(self._management.client, cluster_path(cluster), cluster, done.reported, self._now):
             _LOG.info("signers", extra=fields(cluster=key, reason=done.reported.reason, signer=wanted.client))
         if done.reported.reason == SignerReason.NO_OBJECT:
             self._done.pop(key, None)
@@ -181,9 +181,9 @@ class SignerNamesReconciler:
         self._done.pop(key, None)
         reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
         if reported.reason in {SignerReason.FORBIDDEN, SignerReason.PRUNED}:
-            await set_condition(self._management.client, _path(cluster), cluster, reported, self._now)
+            await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now)
             return False
-        await remove_condition(self._management.client, _path(cluster), cluster, PUBLISHED)
+        await remove_condition(self._management.client, cluster_path(cluster), cluster, PUBLISHED)
         _LOG.info("signers taken back", extra=fields(cluster=key))
         return True
 
@@ -237,10 +237,3 @@ def _condition(where: SignerReason, message: str, wanted: Signers) -> Condition:
 
 def _namespace(cluster: JsonObject) -> str:
     return text(cluster, "metadata", "namespace")
-
-
-def _path(cluster: JsonObject) -> str:
-    group, _, version = text(cluster, "apiVersion").partition("/")
-    return paths.object_path(
-        group, version, "clusters", text(cluster, "metadata", "name"), namespace=_namespace(cluster)
-    )
