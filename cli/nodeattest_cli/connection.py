@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 import click
 
+from nodeattest_cli.credential_command import run_credential_command
 from nodeattest_cli.errors import UserError, api_error
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
@@ -53,7 +54,9 @@ class Connection:
         if self._endpoint is None:  # read once: the file may be a pipe
             if not _is_readable(self._path):
                 raise UserError(f"no kubeconfig at {self._path}: set --kubeconfig or KUBECONFIG")
-            self._endpoint = self._user_errors(lambda: read_kubeconfig(self._path, context=self._context))
+            self._endpoint = self._user_errors(
+                lambda: read_kubeconfig(self._path, context=self._context, run_command=run_credential_command)
+            )
         return self._endpoint
 
     @staticmethod

@@ -64,11 +64,6 @@ LEFT_OUT: Final = (
         r"usr/lib/python3\.11/lib-dynload/(ossaudiodev|_xxtestfuzz|xxlimited|xxlimited_35|_test.*|_ctypes_test)\..*",
         "tests",
     ),
-    (
-        r".*/kubernetes/(aio/)?client/(api|models)/(?!__init__\.py).*",
-        "classes of each API, which are not used",
-    ),
-    (r".*/kubernetes/(test|e2e_test)/.*", "tests"),
     (r".*/botocore/data/(?!ec2/|sts/|s3/)[^/]+/.*", "services that no verifier and no issuer calls"),
     (r".*/boto3/examples/.*", "examples"),
     (r".*\.(c|h|pxd|pyx|pyi|a)", "sources of extension modules, types"),

@@ -1,9 +1,9 @@
-"""HTTPS to one API server: ``kubernetes.aio``'s connection pool, without its models, retries, redirects or cookies.
+"""HTTPS to one API server: aiohttp's connection pool, without retries, redirects, cookies or settings of the machine.
 
 Promises: one verified TLS context an endpoint; a client key touches no disk; dead peers are noticed by the kernel;
 every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API server must not
 aim our requests at something else). Leaves to others: what the bytes mean.
-This is the only module that imports ``kubernetes`` and the aiohttp client.
+This is the only module that imports the aiohttp client (docs/adr/0042).
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
 from yarl import URL
 
 from nodeattest_kube.addresses import AddressRefused, AddressRules
@@ -94,22 +92,23 @@ class ApiResponse:
         return chunk
 
 
-class _Pool(RESTClientObject):
-    """The library's pool with the session that an API client needs; knows its sockets, to see them closed."""
+class _Pool:
+    """The session that an API client needs; knows its sockets, to see them closed."""
 
-    def __init__(self, configuration: Configuration, addresses: AddressRules | None) -> None:
-        super().__init__(configuration)
+    def __init__(self, context: ssl.SSLContext, addresses: AddressRules | None) -> None:
+        self._context = context
         self._addresses = addresses
+        self._session: aiohttp.ClientSession | None = None
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self.resolver: AbstractResolver | None = None
         self.refused = ""
         """Why the last connection was not begun; empty where it was, and once the server answered."""
 
-    def _create_pool_manager(self) -> aiohttp.ClientSession:
+    def _open(self) -> aiohttp.ClientSession:
         """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
         connector = aiohttp.TCPConnector(
             limit=_CONNECTIONS,
-            ssl=self.ssl_context,
+            ssl=self._context,
             keepalive_timeout=_KEEP_ALIVE,
             socket_factory=self._socket,
             resolver=self.resolver,
@@ -124,17 +123,17 @@ class _Pool(RESTClientObject):
 
     def session(self) -> aiohttp.ClientSession:
         """Return the session, made on first use because it belongs to the running loop."""
-        if self.pool_manager is None:
-            self.pool_manager = self._create_pool_manager()
-        return self.pool_manager
+        if self._session is None:
+            self._session = self._open()
+        return self._session
 
     async def close(self) -> None:
         """Close the session and every socket of it.
 
         aiohttp waits for pooled connections only: one that a server asked to close may still be saying its TLS goodbye.
         """
-        if self.pool_manager is not None:
-            await self.pool_manager.close()
+        if self._session is not None:
+            await self._session.close()
         if not await self._are_closed():
             for left in self._sockets:
                 with suppress(OSError):
@@ -170,7 +169,7 @@ class Transport:
         self._server = endpoint.server
         self._server_name = endpoint.tls_server_name
         self._proxy, self._proxy_headers = _proxy(endpoint.proxy_url)
-        self._pool = _pool(endpoint)
+        self._pool = _Pool(_tls_context(endpoint), endpoint.addresses)
         self._ca_pem = endpoint.ca_pem
         self._closed = False
 
@@ -223,26 +222,25 @@ class Transport:
         await self._pool.close()
 
 
-def _pool(endpoint: ApiEndpoint) -> _Pool:
-    """Make the pool with its TLS context; bad certificates and keys are the kubeconfig's fault."""
-    settings = Configuration(host=endpoint.server, ca_cert_data=endpoint.ca_pem)
-    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, as made by
-    # Kubernetes built with Go before 1.15. client-go accepts them; the chain to the given CA is verified all the same.
-    settings.disable_strict_ssl_verification = True
+def _tls_context(endpoint: ApiEndpoint) -> ssl.SSLContext:
+    """Make the TLS context; bad certificates and keys are the kubeconfig's fault."""
     try:
-        pool = _Pool(settings, endpoint.addresses)
+        context = ssl.create_default_context(cadata=endpoint.ca_pem)
     except (ssl.SSLError, ValueError) as error:
         raise KubeconfigError(
             expected="CA certificates in PEM",
             got=type(error).__name__,
             remedy="check certificate-authority-data: base64 of one or more CERTIFICATE blocks",
         ) from None
+    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, as made by
+    # Kubernetes built with Go before 1.15. client-go accepts them; the chain to the given CA is verified all the same.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     # Without DHE, where the server chooses a group of any size, and we compute with it; ECDHE and TLS 1.3 name theirs.
-    names = (cipher["name"] for cipher in pool.ssl_context.get_ciphers())
-    pool.ssl_context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))
+    names = (cipher["name"] for cipher in context.get_ciphers())
+    context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))
     if endpoint.client_certificate_pem is not None and endpoint.client_key_pem is not None:
-        _load_client_certificate(pool.ssl_context, endpoint.client_certificate_pem, endpoint.client_key_pem)
-    return pool
+        _load_client_certificate(context, endpoint.client_certificate_pem, endpoint.client_key_pem)
+    return context
 
 
 def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

@@ -24,7 +24,7 @@ SETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = MappingProxyType(
     {
         "agent": ("nodeattest-agent", frozenset({"aws"})),
         "agent-tpm": ("nodeattest-agent", frozenset({"aws", "tpm"})),  # builds tpm2-pytss: needs libtss2's headers
-        "cli": ("nodeattest-cli", _CLOUDS),
+        "cli": ("nodeattest-cli", _CLOUDS | {"exec"}),
         "controller": ("nodeattest-controller", _CLOUDS),
         "sandbox": ("nodeattest-sandbox", frozenset[str]()),
     }
