@@ -152,8 +152,8 @@ class Metrics:
         )
         self._cache_passed_over = Gauge(
             "nodeattest_cache_passed_over",
-            "How often an object of the management cluster was not taken for its size, its name or its namespace's "
-            "share, since this replica began to lead. Above 0, a machine or a cluster may be missing.",
+            "Objects of the management cluster that are not kept for their size, their name or their namespace's "
+            "share. Above 0, a machine or a cluster may be missing.",
             registry=registry,
         )
         self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
@@ -307,11 +307,11 @@ class Metrics:
         self._connected.labels(key).set(connected)
         self._count_clusters()
 
-    def cache(self, used: int, limit: int, passed_over: int) -> None:
-        """Show the memory of the management cluster's objects, and how many were not taken."""
+    def cache(self, used: int, limit: int, left_out: int) -> None:
+        """Show the memory of the management cluster's objects, and how many are left out."""
         self._cache_bytes.set(used)
         self._cache_limit.set(limit)
-        self._cache_passed_over.set(passed_over)
+        self._cache_passed_over.set(left_out)
 
     def requests_passed_over(self, key: str, count: int) -> None:
         """Show how many requests of a cluster were not taken."""

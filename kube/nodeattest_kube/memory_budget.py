@@ -32,8 +32,6 @@ class MemoryPool:
 
     def __init__(self, total: int) -> None:
         self.total: Final = total
-        self.passed_over = 0
-        """How often an object of any of them was not taken."""
         self._in_use: dict[object, MemoryBudget] = {}
         self._lists: dict[object, MemoryBudget] = {}
         """Both by origin."""

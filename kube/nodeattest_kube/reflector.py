@@ -62,7 +62,39 @@ _LOG_PERIOD: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
+_MOST_LEFT_OUT: Final = 10_000
+"""Objects that are not in the cache and of which it is known which; of more, how many."""
+
 _Listed = dict[str, tuple[Version, JsonObject]]
+
+
+class _LeftOut:
+    """The objects that a server has and the cache has not."""
+
+    def __init__(self) -> None:
+        self.unread = 0
+        """Those that were too large to be read, until the next list."""
+        self._known: set[int] = set()
+        """Hashes of keys: a key may be long."""
+        self._others = 0
+        """How many there are beyond these."""
+
+    def __len__(self) -> int:
+        return len(self._known) + self._others + self.unread
+
+    def add(self, key: str) -> None:
+        """Note one; the same one again is no other, while these are not too many."""
+        if len(self._known) < _MOST_LEFT_OUT:
+            self._known.add(hash(key))
+        elif hash(key) not in self._known:
+            self._others += 1
+
+    def discard(self, key: str, *, may_be_other: bool) -> None:
+        """Note that one is gone, or in the cache; ``may_be_other``: it was not there before."""
+        if hash(key) in self._known:
+            self._known.remove(hash(key))
+        elif may_be_other and self._others:
+            self._others -= 1
 
 
 class Reflector:
@@ -93,7 +125,7 @@ class Reflector:
         share of either limit is passed over.
         """
         self.passed_over = 0
-        """How often an object was not taken for its size or its name, for metrics."""
+        """How often an object was not taken for its size or its name."""
         self.last_error: ApiError | None = None
         self.hung: WatchHung | None = None
         """How a watch hung, until a list after it succeeded: changes that it hid are not in the cache."""
@@ -106,7 +138,6 @@ class Reflector:
         self._transform = transform
         self._max_objects = max_objects
         self._shares = shares
-        self._pool = max_bytes if isinstance(max_bytes, MemoryPool) else None
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store = Store()
@@ -124,6 +155,14 @@ class Reflector:
         self._room_again = float("-inf")
         """When it may be listed again for what has room again, on ``clock``."""
         self._log_again: dict[str, float] = {}
+        self._left_out = _LeftOut()
+        self._listing: _LeftOut | None = None
+        """The same of a list that is under way."""
+
+    @property
+    def left_out(self) -> int:
+        """How many objects of the server are not in the cache for their size or their name, as far as it is known."""
+        return len(self._left_out)
 
     @property
     def synced(self) -> bool:
@@ -220,12 +259,17 @@ class Reflector:
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        with self._budget.list_anew() as budget:
-            version = await self._read_pages(listed, budget)
-            self._page_size.listed()
-            budget.keep_only(listed)
-            self._budget = budget
-            budget.use()
+        self._listing = left_out = _LeftOut()
+        try:
+            with self._budget.list_anew() as budget:
+                version = await self._read_pages(listed, budget)
+                self._page_size.listed()
+                budget.keep_only(listed)
+                self._budget = budget
+                budget.use()
+        finally:
+            self._listing = None
+        self._left_out = left_out
         await self._take_over(listed)
         self._version = version
         self._outdated = self._interrupted = self._set_back = False
@@ -266,7 +310,7 @@ class Reflector:
             known = self._store.get(key) if self._knows(key, version) else None
             kept = self._kept(found) if known is None else known
             size = object_size(key, version, kept) if known is None else self._budget.of(key)
-            if self._is_usable(found) and self._has_room(budget, key, size):
+            if self._is_usable(key, found) and self._has_room(budget, key, size):
                 listed[key] = version, kept
             if not self._shares:
                 self._bound(len(listed))
@@ -298,8 +342,9 @@ class Reflector:
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
+                self._left_out.discard(key, may_be_other=self._store.get(key) is None)
                 self._drop(key)
-            elif self._is_usable(item) and not self._store.has(key, version):
+            elif self._is_usable(key, item) and not self._store.has(key, version):
                 if not self._shares:
                     self._bound(len(self._store))
                 self._put(key, version, self._kept(item))
@@ -311,6 +356,7 @@ class Reflector:
     def _put(self, key: str, version: Version, item: JsonObject) -> None:
         """Keep an object if there is room; an older version of it is not kept in its place."""
         if self._has_room(self._budget, key, object_size(key, version, item)):
+            self._left_out.discard(key, may_be_other=self._store.get(key) is None)
             self._store.put(key, version, item)
             self._on_change(key, item)
         else:
@@ -341,19 +387,21 @@ class Reflector:
         if count > self._max_objects:
             raise self._malformed(f"more than {self._max_objects} objects")
 
-    def _is_usable(self, item: JsonObject) -> bool:
+    def _is_usable(self, key: str, item: JsonObject) -> bool:
         """Whether an object can be asked for by its name, and its name be kept in queues and logs."""
         name, namespace = dig_text(item, "metadata", "name"), dig_text(item, "metadata", "namespace")
         if is_segment(name) and (is_segment(namespace) or not namespace) and len(name + namespace) <= _LONGEST_NAME:
             return True
-        self._pass_over("its name is too long, or none for a path")
+        self._pass_over(key, "its name is too long, or none for a path")
         return False
 
     def _has_room(self, budget: MemoryBudget, key: str, size: int) -> bool:
         """Whether there is memory for an object; it has it then."""
         if budget.take(key, size):
             return True
-        self._pass_over(f"{key} would take {size} bytes where {budget.left} are left, or its namespace has its share")
+        self._pass_over(
+            key, f"{key} would take {size} bytes where {budget.left} are left, or its namespace has its share"
+        )
         return False
 
     def _has_room_again(self) -> bool:
@@ -367,13 +415,16 @@ class Reflector:
     def _too_large(self) -> None:
         """Note an object or an event that was too large to be read."""
         self._outdated = True
-        self._pass_over("it is larger than an answer may be")
+        self._pass_over(None, "it is larger than an answer may be")
 
-    def _pass_over(self, why: str) -> None:
-        """Count an object that is not taken."""
+    def _pass_over(self, key: str | None, why: str) -> None:
+        """Count an object that is not taken; None: nobody knows which it is."""
         self.passed_over += 1
-        if self._pool is not None:
-            self._pool.passed_over += 1
+        left_out = self._left_out if self._listing is None else self._listing
+        if key is None:
+            left_out.unread += 1
+        else:
+            left_out.add(key)
         if self._may_log("passed over"):
             where = f"{self._client.server}{self._path}"
             _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)

@@ -375,6 +375,28 @@ async def test_fat_objects_leave_room_for_slim_ones(server: Server, client: ApiC
     assert follower.reflector.passed_over == 400 - (len(names) - 100)
 
 
+async def test_what_is_left_out_counts_until_it_is_gone_or_has_room(server: Server, client: ApiClient) -> None:
+    heavy = [thing(name, number + 2, fat="x" * 5000) for number, name in enumerate("abc")]
+    follower = Follower(client, max_bytes=100_000)
+    await follower.follow(server, answers(listing(1, *heavy)), streams(*[event("MODIFIED", item) for item in heavy]))
+    assert follower.reflector.left_out == 3, "each once"
+    await follower.follow(server, streams(event("DELETED", heavy[0]), event("MODIFIED", thing("b", 8))))
+    assert follower.reflector.left_out == 1
+    await follower.follow(server, streams(event("MODIFIED", thing("b", 9, fat="x" * 5000))))
+    assert follower.reflector.left_out == 2, "it grew again"
+    await follower.follow(server, refuses(410, "Expired"), answers(listing(20)), streams(), waits=2)
+    assert follower.reflector.left_out == 0
+
+
+async def test_of_very_many_that_are_left_out_it_is_known_how_many_there_are(server: Server, client: ApiClient) -> None:
+    many = [thing(f"n{number}", number + 2) for number in range(10_050)]
+    follower = Follower(client, max_bytes=100)
+    await follower.follow(server, answers(listing(1)), streams(*[event("ADDED", item) for item in many]))
+    assert follower.reflector.left_out == len(many)
+    await follower.follow(server, streams(*[event("DELETED", item) for item in reversed(many)]))
+    assert follower.reflector.left_out == 0
+
+
 async def test_an_object_that_grew_too_heavy_is_dropped_and_one_that_goes_makes_room(
     server: Server, client: ApiClient
 ) -> None:
@@ -448,6 +470,7 @@ async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
     names = await follower.follow(server, *script, answers(listing(9, thing("b", 4))), streams(), waits=2)
     assert names == ["b"]
     assert follower.told == [("a", True), ("b", True), ("a", False)]
+    assert follower.reflector.left_out == 0
     assert ["watch" in request.query for request in server.requests] == [False, True, False, True]
 
 

@@ -207,7 +207,7 @@ class ClusterManager:
 
     def _update_metrics(self) -> None:
         memory = self._management.memory
-        self._metrics.cache(memory.used, memory.total, memory.passed_over)
+        self._metrics.cache(memory.used, memory.total, self._management.left_out)
         for key, connection in self._connections.items():
             connected = all(runner.is_healthy for runner in connection.runners)
             self._metrics.cluster(key, connected=connected)

@@ -39,6 +39,7 @@ class InformerSet:
         """What is waited for before anything can be cached; empty when nothing is."""
         self._tasks = tasks
         self._required: dict[str, Reflector] = {}
+        self._all: list[Reflector] = []
 
     def start(
         self,
@@ -66,6 +67,7 @@ class InformerSet:
             max_bytes=self._memory,
             shares=True,
         )
+        self._all.append(reflector)
         if required:
             self._required[name] = reflector
         self._tasks.create_task(_if_served(reflector, self.client, path) if may_be_absent else reflector.run())
@@ -75,6 +77,11 @@ class InformerSet:
         """Wait until all that is required has been read once."""
         for reflector in list(self._required.values()):
             await reflector.wait_synced(math.inf)
+
+    @property
+    def left_out(self) -> int:
+        """How many objects of the server are in none of the caches, and should be."""
+        return sum(reflector.left_out for reflector in self._all)
 
     def unhealthy(self) -> str | None:
         """Say what keeps the caches from being complete; None when nothing does."""

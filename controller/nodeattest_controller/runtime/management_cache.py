@@ -117,6 +117,11 @@ class ManagementCache:
             await self._caches.wait_synced()
             ready.set()
 
+    @property
+    def left_out(self) -> int:
+        """How many objects are not in the caches for their size, their name or their namespace's share."""
+        return self._caches.left_out
+
     def unhealthy(self) -> str | None:
         """Say what keeps the caches from being complete; None when nothing does."""
         return self._caches.unhealthy()

@@ -60,7 +60,7 @@ class RBACWatch:
 
     def revision(self) -> int | None:
         """Return a number that differs after every change; None while changes are not followed, or not all of them."""
-        unseen = any(reflector.passed_over or reflector.last_error for reflector in self._reflectors)
+        unseen = any(reflector.left_out or reflector.last_error for reflector in self._reflectors)
         return None if unseen or self.trouble() else self._changes
 
     async def run(self) -> None:
