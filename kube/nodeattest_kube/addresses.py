@@ -56,6 +56,11 @@ class AddressRules:
     allowed: tuple[IPNetwork, ...] = ()
     is_own: Callable[[IPv4Address | IPv6Address], bool] = _OWN_ADDRESSES
 
+    async def refresh(self) -> None:
+        """Have ``is_own`` know what this machine has now: before an address is checked in an event loop."""
+        if isinstance(self.is_own, OwnAddresses):
+            await self.is_own.refresh()
+
     def refuses(self, address: str) -> bool:
         """Whether an IP address is refused, itself or as what it contains; so is what is no IP address."""
         try:
@@ -76,7 +81,12 @@ class AddressRules:
             )
 
     def check_host(self, host: str | None, field: str) -> None:
-        """Raise ``KubeconfigError`` if a URL's host is an IP address that is refused; a name is looked up later."""
+        """Raise ``KubeconfigError`` if a URL's host is an IP address that is refused; a name is looked up later.
+
+        May read files: do not call it in an event loop.
+        """
+        if isinstance(self.is_own, OwnAddresses):
+            self.is_own.read()
         try:
             literal = str(ip_address(host or ""))
         except ValueError:

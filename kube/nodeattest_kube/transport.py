@@ -170,6 +170,7 @@ class Transport:
         self._server_name = endpoint.tls_server_name
         self._proxy, self._proxy_headers = _proxy(endpoint.proxy_url)
         self._pool = _Pool(_tls_context(endpoint), endpoint.addresses)
+        self._addresses = endpoint.addresses
         self._ca_pem = endpoint.ca_pem
         self._closed = False
 
@@ -181,6 +182,8 @@ class Transport:
         if self._closed:
             raise Unreachable("the client is closed")
         where = f"{method} {self._server}{target.partition('?')[0]}"
+        if self._addresses is not None:
+            await self._addresses.refresh()
         try:
             response = await self._pool.session().request(
                 method,
