@@ -13,7 +13,7 @@ from fuzz.target import Target
 from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_controller.model import certificate_authority, csr_request, machine_view, policy
-from nodeattest_controller.runtime.indexes import Inventory
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube import paging
 from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
@@ -85,13 +85,14 @@ def _signed_document(data: bytes) -> object:
 
 
 def _machines(data: bytes) -> object:
-    """Read what a watch says of a Machine or a pool, and put it into the inventory, over one that was there."""
+    """Read what a watch says of a Machine or a pool, and index it, over one that was there in a cluster in use."""
     found = parse_json(data, paging.OBJECT.values, duplicates=True)
     inventory = Inventory()
     for put in (inventory.put_machine, inventory.put_pool, inventory.put_attestation):
         put("key", found)
+        inventory.members(cluster_key("", machine_view.cluster_of(found)), "a://0")
         put("key", found)
-    return [*machine_view.views_of_machine(found), *machine_view.views_of_pool(found)]
+    return inventory
 
 
 def _policy(data: bytes) -> object:
@@ -235,7 +236,7 @@ _OBJECTS: Final = (
         runs="loop",
         run=runner(_machines, ValueError),
         largest=_OBJECT,
-        milliseconds=250.0,
+        milliseconds=120.0,
         mebibytes=32.0,
         worst={
             "most provider IDs": lambda: _pools(_OBJECT, machine_view.MAX_INSTANCES),
@@ -251,7 +252,7 @@ _OBJECTS: Final = (
         runs="loop",
         run=runner(_policy, Denied, Unavailable, ValueError),
         largest=_OBJECT,
-        milliseconds=300.0,
+        milliseconds=150.0,
         mebibytes=32.0,
         worst={
             "sections": lambda: worst.json_keys(

@@ -222,7 +222,7 @@ HANDLERS: Final = (
         runs="process",
         run=runner(lambda data: list(nv_certificates.split_der(data))),
         largest=64 * KIB,
-        milliseconds=60.0,
+        milliseconds=30.0,
         mebibytes=4.0,
         worst={"elements": lambda: b"\x30\x00" * (32 * KIB), "padding": lambda: b"\xff" * (64 * KIB)},
     ),

@@ -227,9 +227,14 @@ HANDLERS: Final = (
         runs="loop",
         run=runner(_serve),
         largest=_SERVING_HEAD,
-        milliseconds=10.0,
+        milliseconds=3.0,
         mebibytes=2.0,
-        worst={"candidates": lambda: b"a,," * (_SERVING_HEAD // 4), "commas": lambda: b"," * _SERVING_HEAD},
+        worst={
+            "most candidates": lambda: b"a,," * 341,
+            "candidates": lambda: b"a,," * (_SERVING_HEAD // 4),
+            "commas": lambda: b"," * _SERVING_HEAD,
+            "lines": lambda: b"\n" * _SERVING_HEAD,
+        },
         target=None,
         strangers=True,
     ),
@@ -257,13 +262,16 @@ HANDLERS: Final = (
         runs="loop",
         run=runner(read_pem, KeysError),
         largest=MAX_SIZE,
-        milliseconds=40.0,
+        milliseconds=20.0,
         mebibytes=8.0,
         worst={
             "one block": lambda: worst.filled(
                 b"-----BEGIN CERTIFICATE-----\n", b"AAA\n", b"-----END CERTIFICATE-----\n", MAX_SIZE
             ),
             "blocks without end": lambda: worst.pem_without_end(MAX_SIZE),
+            "dashes": lambda: worst.filled(
+                b"-----BEGIN CERTIFICATE-----\n", b"a-", b"-----END CERTIFICATE-----\n", MAX_SIZE
+            ),
             "most blocks without end": lambda: worst.filled(b"-----BEGIN A-----\n" * 128, b"-", b"", MAX_SIZE),
             "certificates": lambda: worst.filled(b"", worst.pem_of(worst.looping_chain()[1]), b"", MAX_SIZE),
         },

@@ -98,6 +98,11 @@ def test_an_etag_is_matched_whole() -> None:
     assert matches('"abc"', ['"x"', ' W/"abc" ,"y"'])
 
 
+def test_a_condition_of_more_than_a_client_has_to_say_is_not_read() -> None:
+    assert matches('"abc"', ["," * 1000, '"abc"'])
+    assert not matches('"abc"', ["," * 1020, '"abc"'])
+
+
 @given(st.text(st.sampled_from('ab"*W/, \t\x00é'), max_size=30))
 def test_any_condition_is_read_and_matches_by_a_whole_tag_or_a_star_only(text: str) -> None:
     tags = {part.strip().removeprefix("W/") for part in text.split(",")}

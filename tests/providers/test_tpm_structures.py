@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -252,6 +253,25 @@ def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(padding: bytes) -
 def test_padded_and_concatenated_certificates_are_cut_apart(padding: bytes) -> None:
     short, long = b"\x30\x03abc", b"\x30\x82\x01\x00" + bytes(256)
     assert list(split_der(short + long + padding)) == [short, long]
+
+
+class Counting(bytes):
+    """Bytes that count what is copied out of them."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, slice):
+            return super().__getitem__(cast("int", key))
+        found = Counting(super().__getitem__(cast("slice", key)))
+        Counting.copied += len(found)
+        return found
+
+
+def test_cutting_certificates_apart_copies_each_once() -> None:
+    data = Counting(b"\x30\x02ab" * 4096)
+    assert len(list(split_der(data))) == 4096
+    assert Counting.copied == len(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05abc", b"\x30\x82\x01", b"\x31\x01a", bytes(9)])

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
@@ -188,7 +188,7 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
     """Read a policy object; raises Denied(PolicyInvalid)."""
     spec = mapping(policy, "spec")
     _check_fields(spec, _FIELDS, "spec")
-    _check_size(spec)
+    _check_values(spec)
     listed = tuple(ProviderName(name) for name in strings(spec, "authorizedAttestors"))
     attestors = frozenset(listed)
     if attestors & INSECURE and attestors - INSECURE:
@@ -282,31 +282,26 @@ def _max_share(spec: JsonObject) -> int:
     return given
 
 
-def _check_size(spec: JsonObject) -> None:
-    """Refuse a policy of more values than an event loop should read; a registered machine takes three."""
+def _check_values(spec: JsonObject) -> None:
+    """Refuse a policy of more values than an event loop should read, or with a fraction, which no setting has.
+
+    A registered machine takes three. A level at a time: no value costs a call.
+    """
     level: list[RawValue] = [spec]
     count = 0
     while level:
         count += len(level)
         if count > _MAX_VALUES:
             raise _invalid(f"at most {_MAX_VALUES} values", "more", "split the policy: one for each cluster")
+        if float in set(map(type, level)):
+            raise _invalid("whole numbers", "a fraction", "correct the policy")
         inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
         level = [value for values in inner for value in values]
 
 
 def _section(raw: JsonObject) -> Mapping[str, JsonValue]:
-    """Hand a provider its settings without fractions, which no setting has."""
-    return {name: _whole(value) for name, value in raw.items()}
-
-
-def _whole(value: RawValue) -> JsonValue:
-    if isinstance(value, float):
-        raise _invalid("whole numbers", "a fraction", "correct the policy")
-    if isinstance(value, list):
-        return [_whole(entry) for entry in value]
-    if isinstance(value, dict):
-        return {name: _whole(entry) for name, entry in value.items()}
-    return value
+    """Hand a provider its settings, of which ``_check_values`` has seen that they have no fraction."""
+    return cast("Mapping[str, JsonValue]", raw)
 
 
 def _lifetime(duration: str) -> int | None:

@@ -61,6 +61,8 @@ _BY_NAME: Final[dict[str, ec.EllipticCurve]] = {
     "P-384": ec.SECP384R1(),
     "P-521": ec.SECP521R1(),
 }
+_MAX_DASHES: Final = 64
+"""Of one block; its two ends have 20."""
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n((?:[^-]++|-(?!----))*+)-----END \1-----")
 """A body has no five dashes, and is read once also where a block has no end."""
 _BLANKS: Final = b" \t\n\r\v\f"
@@ -112,6 +114,8 @@ def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of PEM, got {len(data)}")
     if data.count(b"-----BEGIN ") > _MAX_KEYS:
         raise KeysError(f"expected at most {_MAX_KEYS} PEM blocks, got more")
+    if data.count(b"-") > _MAX_KEYS * _MAX_DASHES:  # each takes a step
+        raise KeysError("expected PEM blocks, got too many dashes between them")
     blocks = [(found[1].decode(), found[2]) for found in _BLOCK.finditer(data)]
     if data.count(b"-----BEGIN ") != len(blocks):
         raise KeysError("expected whole PEM blocks, got one that does not end or has another name at its end")

@@ -9,6 +9,7 @@ Specific Implementation Specification 1.21, §7.3.2 "TCG_PCCLIENT_STORED_CERT".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
@@ -54,7 +55,7 @@ def read_chain(device: Device) -> tuple[bytes, ...]:
     """Read the intermediates (DER), which are concatenated over consecutive indices."""
     indices = sorted(index for index in device.nv_indices() if EK_CHAIN_INDEX <= index <= EK_CHAIN_LAST)
     data = b"".join(device.nv_read(index) for index in indices)
-    return tuple(split_der(data))[:_MAX_CHAIN]
+    return tuple(islice(split_der(data), _MAX_CHAIN))
 
 
 def split_der(data: bytes) -> Iterator[bytes]:
@@ -66,12 +67,13 @@ def split_der(data: bytes) -> Iterator[bytes]:
     if data.startswith(_STORED_CERT) and data.startswith(_FULL_CERT, start):
         size = int.from_bytes(data[len(_STORED_CERT) : start], "big")
         data = data[start + len(_FULL_CERT) : start + size]
-    while len(data) >= _HEADER and data[0] == _SEQUENCE:
-        size, header = data[1], _HEADER
+    at = 0
+    while len(data) - at >= _HEADER and data[at] == _SEQUENCE:
+        size, begins = data[at + 1], at + _HEADER
         if size >= _LONG_FORM:
-            header += size - _LONG_FORM
-            size = int.from_bytes(data[_HEADER:header], "big")
-        if len(data) < header + size:
+            begins += size - _LONG_FORM
+            size = int.from_bytes(data[at + _HEADER : begins], "big")
+        if len(data) < begins + size:
             return
-        yield data[: header + size]
-        data = data[header + size :]
+        yield data[at : begins + size]
+        at = begins + size
