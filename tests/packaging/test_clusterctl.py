@@ -28,10 +28,8 @@ CLUSTER_SCOPED = {
     "Namespace",
     "ValidatingWebhookConfiguration",
 }
-IMAGE = re.compile(
-    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
-)
-"""A reference without digest and port."""
+IMAGE = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+"""A reference with its registry, without digest and port; clusterctl takes no other (ImageFromString)."""
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,10 @@ PROVIDER: Final = "addon-nodeattest"
 COMPONENTS: Final = "addon-components.yaml"
 METADATA: Final = "metadata.yaml"
 _LABEL: Final = "cluster.x-k8s.io/provider"
+_IMAGE: Final = "image: node-attestation-controller"
+_REGISTRY: Final = "registry.invalid"
+"""clusterctl refuses an image without a registry. This one exists nowhere (RFC 2606): ``images`` of clusterctl's
+configuration says where the user's is, and without it nobody else's is pulled."""
 _VARIABLE: Final = "${"
 """clusterctl would look for a value of this variable."""
 
@@ -30,6 +34,9 @@ def write_provider(folder: Path, manifests: Path = TREE / "manifests") -> Path:
     text = yaml.safe_dump_all(map(_labelled, build(manifests / "default")), sort_keys=False, width=1000)
     if _VARIABLE in text:
         raise SystemExit(f"{COMPONENTS}: expected no variables of clusterctl, got {_VARIABLE}")
+    if text.count(_IMAGE) != 1:
+        raise SystemExit(f"{COMPONENTS}: expected one {_IMAGE}, got {text.count(_IMAGE)}")
+    text = text.replace(_IMAGE, _IMAGE.replace(" ", f" {_REGISTRY}/"))
     target = folder / PROVIDER / f"v{__version__}"
     target.mkdir(parents=True)
     (target / COMPONENTS).write_text(text, encoding="utf-8")
