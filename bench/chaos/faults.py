@@ -116,6 +116,7 @@ class Injector:
             link.set(replica.address, Mode.OPEN)
 
     def _end_part(self, plane: ControlPlane, part: str, number: signal.Signals) -> None:
+        revive(plane, ())
         os.kill(plane.pids[part], number)
         time.sleep(self.lease / 3)
         revive(plane, (part,))
@@ -163,6 +164,8 @@ class Injector:
             if not old:
                 return "left out: no snapshot is old enough"
             taken, folder = old[-1]
+            for each in (self.env.world.management, self.env.world.workload):
+                revive(each, ())  # one that ended by itself would keep the sweep from seeing what is about to be lost
             self.collector.sweep()
             for part in ("kube-apiserver", "etcd"):
                 os.kill(plane.pids[part], signal.SIGKILL)

@@ -73,6 +73,8 @@ def chaos(tools: Tools, options: Plan) -> Result:
     stop = threading.Event()
     with start_environment(tools, controller=False) as env, ExitStack() as stack:
         world = env.world
+        if options.logs is not None:
+            stack.callback(_keep_logs, env.directory, options.logs)
         world.management.client().patch(f"{POLICIES}/{CLUSTER}", {"spec": {"certificateLifetime": options.lifetime}})
         replicas = Replicas(world, env.directory, tools, lease=options.lease)
         stack.callback(replicas.close)
@@ -110,8 +112,6 @@ def chaos(tools: Tools, options: Plan) -> Result:
         for part in (attackers, probes, nodes, collector):
             part.end()
         collector.read_audit_logs(replicas.replicas)
-        if options.logs is not None:
-            _keep_logs(env.directory, options.logs)
         figures = _figures(options, history, injector.done, (nodes, probes, attackers, replicas))
         return Result(check(history), injector.done, figures)
 

@@ -113,7 +113,8 @@ def _review(data: bytes) -> object:
     if new is None or old is None:
         return admission_review.allowed(asked.uid)
     _ = new.cluster, new.settled, new.made_by_control_plane, new.paused, new.changes(old)
-    return admission_review.allowed(asked.uid, json_patch.patch(old.whole, new.whole, ()))
+    rendered = new.with_spec({**new.spec, "files": []})
+    return admission_review.allowed(asked.uid, json_patch.patch(new.whole, rendered, ()))
 
 
 def _authority(data: bytes) -> object:
@@ -164,6 +165,12 @@ def _different_objects(size: int) -> bytes:
     review = worst.to_json(_REVIEW).replace(b'{"a":["@@"]}', worst.to_json(keys))
     other = worst.to_json(dict.fromkeys(keys, 1))
     return review.replace(b'{"a":{}}', other)[: size + 1]
+
+
+def _a_long_key(size: int) -> bytes:
+    """Add one key of characters that a JSON pointer escapes."""
+    before, spec, after = _different_objects(size).rpartition(b'"spec":{')
+    return before + spec + b'"' + b"/" * (size - len(before + spec + after) - 5) + b'":1,' + after
 
 
 def _in_object(text: bytes) -> bytes:
@@ -299,6 +306,7 @@ _OBJECTS: Final = (
             "numbers": lambda: worst.json_numbers(admission_review.MAX_BODY, _REVIEW, most=49_000),
             "too many": lambda: worst.json_keys(admission_review.MAX_BODY, _REVIEW),
             "differences": lambda: _different_objects(admission_review.MAX_BODY),
+            "a long key": lambda: _a_long_key(admission_review.MAX_BODY),
             "text": lambda: worst.json_text(admission_review.MAX_BODY),
             "escapes": lambda: worst.json_escapes(admission_review.MAX_BODY, {"x": "@@"}),
         },

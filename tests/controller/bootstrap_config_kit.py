@@ -18,7 +18,7 @@ from aiohttp.test_utils import make_mocked_request
 from virtual import advance
 
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.handler import PATH, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT, PATH, AdmissionHandler
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.metrics import Metrics
@@ -169,13 +169,19 @@ def review(whole: JsonObject, before: JsonObject | None = None, /, **request: Js
 
 
 @asynccontextmanager
-async def alone(reader: Callable[[ApiClient], FactReader] | None = None) -> AsyncGenerator[AdmissionHandler]:
+async def alone(
+    reader: Callable[[ApiClient], FactReader] | None = None,
+    *,
+    renderer: Versioned | None = None,
+    max_wait: float = MAX_WAIT,
+) -> AsyncGenerator[AdmissionHandler]:
     """Make a handler without a server; ``reader`` in place of one whose API server is nobody."""
     async with ApiClient.from_kubeconfig(KUBECONFIG) as client:
         events = EventRecorder(client, component="test", instance="test", now=now)
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
         facts = reader(client) if reader is not None else FactReader(client, namespace=None, now=now)
-        yield AdmissionHandler(facts, Versioned(), Metrics(), clock=lambda: 0.0, reporter=reporter)
+        made = renderer or Versioned()
+        yield AdmissionHandler(facts, made, Metrics(), clock=lambda: 0.0, reporter=reporter, max_wait=max_wait)
 
 
 def now() -> datetime:

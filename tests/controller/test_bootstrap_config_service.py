@@ -6,10 +6,11 @@ import asyncio
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
@@ -577,6 +578,32 @@ def test_the_time_that_a_body_takes_is_taken_from_the_rest_and_a_late_one_is_no_
     assert when == pytest.approx(MAX_WAIT)  # pyright: ignore[reportUnknownMemberType] - of virtual time
     reply, when = run_virtually(when_slow(3 * MAX_WAIT))
     assert reply.status == 408
+
+
+@dataclass(frozen=True)
+class Stuck(Versioned):
+    """Takes as long with a review as the test wants."""
+
+    goes_on: threading.Event = field(default_factory=threading.Event)
+
+    def is_rendered(self, spec: JsonObject) -> bool:
+        self.goes_on.wait(60)
+        return super().is_rendered(spec)
+
+
+async def test_what_the_thread_still_has_at_the_deadline_counts_until_it_is_done() -> None:
+    before = config({"path": "/x", "content": "x" * (64 << 10)})
+    large = json.dumps(review({**before, "metadata": {"name": "a"}}, before)).encode()
+    stuck = Stuck()
+    async with alone(renderer=stuck, max_wait=0.2) as handler:
+        try:
+            reply = await handled(handler, "192.0.2.1", large)
+            assert reply.status == 503
+            reply.written()
+            assert handler.held >= len(large), "the thread has the body"
+        finally:
+            stuck.goes_on.set()
+        await until(lambda: handler.held == 0)
 
 
 async def test_a_client_that_fills_the_thread_with_large_reviews_delays_anothers_by_one(

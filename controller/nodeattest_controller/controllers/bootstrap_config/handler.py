@@ -17,10 +17,9 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from http import HTTPStatus
 from typing import Final, ParamSpec, TypeVar
 
@@ -195,8 +194,8 @@ class AdmissionHandler:
         body.clear()
         try:
             async with asyncio.timeout_at(deadline), self._turn_to_read(content, client):
-                hold.resize(await self._apart(content, admission_review.cost, content))
-                seen = await self._apart(content, _read, content, self._renderer)
+                hold.resize(await self._apart(content, hold, admission_review.cost, content))
+                seen = await self._apart(content, hold, _read, content, self._renderer)
         except Denied as denied:
             _LOG.warning(
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
@@ -214,11 +213,16 @@ class AdmissionHandler:
     def _turn_to_read(self, content: bytes, client: str) -> AbstractAsyncContextManager[None]:
         return nullcontext() if len(content) <= _SMALL else self._reading.acquire(client)
 
-    async def _apart(self, content: bytes, work: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
-        """Call what takes time with a large review in a thread: one at a time, so that it delays nobody much."""
+    async def _apart(self, content: bytes, hold: _Hold, work: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
+        """Call what takes time with a large review in a thread: one at a time, so that it delays nobody much.
+
+        A thread cannot be cancelled: what it holds counts until it is done, also where the deadline was before.
+        """
         if len(content) <= _SMALL:
             return work(*values, **named)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *values, **named))
+        call = self._thread.submit(work, *values, **named)
+        hold.keep_until_done(call)
+        return await asyncio.wrap_future(call)
 
     async def _verdict(self, seen: _Seen, client: str, deadline: float) -> Verdict | _Unable:
         """Decide, and log it unless nothing happened."""
@@ -303,6 +307,25 @@ class _Hold:
         self._held = held
         self._client = client
         self._size = 0
+        self._calls = 0
+        """Under way in the thread."""
+        self._released = False
+
+    def keep_until_done(self, call: Future[T]) -> None:
+        """Hold on while a thread has the body, whatever is released meanwhile."""
+        loop = asyncio.get_running_loop()
+        self._calls += 1
+
+        def done(_call: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody counts
+                loop.call_soon_threadsafe(self._end_call)
+
+        call.add_done_callback(done)
+
+    def _end_call(self) -> None:
+        self._calls -= 1
+        if self._released:
+            self.release()
 
     def resize(self, size: int) -> None:
         """Hold so many bytes from now on; raises ``_TooMuchError``."""
@@ -312,7 +335,10 @@ class _Hold:
             raise _TooMuchError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
 
     def release(self) -> None:
-        """Hold nothing more."""
+        """Hold nothing more, as soon as no thread has the body."""
+        self._released = True
+        if self._calls:
+            return
         self._held[self._client] -= self._size
         self._size = 0
         if not self._held[self._client]:
