@@ -127,7 +127,7 @@ class CountedServer(web.Server):
     From Python 3.12 on, aiohttp answers all requests that came together in one turn, unless a handler has to wait.
     """
 
-    ended: Callable[[web.RequestHandler], None]
+    ended: Callable[[web.RequestHandler], None] | None = None
 
     def __init__(
         self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, handler_cancellation: bool = False
@@ -143,7 +143,8 @@ class CountedServer(web.Server):
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Note the end of a connection."""
         super().connection_lost(handler, exc)
-        self.ended(handler)
+        if self.ended is not None:
+            self.ended(handler)
 
 
 class HttpServer(CountedServer):

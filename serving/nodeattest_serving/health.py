@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.settings import BindAddress, SettingsError
 
 __all__ = ["HealthCheck", "HealthServer", "MetricsServer", "MetricsSource"]
@@ -46,8 +47,16 @@ class MetricsSource(Protocol):
         ...
 
 
-class _BoundedHttpServer(web.Server):
-    """aiohttp's server with a limit of connections."""
+class _BoundedHttpServer(CountedServer):
+    """A server with a limit of connections, which closes the oldest one itself."""
+
+    def __call__(self) -> web.RequestHandler:
+        """Make a connection's protocol."""
+        quiet = quiet_log()
+        loop = asyncio.get_running_loop()
+        return web.RequestHandler(
+            self, loop=loop, keepalive_timeout=_KEEPALIVE, access_log=quiet, logger=quiet, lingering_time=0.0
+        )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Accept a connection; above the limit, abort the oldest one."""
@@ -68,7 +77,7 @@ class _PlainServer:
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        server = _BoundedHttpServer(self._handle, access_log=None, keepalive_timeout=_KEEPALIVE)
+        server = _BoundedHttpServer(self._handle)
         runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
         await runner.setup()
         try:

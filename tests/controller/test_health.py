@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -138,6 +139,16 @@ async def test_the_end_frees_the_port() -> None:
         pass
     with socket.create_server(("127.0.0.1", ports.health)):
         pass
+
+
+async def test_what_is_no_http_is_not_quoted_in_the_log(server: HealthPorts, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for garbage in (b"\x16\x03\x01garbage\r\n\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.health)
+        writer.write(garbage)
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    assert [record for record in caplog.records if record.name.startswith("aiohttp")] == []
 
 
 @pytest.mark.parametrize("name", ["health", "metrics"])

@@ -14,13 +14,14 @@ from aiohttp import web
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
 TOGETHER = 50
-REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 @dataclass
@@ -34,6 +35,10 @@ class Turns:
         while True:
             self.now += 1
             await asyncio.sleep(0)
+
+    def check(self) -> str:
+        self.handled.append(self.now)
+        return "not ready"
 
     async def refuse(self, _request: web.BaseRequest) -> web.StreamResponse:
         self.handled.append(self.now)
@@ -49,6 +54,8 @@ async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
     address = BindAddress(LOOPBACK, 0)
     if name == "proxy":
         server = ProxyServer(turns.refuse, address, None, ProxyLimits())
+    elif name == "health":
+        server = HealthServer(address, {"turns": turns.check})
     else:
         server = Listener(turns.reply, address, None, ConnectionLimits(idle_seconds=30.0))
     await server.start()
@@ -60,14 +67,14 @@ async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
         await server.stop()
 
 
-@pytest.mark.parametrize("name", ["proxy", "listener"])
+@pytest.mark.parametrize("name", ["proxy", "listener", "health"])
 async def test_each_of_many_requests_at_once_is_handled_in_a_turn_of_its_own(name: str) -> None:
     turns = Turns()
     async with serving(name, turns) as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(REQUEST * TOGETHER)
         for _ in range(TOGETHER):
-            await reader.readuntil(b"HTTP/1.1 4")
+            await reader.readuntil(b"HTTP/1.1 ")
         writer.close()
     assert len(turns.handled) == TOGETHER
     assert len(set(turns.handled)) == TOGETHER
