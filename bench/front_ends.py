@@ -77,6 +77,15 @@ class FrontEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingFiles:
+    """A serving certificate."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Users:
     """Who asks a sidecar."""
 
@@ -109,8 +118,8 @@ def container(base: str) -> tuple[list[str], int]:
 
 
 @contextmanager
-def sidecar(directory: Path) -> Generator[tuple[FrontEnd, Users]]:
-    """Run a sidecar as manifests/addon-sidecar has it, before ``echo_upstream``."""
+def sidecar(directory: Path, over: ServingFiles | None = None) -> Generator[tuple[FrontEnd, Users]]:
+    """Run a sidecar as manifests/addon-sidecar has it, before ``echo_upstream``; ``over`` TLS where it is given."""
     port, upstream = free_ports(2)
     users = Users(signing_key(ec.generate_private_key(ec.SECP256R1())))
     jwks = directory / "jwks.json"
@@ -119,23 +128,28 @@ def sidecar(directory: Path) -> Generator[tuple[FrontEnd, Users]]:
     with ExitStack() as stack:
         add_on = started(stack, "add-on", [sys.executable, "-m", "bench.echo_upstream", str(upstream)], directory)
         wait(add_on, lambda: listens(upstream))
+        name = "sidecar" if over is None else "sidecar over TLS"
+        served = ["--plain-http"]
+        if over is not None:
+            served = [f"--tls-cert-file={over.certificate}", f"--tls-private-key-file={over.key}"]
         command = [
-            *(*PROGRAM, "addon-auth", "sidecar", "--plain-http", f"--bind-address={LOOPBACK}:{port}"),
+            *(*PROGRAM, "addon-auth", "sidecar", *served, f"--bind-address={LOOPBACK}:{port}"),
             *(f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}", f"--jwks-file={jwks}"),
             *(f"--audience={AUDIENCE}", f"--longest-lifetime={LIFETIME}", "--log-level=warning", *flags),
         ]
-        process = started(stack, "sidecar", command, directory)
+        process = started(stack, name.replace(" ", "-"), command, directory)
         wait(process, lambda: listens(port))
         asked = f"GET / HTTP/1.1\r\nHost: a\r\n{users.line('honest')}\r\n".encode()
         yield (
             FrontEnd(
-                name="sidecar",
+                name=name,
                 process=process,
                 port=port,
                 most_memory=most_memory,
                 request=lambda: asked,
                 path="/",
-                tls=None,
+                tls=None if over is None else ssl.create_default_context(cafile=over.ca),
+                ca="" if over is None else str(over.ca),
             ),
             users,
         )
@@ -150,13 +164,15 @@ def started(stack: ExitStack, name: str, command: list[str], directory: Path) ->
 
 @contextmanager
 def front_ends(directory: Path) -> Generator[list[FrontEnd]]:
-    """Run gateway, sidecar, issuer, discovery front and webhook, beside the sandbox's API server."""
+    """Run gateway, sidecar (also over TLS), issuer, discovery front and webhook, beside the sandbox's API server."""
     with ExitStack() as stack:
         plane = stack.enter_context(start_sandbox(directory / "plane", name="neighbours"))
         first, _ = stack.enter_context(sidecar(directory))
+        files = ServingFiles(plane.pki.server_certificate, plane.pki.server_key, plane.ca_certificate)
+        second, _ = stack.enter_context(sidecar(directory, files))
         place = _Place(stack, directory, plane)
         made = [start(place) for start in (_gateway, _issuer, _discovery_front, _webhook)]
-        yield [first, *made]
+        yield [first, second, *made]
 
 
 def _gateway(place: _Place) -> FrontEnd:

@@ -16,7 +16,7 @@ from bench.front_ends import FrontEnd, front_ends
 from bench.neighbours import honest
 from bench.raw_sockets import ATTACKS, RAW, Neighbours
 
-NAMES = ("sidecar", "gateway", "issuer", "discovery front", "webhook")
+NAMES = ("sidecar", "sidecar over TLS", "gateway", "issuer", "discovery front", "webhook")
 SOCKETS = 20
 """Of each attack."""
 
