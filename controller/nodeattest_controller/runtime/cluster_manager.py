@@ -41,7 +41,7 @@ METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the connections' metrics."""
 _EXPECTED_ADDRESS: Final = "an address of a cluster"
 WORKERS: Final = 4
-"""Clusters that are connected or disconnected at the same time; half as many of one namespace."""
+"""Clusters that are connected or disconnected at the same time; half as many of one namespace of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,8 @@ class ClusterManager:
         self._pace = ReadPace()
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
-        self._queue: WorkQueue[ClusterKey] = WorkQueue(groups=_namespace_of, limits=(WORKERS // 2,))
+        most = WORKERS if management.watches_one_namespace else WORKERS // 2
+        self._queue: WorkQueue[ClusterKey] = WorkQueue(groups=_namespace_of, limits=(most,))
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Pass a change to the cluster's controllers; None: check the connection, too."""

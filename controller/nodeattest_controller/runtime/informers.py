@@ -26,15 +26,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 MAX_OBJECTS: Final = 200_000
-"""Of one kind, in all namespaces; one namespace gets half of it."""
+"""Of one kind, in all namespaces; of several, one namespace gets half of it."""
 
 
 class InformerSet:
     """Starts caches and knows how they are; the tasks are its owner's."""
 
-    def __init__(self, client: ApiClient, tasks: asyncio.TaskGroup, memory: MemoryPool) -> None:
+    def __init__(self, client: ApiClient, tasks: asyncio.TaskGroup, memory: MemoryPool, *, shares: bool = True) -> None:
+        """``shares``: namespaces are of different tenants; without it the one that is watched may fill the memory."""
         self.client = client
         self._memory = memory
+        self._shares = shares
         self.waits_for = ""
         """What is waited for before anything can be cached; empty when nothing is."""
         self._tasks = tasks
@@ -65,7 +67,7 @@ class InformerSet:
             transform=kept,
             max_objects=MAX_OBJECTS,
             max_bytes=self._memory,
-            shares=True,
+            shares=self._shares,
         )
         self._all.append(reflector)
         if required:

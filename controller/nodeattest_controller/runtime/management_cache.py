@@ -100,7 +100,7 @@ class ManagementCache:
         self._tasks = asyncio.TaskGroup()
         self.memory = MemoryPool(memory if memory is not None else cache_memory())
         """Of all objects that are kept here."""
-        self._caches = InformerSet(client, self._tasks, self.memory)
+        self._caches = InformerSet(client, self._tasks, self.memory, shares=namespace is None)
 
     async def run(self, ready: asyncio.Event) -> None:
         """Fill the caches, set ``ready``, and keep them fresh until cancelled."""
@@ -116,6 +116,11 @@ class ManagementCache:
             kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
             await self._caches.wait_synced()
             ready.set()
+
+    @property
+    def watches_one_namespace(self) -> bool:
+        """Whether there is no other tenant to leave room to."""
+        return self._namespace is not None
 
     @property
     def left_out(self) -> int:
