@@ -101,6 +101,7 @@ def test_an_etag_is_matched_whole() -> None:
 def test_a_condition_of_more_than_a_client_has_to_say_is_not_read() -> None:
     assert matches('"abc"', ["," * 1000, '"abc"'])
     assert not matches('"abc"', ["," * 1020, '"abc"'])
+    assert not matches('"abc"', ["", '"abc"'] * 600)
 
 
 @given(st.text(st.sampled_from('ab"*W/, \t\x00é'), max_size=30))

@@ -73,7 +73,7 @@ def matches(etag: str, conditions: Sequence[str]) -> bool:
 
     One of more bytes than a client has answers of ours to name counts for none: the whole document is right, too.
     """
-    if sum(map(len, conditions)) > _MAX_CONDITIONS:
+    if len(conditions) > _MAX_CONDITIONS or sum(map(len, conditions)) > _MAX_CONDITIONS:
         return False
     for condition in conditions:
         for candidate in condition.split(","):

@@ -42,7 +42,7 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9/+=]{16,256}")
 _SESSION_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{16,8192}")
 """As the controller reads it (``authorization_header``)."""
 _EXPIRATION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_BASE64: Final = re.compile(rb"[A-Za-z0-9+/\r\n]+={0,2}[\r\n]*")
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/\r\n]++={0,2}[\r\n]*+")
 _SUCCESS: Final = "Success"
 _TYPE: Final = "AWS-HMAC"
 
