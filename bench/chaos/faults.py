@@ -200,10 +200,17 @@ def _stopped(pid: int) -> Generator[None]:
 
 
 def await_end(plane: ControlPlane, parts: tuple[str, ...], seconds: float = 15.0) -> None:
-    """Wait until processes that were killed have ended."""
-    end = time.monotonic() + seconds
-    while any(_lives(plane.pids[part]) for part in parts) and time.monotonic() < end:
-        time.sleep(0.05)
+    """Wait until processes that were told to end have ended; as a kubelet does, kill those that take longer.
+
+    One that is left alone would not be started again, and then end.
+    """
+    for last in (False, True):
+        end = time.monotonic() + seconds
+        while any(_lives(plane.pids[part]) for part in parts) and time.monotonic() < end:
+            time.sleep(0.05)
+        for pid in (plane.pids[part] for part in parts if not last and _lives(plane.pids[part])):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _lives(pid: int) -> bool:
