@@ -292,8 +292,8 @@ def test_the_command_explains_a_file_and_tells_by_its_exit_code(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "either -f FILE or --csr NAME"),
-        (["-f", "a", "--csr", "b"], "either -f FILE or --csr NAME"),
+        ([], "machine/NAME, node/NAME, csr/NAME or a file"),
+        (["-f", "a", "--csr", "b"], "machine/NAME, node/NAME, csr/NAME or a file"),
         (["-f", "/nowhere"], "/nowhere: No such file"),
         (["--csr", "x", "--kubeconfig", "/nowhere"], "no kubeconfig at /nowhere"),
     ],

@@ -1,19 +1,23 @@
-"""``nodeattest explain``: reads the request and whatever else was given, prints the explanation."""
+"""``nodeattest explain``: reads or fetches the request and what it is evaluated by, prints the explanation."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
+from nodeattest_cli.explain.collect import Collected, Target, collect, read_target
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
 from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_cli.machines.row import MachineRow
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_controller import configfile
 from nodeattest_controller.model.objects import text
@@ -21,17 +25,24 @@ from nodeattest_controller.platforms import check_platforms
 from nodeattest_controller.settings import SettingsError
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.printable import visible
 
 __all__ = ["explain"]
 
 _KIND: Final = "CertificateSigningRequest"
 _SHORT: Final = 16
 """Digits of a digest that are shown: enough to find it by."""
+_NAMES: Final = len("machine ")
+_NO_REQUEST: Final = (
+    "no request of it can be replayed: the workload cluster has none (decided ones are deleted after an hour) or was "
+    "not reached; the lines above are what its record says"
+)
 _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", CheckOutcome.NOT_CHECKED: "  ? "}
 
 
 @click.command()
+@click.argument("target", required=False)
 @click.option("-f", "--file", "path", metavar="FILE", help="The stored request, YAML or JSON; - is standard input.")
 @click.option("--csr", "name", metavar="NAME", help="Read the request from the workload cluster instead.")
 @click.option(
@@ -51,28 +62,52 @@ _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", Check
 )
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
+@namespace_option
+@click.option("--cluster", help="Of this workload cluster only.")
+@click.option(
+    "--workload-kubeconfig",
+    metavar="FILE",
+    help="For TARGET: how to reach the workload cluster  [the Secret <cluster>-kubeconfig]",
+)
 @output_option("text", "json")
 def explain(
     *,
+    target: str | None,
     path: str | None,
     name: str | None,
     more: tuple[str, ...],
     config: Path | None,
     kubeconfig: str | None,
     context: str | None,
+    namespace: str | None,
+    cluster: str | None,
+    workload_kubeconfig: str | None,
     output: str,
 ) -> int:
-    """Evaluate a stored request again, check by check.
+    """Evaluate a request again, check by check.
 
-    Works without a cluster on a CertificateSigningRequest that was kept. A check that lacks an object is shown as not
-    checked, and so is what only a platform's API can tell: none is asked.
+    TARGET is machine/NAME, node/NAME or csr/NAME: the request and its objects are read from the management cluster and
+    the workload cluster. When the request is gone, the machine's record is shown. NAME of a machine may be its provider
+    ID. TARGET may also be the file of a request that was kept, for which no cluster is needed.
+
+    A check that lacks an object is shown as not checked, and so is what only a platform's API can tell: none is asked.
 
     Exit code 0: nothing refuses the request. 1: a check does, or it was denied at the time and nothing that could be
     checked here says why.
     """
-    if (path is None) == (name is None):
-        raise UserError("say which request: either -f FILE or --csr NAME")
+    if sum(one is not None for one in (target, path, name)) != 1:
+        raise UserError("say which request: machine/NAME, node/NAME, csr/NAME or a file; or --csr NAME")
     platforms = _platforms(config)
+    named = read_target(target) if target is not None else None
+    if named is not None:
+        if more:
+            raise UserError("--with: is for a file or --csr; the objects of TARGET are read from the clusters")
+        connection = Connection(kubeconfig, context)
+        where = connection.namespace(namespace)
+        workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
+        found = run(connection, lambda client: _collect(client, named, where, cluster, workload))
+        return _show_collected(found, platforms, output)
+    path = path if path is not None else target
     documents = [document for file in more for document in read_objects(file)]
     if path is not None:
         found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
@@ -85,6 +120,48 @@ def explain(
     explanation = explain_request(csr, documents, platforms)
     click.echo(to_json(explanation.to_json()) if output == "json" else _to_text(explanation))
     return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
+
+
+async def _collect(
+    client: ApiClient, target: Target, namespace: str, cluster: str | None, workload: Callable[[], ApiClient] | None
+) -> Collected:
+    now = datetime.now(UTC)
+    return await collect(client, target, namespace=namespace, cluster=cluster, workload=workload, now=now)
+
+
+def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
+    """Print the machine, then its request, check by check; returns the exit code."""
+    row = found.row
+    refused = row is not None and bool(row.refused)
+    explanation = explain_request(found.csr, found.documents, platforms) if found.csr is not None else None
+    if explanation is not None:
+        refused = explanation.failed or explanation.unexplained
+    if output == "json":
+        left_out: list[JsonValue] = [*found.left_out]
+        said: JsonObject = {"machine": row.to_json() if row is not None else None, "leftOut": left_out}
+        click.echo(to_json({**said, **(explanation.to_json() if explanation is not None else {})}))
+    else:
+        lines = [f"{name.ljust(_NAMES)}  {visible(value)}" for name, value in _machine_facts(row)]
+        lines += [f"not read  {visible(one)}" for one in found.left_out]
+        lines += ["", _to_text(explanation) if explanation is not None else _NO_REQUEST]
+        click.echo("\n".join(lines).lstrip("\n"))
+    return ExitCode.REFUSED if refused else ExitCode.DONE
+
+
+def _machine_facts(row: MachineRow | None) -> list[tuple[str, str]]:
+    """Show a machine as its record and its condition have it."""
+    if row is None:
+        return []
+    expires = f", certificate until {row.expires:%Y-%m-%dT%H:%M:%SZ}" if row.expires else ""
+    facts = [
+        ("machine", f"{row.machine} of {row.namespace}/{row.cluster} ({row.provider_id or 'no provider ID'})"),
+        ("state", f"{row.state}{expires}"),
+        ("because", row.message),
+    ]
+    if row.refused:
+        counted = f", {row.refusals} requests" if row.refusals > 1 else ""
+        facts.append(("refused", f"{row.refused}{counted} (docs/denials.md)"))
+    return [(name, value) for name, value in facts if value]
 
 
 def _platforms(config: Path | None) -> Platforms:

@@ -33,12 +33,22 @@ from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig
 from nodeattest_parsing.durations import parse_seconds
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.registry import BUILT_IN
 
-__all__ = ["RejoinToken", "check_lifetime", "issue_token", "rejoin", "show_json", "show_text", "workload_client"]
+__all__ = [
+    "RejoinToken",
+    "check_lifetime",
+    "issue_token",
+    "rejoin",
+    "show_json",
+    "show_text",
+    "workload_client",
+    "workload_endpoint",
+]
 
 LONGEST: Final = timedelta(hours=24)
 SHORTEST: Final = timedelta(minutes=1)
@@ -192,11 +202,16 @@ async def _check_machine(management: ApiClient, attestation: Attestation, found:
 
 async def workload_client(management: ApiClient, namespace: str, cluster: str) -> ApiClient:
     """Make a client for a workload cluster, as the controller reaches it; raises ``UserError``."""
+    return ApiClient.from_endpoint(await workload_endpoint(management, namespace, cluster), trust_env=True)
+
+
+async def workload_endpoint(management: ApiClient, namespace: str, cluster: str) -> ApiEndpoint:
+    """Read where a workload cluster is, out of its Secret; raises ``UserError``."""
     name = f"{cluster}-kubeconfig"
     try:
         secret = await management.get(paths.core_path("secrets", name, namespace=namespace))
         document = decode_base64(text(secret, "data", "value"))
-        return ApiClient.from_kubeconfig(document, trust_env=True)
+        return parse_kubeconfig(document)
     except NotFound:
         raise AccessError(f"the Secret {namespace}/{name} is not there, so the cluster is out of reach") from None
     except ValueError as error:

@@ -1,0 +1,269 @@
+"""What ``explain`` needs of both clusters, fetched with the operator's own rights: the request and its objects.
+
+Promises: of Secrets at most ``<cluster>-kubeconfig`` is read, and none with a kubeconfig of the workload cluster; the
+cluster's CA comes out of the kubeconfig, not of the Secret with its key. What may not be read, or is gone, is left out
+and named: its checks are then "not checked". Raises ``UserError`` or ``ApiError`` where nothing can be said at all.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.explain.replay import first_request_name
+from nodeattest_cli.machines.rejoin import workload_endpoint
+from nodeattest_cli.machines.row import MachineRow, rows_of
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_controller.model.csr_request import parse_request
+from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
+from nodeattest_controller.model.machine_kinds import MACHINE_KINDS, machine_views
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.restmapper import path_of_reference
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_providers.errors import Denied
+
+__all__ = ["Collected", "Target", "TargetKind", "collect", "read_target"]
+
+_CSRS: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
+_CSR: Final = "CertificateSigningRequest"
+_OWN: Final = ("nodeattestationpolicies", "machineattestations", "machinerecords", "clusterrecords")
+_CLUSTER_API: Final = ("clusters", "machines", "machinepools")
+_SHOWN: Final = 10
+"""Names that an error lists."""
+
+
+class TargetKind(StrEnum):
+    """What an operator may name."""
+
+    MACHINE = "machine"
+    NODE = "node"
+    CSR = "csr"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be explained."""
+
+    kind: TargetKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Collected:
+    """What was found."""
+
+    csr: JsonObject | None = None
+    """The request; None where the workload cluster has none of the machine any more, or could not be asked."""
+    row: MachineRow | None = None
+    """The machine as ``machines list`` shows it; None where no machine has the request's provider ID."""
+    documents: list[JsonObject] = field(default_factory=list[JsonObject])
+    left_out: list[str] = field(default_factory=list[str])
+    """What could not be read, and why."""
+
+    def named(self, kind: str) -> list[str]:
+        """Return the names of all objects of a kind, in order."""
+        return sorted(text(one, "metadata", "name") for one in self.documents if text(one, "kind") == kind)
+
+
+def read_target(words: str) -> Target | None:
+    """Read ``machine/NAME``, ``node/NAME`` or ``csr/NAME``; None for anything else, such as a file."""
+    kind, slash, name = words.partition("/")
+    return Target(TargetKind(kind), name) if slash and name and kind in set(TargetKind) else None
+
+
+async def collect(
+    management: ApiClient,
+    target: Target,
+    *,
+    namespace: str,
+    cluster: str | None,
+    workload: Callable[[], ApiClient] | None,
+    now: datetime,
+) -> Collected:
+    """Fetch everything for a target; ``workload`` makes a client where the operator gave a kubeconfig of his own."""
+    found = Collected()
+    await _read_collections(management, namespace, found)
+    rows = [one for one in _rows(found.documents, now) if cluster in {None, one.cluster}]
+    if target.kind is TargetKind.CSR:
+        where = _only_cluster(found, rows, cluster)
+    else:
+        found.row = _only_row(rows, target, namespace)
+        where = found.row.cluster
+    found.documents[:] = [one for one in found.documents if _is_of(one, where)]
+    try:
+        if workload is not None:
+            client, endpoint = workload(), None
+        else:
+            endpoint = await workload_endpoint(management, namespace, where)
+            client = ApiClient.from_endpoint(endpoint, trust_env=True)
+        async with client:
+            await _read_workload(client, target, found)
+    except (ApiError, UserError) as error:
+        if target.kind is TargetKind.CSR:
+            raise
+        found.left_out.append(f"the workload cluster {where}: {error}")
+    else:
+        found.documents += [_ca_of(endpoint, where)] if endpoint is not None and endpoint.ca_pem else []
+    await _read_referenced(management, _view(found), found)
+    found.row = found.row or _row_of_request(found.csr, rows)
+    return found
+
+
+async def _read_collections(client: ApiClient, namespace: str, found: Collected) -> None:
+    """Read the collections of a namespace; those that the server does not have are none."""
+    version = await cluster_api_version(client)
+    wanted = [paths.collection_path(*OWN, resource, namespace=namespace) for resource in _OWN]
+    if version:
+        wanted += [paths.collection_path(CLUSTER_API, version, one, namespace=namespace) for one in _CLUSTER_API]
+    for path in wanted:
+        try:
+            found.documents += [one async for one in list_objects(client, path)]
+        except NotFound:
+            continue
+
+
+def _rows(documents: Sequence[JsonObject], now: datetime) -> list[MachineRow]:
+    machines = [one for one in documents if text(one, "kind") in MACHINE_KINDS]
+    return list(rows_of(machines, [one for one in documents if text(one, "kind") == "MachineAttestation"], now))
+
+
+def _only_row(rows: Sequence[MachineRow], target: Target, namespace: str) -> MachineRow:
+    """Find the one machine of a name; raises ``UserError``."""
+    by_node = target.kind is TargetKind.NODE
+    found = [row for row in rows if target.name in ({row.node, row.machine} if by_node else row.names)]
+    found = [row for row in found if row.node == target.name] or found
+    if not found:
+        raise StateError(
+            f"no {target.kind} {target.name} in namespace {namespace}; nodeattest machines list -A has all"
+        )
+    if len(found) > 1:
+        listed = ", ".join(row.provider_id for row in found[:_SHOWN])
+        raise UserError(f"{target} is one of {len(found)} machines; name it by its provider ID: {listed}")
+    return found[0]
+
+
+def _only_cluster(found: Collected, rows: Sequence[MachineRow], cluster: str | None) -> str:
+    """Tell in which cluster a request is; raises ``UserError``."""
+    if cluster is not None:
+        return cluster
+    known = sorted({*found.named("Cluster"), *found.named("ClusterRecord"), *(row.cluster for row in rows)})
+    if len(known) != 1:
+        raise UserError(f"say --cluster: the namespace has {', '.join(known[:_SHOWN]) or 'no cluster'}")
+    return known[0]
+
+
+def _is_of(document: JsonObject, cluster: str) -> bool:
+    """Tell what belongs to a cluster, or to all."""
+    match text(document, "kind"):
+        case "Cluster" | "ClusterRecord":
+            return text(document, "metadata", "name") == cluster
+        case "NodeAttestationPolicy":
+            return True
+        case _:
+            return text(document, "spec", "clusterName") in {"", cluster}
+
+
+async def _read_workload(client: ApiClient, target: Target, found: Collected) -> None:
+    """Read the request, the first request that it answers, and the Node."""
+    if target.kind is TargetKind.CSR:
+        found.csr = await _get(client, paths.object_path(*_CSRS, target.name), found)
+        if found.csr is None:
+            raise StateError(
+                f"{client.server} has no {_CSR} {target.name}; decided ones are deleted after an hour: what its "
+                "machine's record says shows nodeattest explain machine/NAME"
+            )
+    elif found.row is not None and found.row.provider_id:
+        everything = [one async for one in list_objects(client, paths.collection_path(*_CSRS))]
+        found.csr = _newest(everything, found.row.provider_id)
+    if found.csr is None:
+        return
+    first = first_request_name(found.csr)
+    names = [paths.object_path(*_CSRS, first)] if first else []
+    node = _node_of(found.csr)
+    names += [paths.core_path("nodes", node)] if node else []
+    for path in names:
+        document = await _get(client, path, found)
+        found.documents += [document] if document is not None else []
+
+
+def _newest(requests: Iterable[JsonObject], provider_id: str) -> JsonObject | None:
+    """Return the newest request of a machine; of one second, the answer to the other."""
+    own = [one for one in requests if _provider_id_of(one) == provider_id]
+    return max(own, key=lambda one: (_created(one), first_request_name(one) is not None), default=None)
+
+
+def _created(csr: JsonObject) -> str:
+    return text(csr, "metadata", "creationTimestamp")
+
+
+def _provider_id_of(csr: JsonObject) -> str:
+    try:
+        return parse_request(csr).csr.provider_id
+    except Denied:
+        return ""
+
+
+def _node_of(csr: JsonObject) -> str:
+    """Return which node asks; empty where that cannot be read."""
+    try:
+        return parse_request(csr).csr.node_name
+    except Denied:
+        pass
+    try:
+        return parse_kubelet_request(csr).node_name
+    except Denied:
+        return ""
+
+
+def _view(found: Collected) -> MachineView | None:
+    """Return the machine with what it refers to."""
+    wanted = found.row.provider_id if found.row is not None else _provider_id_of(found.csr or {})
+    kinds = (one for one in found.documents if text(one, "kind") in MACHINE_KINDS)
+    return next((view for one in kinds for view in machine_views(one) if view.provider_id == wanted), None)
+
+
+def _row_of_request(csr: JsonObject | None, rows: Sequence[MachineRow]) -> MachineRow | None:
+    wanted = _provider_id_of(csr or {})
+    return next((row for row in rows if wanted and row.provider_id == wanted), None)
+
+
+async def _read_referenced(client: ApiClient, view: MachineView | None, found: Collected) -> None:
+    """Read a machine's infrastructure object and its bootstrap configuration."""
+    for reference in (view.infra, view.bootstrap) if view is not None else ():
+        if reference is None or view is None:
+            continue
+        title = f"{reference.kind} {reference.name}"
+        try:
+            path = await path_of_reference(client, reference, view.namespace)
+            found.documents.append({"kind": reference.kind, **await client.get(path)})
+        except (NotFound, Forbidden) as error:
+            found.left_out.append(f"{title}: {error}")
+
+
+async def _get(client: ApiClient, path: str, found: Collected) -> JsonObject | None:
+    kind = _CSR if "/certificatesigningrequests/" in path else "Node"
+    try:
+        return {"kind": kind, **await client.get(path)}
+    except NotFound:
+        return None
+    except Forbidden as error:
+        found.left_out.append(f"{kind} {path.rpartition('/')[2]}: {error}")
+        return None
+
+
+def _ca_of(endpoint: ApiEndpoint, cluster: str) -> JsonObject:
+    """Return the CA of a kubeconfig as the Secret would hold it, without its key."""
+    data = base64.b64encode((endpoint.ca_pem or "").encode()).decode()
+    return {"kind": "Secret", "metadata": {"name": f"{cluster}-ca"}, "data": {"tls.crt": data}}

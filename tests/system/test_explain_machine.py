@@ -1,0 +1,131 @@
+"""``nodeattest explain machine/NAME``: what an operator learns of a join, from both clusters, by his own rights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from operator_commands import nodeattest
+from polling import eventually
+from world import CSRS, Controller, World
+
+from nodeattest_cli.main import main
+from nodeattest_controller import manifests
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+
+
+@pytest.fixture(scope="module")
+def controller(world: World) -> Iterator[Controller]:
+    world.set_policy(authorizedAttestors=["tpm"])
+    with world.controller() as running:
+        world.await_service(running)
+        yield running
+
+
+def explained(done: subprocess.CompletedProcess[str], code: int) -> JsonMap:
+    assert done.returncode == code, done.stdout + done.stderr
+    return cast("JsonMap", json.loads(done.stdout))
+
+
+def outcomes(said: JsonMap) -> dict[str, str]:
+    return {text_at(check, "name"): text_at(check, "outcome") for check in maps_at(said, "checks")}
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_a_machine_a_node_and_a_request_are_explained_by_name(world: World) -> None:
+    tpm = world.tpm("explained-0")
+    world.machine("explained-0", tpm=tpm)
+    joined = world.agent("explained-0", "tpm", tcti=tpm.tcti).join(world.token())
+    assert joined.returncode == 0, joined.stderr
+
+    said = explained(nodeattest(world, "explain", "machine/explained-0", "-o", "json"), 0)
+    assert map_at(said, "machine")["attested"] is True
+    assert said["leftOut"] == []
+    found = outcomes(said)
+    assert "failed" not in found.values()
+    assert found["the Machine's node name"] == found["first request still pending"] == "passed"
+    request = text_at(said, "facts", "request")
+    assert request in {text_at(one, "metadata", "name") for one in world.requests_of("explained-0")}
+
+    for target in ("node/explained-0", "machine/sandbox://explained-0", f"csr/{request}"):
+        again = explained(nodeattest(world, "explain", target, "-o", "json"), 0)
+        assert text_at(again, "facts", "request") == request
+        assert text_at(again, "machine", "machine") == "explained-0"
+
+    for one in world.requests_of("explained-0"):
+        world.workload_admin.delete(f"{CSRS}/{text_at(one, 'metadata', 'name')}")
+    gone = nodeattest(world, "explain", "machine/explained-0")
+    assert gone.returncode == 0, gone.stderr
+    assert "Attested" in gone.stdout
+    assert "no request of it can be replayed" in gone.stdout
+    missing = nodeattest(world, "explain", f"csr/{request}")
+    assert missing.returncode == 1
+    assert "machine/NAME" in missing.stderr
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_why_a_machine_was_refused_is_said_also_when_its_request_is_gone(world: World) -> None:
+    world.machine("explained-1", tpm=world.tpm("explained-2"))
+    refused = world.agent("explained-1", "tpm", tcti=world.tpm("explained-1").tcti).join(world.token())
+    assert refused.returncode != 0
+    [request, *_] = world.requests_of("explained-1")
+    reason = world.denial(request)
+    assert reason
+
+    done = nodeattest(world, "explain", "machine/explained-1")
+    assert done.returncode == 1, done.stderr
+    assert f"refused: {reason}" in done.stdout
+    assert "FAIL" in done.stdout
+
+    def claims() -> bool:
+        rows = explained(nodeattest(world, "machines", "list", "explained-1", "-o", "json"), 0)
+        return any(text_at(row, "refused") == reason for row in maps_at(rows, "machines"))
+
+    eventually(claims, seconds=60, what="the refused claim in the Machine's condition")
+    for one in world.requests_of("explained-1"):
+        world.workload_admin.delete(f"{CSRS}/{text_at(one, 'metadata', 'name')}")
+    gone = nodeattest(world, "explain", "machine/explained-1")
+    assert gone.returncode == 1, gone.stdout
+    assert f"refused   {reason}" in gone.stdout
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_an_operator_needs_no_secret_and_is_told_what_could_not_be_read(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tpm = world.tpm("explained-3")
+    world.machine("explained-3", tpm=tpm)
+    assert world.agent("explained-3", "tpm", tcti=tpm.tcti).join(world.token()).returncode == 0
+    [role] = [one for one in manifests.objects("rbac") if text_at(cast("JsonMap", one), "metadata", "name") == ROLE]
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    world.admin.create(f"{rbac}/clusterroles", cast("JsonMap", role))
+    subject: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "explainer"}
+    reference: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE}
+    body: JsonMap = {"metadata": {"name": "explainer"}, "subjects": [subject], "roleRef": reference}
+    world.admin.create(
+        f"{rbac}/clusterrolebindings",
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **body},
+    )
+    access = ["--kubeconfig", str(world.management.client_kubeconfig("explainer")), "-n", "fleet", "-o", "json"]
+    assert main(["explain", "machine/explained-3", *access]) == 0
+    said = cast("JsonMap", json.loads(capsys.readouterr().out))
+    left_out = cast("list[str]", said["leftOut"])
+    assert any("-kubeconfig" in one for one in left_out)
+
+    workload = ["--workload-kubeconfig", str(world.workload.admin_kubeconfig)]
+    assert main(["explain", "machine/explained-3", *access, *workload]) == 0
+    said = cast("JsonMap", json.loads(capsys.readouterr().out))
+    left_out = cast("list[str]", said["leftOut"])
+    assert [one.partition(" ")[0] for one in left_out] == ["DevMachine", "KubeadmConfig"]
+    found = outcomes(said)
+    assert found["the Machine's node name"] == "passed"
+    assert "failed" not in found.values()
+
+
+ROLE = "nodeattest:operator"
