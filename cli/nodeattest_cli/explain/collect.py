@@ -31,7 +31,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_providers.errors import Denied
 
-__all__ = ["Collected", "Target", "TargetKind", "collect", "read_target"]
+__all__ = ["Collected", "Target", "TargetKind", "collect", "parse_target"]
 
 _CSRS: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _CSR: Final = "CertificateSigningRequest"
@@ -77,7 +77,7 @@ class Collected:
         return sorted(text(one, "metadata", "name") for one in self.documents if text(one, "kind") == kind)
 
 
-def read_target(words: str) -> Target | None:
+def parse_target(words: str) -> Target | None:
     """Read ``machine/NAME``, ``node/NAME`` or ``csr/NAME``; None for anything else, such as a file."""
     kind, slash, name = words.partition("/")
     return Target(TargetKind(kind), name) if slash and name and kind in set(TargetKind) else None

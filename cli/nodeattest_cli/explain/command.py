@@ -12,7 +12,7 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.explain.collect import Collected, Target, collect, read_target
+from nodeattest_cli.explain.collect import Collected, Target, collect, parse_target
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
@@ -98,7 +98,7 @@ def explain(
     if sum(one is not None for one in (target, path, name)) != 1:
         raise UserError("say which request: machine/NAME, node/NAME, csr/NAME or a file; or --csr NAME")
     platforms = _platforms(config)
-    named = read_target(target) if target is not None else None
+    named = parse_target(target) if target is not None else None
     if named is not None:
         if more:
             raise UserError("--with: is for a file or --csr; the objects of TARGET are read from the clusters")
