@@ -22,6 +22,8 @@ from nodeattest_sandbox.pki import ClusterPki
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system/configmaps"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
+KEPT = "kubelet-config"
+"""The ConfigMap's name, and that of the right to read it."""
 CONFIGURATION = """apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 maxPods: 77
@@ -37,12 +39,18 @@ def discoverable(world: World) -> Iterator[World]:
         world.await_service(running)
         operate(world, "cluster-info", "publish", "--token", "")
         yield world
-    world.workload_admin.send("DELETE", clusterinfo.PATH)
+    for path in (
+        clusterinfo.PATH,
+        f"{KUBE_SYSTEM}/{KEPT}",
+        f"{RBAC}/rolebindings/{KEPT}",
+        f"{RBAC}/roles/{KEPT}",
+    ):
+        world.workload_admin.send("DELETE", path)
 
 
 def keep_kubelet_configuration(world: World) -> None:
     """Do as kubeadm does (phases/kubelet, ``kubeadm:kubelet-config``)."""
-    name = "kubelet-config"
+    name = KEPT
     rule: JsonMap = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get"]}
     group: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}
     role: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}

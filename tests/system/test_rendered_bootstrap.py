@@ -74,7 +74,8 @@ def cluster(world: World, assets: Path) -> Iterator[World]:
         operate(world, "cluster-info", "publish", "--token", "", "--replace")
         keep_for_kubeadm(world.workload_admin, world.workload.server, assets)
         yield world
-    world.workload_admin.send("DELETE", clusterinfo.PATH)
+    for path in (clusterinfo.PATH, f"{CONFIG_MAPS}/{kubelet_config_map(assets)}"):
+        world.workload_admin.send("DELETE", path)
 
 
 def keep_for_kubeadm(admin: Client, server: str, assets: Path) -> None:
