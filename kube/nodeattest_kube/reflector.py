@@ -4,7 +4,8 @@ Promises: a consistent paged list, then a watch from its resourceVersion with bo
 connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
 a watch that its server does not end in time is followed by a list, for it may have hidden changes; so is a connection
 that broke, where the server is behind us since then: it was set back to a backup;
-``on_change`` is called after the cache changed, once a version of an object; what is too large is passed over, in a
+``on_change`` is called after the cache changed, once a version of an object; ``on_recovery`` when the collection is
+followed at first, and again after an error; what is too large is passed over, in a
 list, in a watch and in memory, and never keeps the others from being followed; what had no room and has it now is
 listed again after a watch, once in a quarter of an hour; trouble is logged, once a minute.
 Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
@@ -106,6 +107,7 @@ class Reflector:
         path: str,
         *,
         on_change: Callable[[str, JsonObject | None], None],
+        on_recovery: Callable[[], None] | None = None,
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
         max_objects: int = 100_000,
@@ -131,10 +133,9 @@ class Reflector:
         """How a watch hung, until a list after it succeeded: changes that it hid are not in the cache."""
         self.last_contact = float("-inf")
         """When the server last said anything useful, on ``clock``."""
-        self._client = client
-        self._path = path
+        self._client, self._path = client, path
         self._query = dict(query or {})
-        self._on_change = on_change
+        self._on_change, self._on_recovery = on_change, on_recovery
         self._transform = transform
         self._max_objects = max_objects
         self._shares = shares
@@ -151,6 +152,8 @@ class Reflector:
         """Whether a connection broke since the server was asked where it is."""
         self._set_back = False
         """Whether versions that we know may mean other objects now."""
+        self._recovered = False
+        """Whether no error came since ``on_recovery``."""
         self._failures = 0
         self._room_again = float("-inf")
         """When it may be listed again for what has room again, on ``clock``."""
@@ -228,6 +231,7 @@ class Reflector:
         except ApiError as error:
             self.last_error = error.with_traceback(None)  # Its frames hold all that a list had read.
             self.hung = error if isinstance(error, WatchHung) else self.hung
+            self._recovered = False
             return error, 0.0 if started is None else self._clock() - started
         return None, self._clock() - started
 
@@ -331,7 +335,7 @@ class Reflector:
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
         query = {**self._query, "resourceVersion": version}
-        watch = self._client.watch(self._path, query, opened=self._contact, skipped=self._too_large)
+        watch = self._client.watch(self._path, query, opened=self._opened, skipped=self._too_large)
         async with aclosing(watch) as events:
             async for event in events:
                 self._handle(event)
@@ -453,6 +457,14 @@ class Reflector:
         """Note that the server answers."""
         self.last_contact = self._clock()
         self.last_error = None
+
+    def _opened(self) -> None:
+        """Note that the server answers a watch, so that changes are seen."""
+        self._contact()
+        if not self._recovered:
+            self._recovered = True
+            if self._on_recovery is not None:
+                self._on_recovery()
 
     def _malformed(self, what: str) -> Malformed:
         return Malformed(200, "MalformedAnswer", f"GET {self._path}: {what}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -360,6 +361,49 @@ async def test_what_may_be_over_without_an_event_is_audited_again_soon_and_then_
         delays = [await reconciler.reconcile() for _ in range(6)]
         assert world.condition()["reason"] == reason
     assert delays == [10, 20, 40, 80, 160, None]
+
+
+@pytest.mark.parametrize("watched", [BINDINGS, ROLES, CSRS])
+async def test_a_watch_that_recovers_starts_an_audit_at_once_where_the_last_one_could_not_verify(watched: str) -> None:
+    """It shows no change, and the next audit was 160 seconds away."""
+    world = AutoApprovalWorld()
+    audit = asyncio.Event()
+    async with world.reconciler() as reconciler, asyncio.TaskGroup() as tasks:
+        reconciler.subscribe(audit.set)
+        fail(world, NO_RIGHT, ("WATCH", watched))
+        watches = [tasks.create_task(watch) for watch in reconciler.watches()]
+        await until(lambda: world.workload.count("WATCH") >= len(watches), "the watches")
+
+        async def reason() -> object:
+            await reconciler.reconcile()
+            return world.condition()["reason"]
+
+        while await reason() != "CannotVerify" or "may not" not in str(world.condition()):
+            await asyncio.sleep(0.01)
+        audit.clear()
+        world.workload.on_call = None
+        await until(audit.is_set, "the audit")
+        await reconciler.reconcile()
+        assert world.condition()["reason"] == "Closed"
+        for watch in watches:
+            watch.cancel()
+
+
+async def test_a_watch_that_recovers_starts_an_audit_where_the_last_one_failed() -> None:
+    world = AutoApprovalWorld()
+    audit = asyncio.Event()
+    fail(world, NO_RIGHT, ("LIST", BINDINGS), ("WATCH", BINDINGS))
+    async with world.reconciler() as reconciler, asyncio.TaskGroup() as tasks:
+        reconciler.subscribe(audit.set)
+        watches = [tasks.create_task(watch) for watch in reconciler.watches()]
+        await until(lambda: world.workload.count("WATCH") >= len(watches) - 1, "the other watches")
+        with pytest.raises(Forbidden):
+            await reconciler.reconcile()
+        audit.clear()
+        world.workload.on_call = None
+        await until(audit.is_set, "the audit")
+        for watch in watches:
+            watch.cancel()
 
 
 # When nothing is done

@@ -140,7 +140,9 @@ class CertificateLog:
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
+        on_recovery: Callable[[], None] | None = None,
     ) -> None:
+        """``on_recovery`` is called when the watch begins, and again after an error."""
         self._key = key
         self._inventory = inventory
         self._now = now
@@ -157,6 +159,7 @@ class CertificateLog:
             client,
             paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE),
             on_change=self._changed,
+            on_recovery=on_recovery,
             query={"fieldSelector": f"spec.signerName={IN_TREE_SIGNER}"},
             transform=_summary,
             max_objects=MAX_REQUESTS,

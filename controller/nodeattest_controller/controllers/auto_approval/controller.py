@@ -1,8 +1,9 @@
 """The controller ``hardening``: for each connected cluster a reconciler, and the watches that trigger it.
 
 Promises: the block is installed within a second after the API server of a new cluster answers, before its control plane
-counts as initialized; a new permission or certificate triggers an audit within seconds, and otherwise one follows each
-resync period. When no policy selects the cluster any more, the block is removed.
+counts as initialized; a new permission or certificate triggers an audit within seconds, and so does a watch that
+recovers after an audit that could not verify; otherwise one follows each resync period. When no policy selects the
+cluster any more, the block is removed.
 Leaves to others: connections (``runtime.cluster_manager``), what is done and reported (``reconciler``).
 """
 

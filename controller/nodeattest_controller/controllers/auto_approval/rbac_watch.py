@@ -1,7 +1,7 @@
 """Watches ClusterRoles and ClusterRoleBindings of a workload cluster, so that a new permission is seen within seconds.
 
 Promises: of each object is kept only whether it matters; subscribers are notified at once of a change that does, and
-``revision`` tells every change.
+``revision`` tells every change. ``on_recovery`` is called when a watch begins, and again after an error.
 Leaves to others: what is granted to whom, which is read anew after a change (``rbac_audit``).
 """
 
@@ -34,7 +34,7 @@ MAX_SILENCE: Final = 300.0
 class RBACWatch:
     """The two watches of one cluster."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, *, on_recovery: Callable[[], None] | None = None) -> None:
         self._subscribers: list[Callable[[], None]] = []
         self._changes = 0
         kinds = {"clusterroles": _role, "clusterrolebindings": _binding}
@@ -43,6 +43,7 @@ class RBACWatch:
                 client,
                 paths.collection_path(RBAC_GROUP, "v1", resource),
                 on_change=self._changed,
+                on_recovery=on_recovery,
                 transform=keep,
                 max_objects=MOST,
                 max_bytes=_MAX_BYTES,

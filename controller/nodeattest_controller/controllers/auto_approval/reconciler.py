@@ -57,6 +57,8 @@ _ATTEMPTS: Final = 4
 """Audits in one run: one after each of two deletions, and two for an API server whose caches lag."""
 _RECHECK: Final = 10.0
 """Seconds until the next audit while something is awaited that no watch shows."""
+_DOUBTS: Final = frozenset({ApprovalReason.CANNOT_VERIFY, ApprovalReason.FOREIGN_AUTHORIZER})
+"""What may be over without a change that a watch shows."""
 _DOUBLINGS: Final = 5
 """Doublings of it, where what was found may as well last; then the resync period is as short."""
 _CLOCK_SKEW: Final = 60.0
@@ -96,12 +98,17 @@ class AutoApprovalReconciler:
         self._guard = guard
         self._now = now
         self._sleep = sleep
-        self._rbac = RBACWatch(client)
+        self._rbac = RBACWatch(client, on_recovery=self._recovered)
         self._rbac_audit = RBACAudit(
             key, client, management.inventory, now=now, clock=clock, revision=self._rbac.revision
         )
         self._block = ApprovalBlock(client)
-        self._certificates = CertificateLog(key, client, management.inventory, now=now, clock=clock)
+        self._certificates = CertificateLog(
+            key, client, management.inventory, now=now, clock=clock, on_recovery=self._recovered
+        )
+        self._subscribers: list[Callable[[], None]] = []
+        self._in_doubt = False
+        """Whether an audit is under way, failed, or found what may be over when a watch recovers."""
         self._open_seen = False
         """Whether a watch has shown a permission that no audit has covered yet."""
         self._was_closed: bool | None = None
@@ -118,7 +125,11 @@ class AutoApprovalReconciler:
         self._rbac.subscribe(self._grant_appeared)
 
     def subscribe(self, hurry: Callable[[], None]) -> None:
-        """Have a subscriber notified of permissions and certificates that a watch shows: they need an audit at once."""
+        """Have a subscriber notified of what needs an audit at once.
+
+        That is a permission or a certificate that a watch shows, and a watch that recovers after an audit in doubt.
+        """
+        self._subscribers.append(hurry)
         self._rbac.subscribe(hurry)
         self._certificates.subscribe(hurry)
 
@@ -155,12 +166,14 @@ class AutoApprovalReconciler:
 
     async def reconcile(self) -> float | None:
         """Reconcile; a change, a watch event or the resync period starts the next run."""
+        self._in_doubt = True
         self._restore_state()
         self._review_certificates()
         cluster = self._guard.active_cluster(self.key)
         finding = None if cluster is None else await self._reconcile(cluster)
         if finding is not None:
             await self._write_condition(finding)
+        self._in_doubt = finding is not None and finding.reason in _DOUBTS
         return None if finding is None else self._recheck_after(finding.reason)
 
     def _recheck_after(self, reason: ApprovalReason) -> float | None:
@@ -170,7 +183,7 @@ class AutoApprovalReconciler:
         match reason:
             case ApprovalReason.WAITING_FOR_CLUSTER_INFO | ApprovalReason.BLOCK_NOT_VERIFIED:
                 return _RECHECK
-            case ApprovalReason.CANNOT_VERIFY | ApprovalReason.FOREIGN_AUTHORIZER if self._repeated < _DOUBLINGS:
+            case _ if reason in _DOUBTS and self._repeated < _DOUBLINGS:
                 return _RECHECK * 2**self._repeated  # a list that failed, a cache of the API server that lags
             case _:
                 return self._until_review()
@@ -201,6 +214,12 @@ class AutoApprovalReconciler:
 
     def _grant_appeared(self) -> None:
         self._open_seen = True
+
+    def _recovered(self) -> None:
+        """Have an audit started at once: a watch that recovers shows no change, and the next audit may be far."""
+        if self._in_doubt:
+            for subscriber in self._subscribers:
+                subscriber()
 
     async def _reconcile(self, cluster: JsonObject) -> Finding | None:
         enforce = self._enforces()
