@@ -1,0 +1,87 @@
+"""The dashboard of ``manifests/grafana`` asks for what the controller measures, in words that Prometheus takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+from needs import lacks
+
+TREE: Final = Path(__file__).parents[2]
+DASHBOARD: Final[Any] = json.loads((TREE / "manifests/grafana/dashboard.json").read_text(encoding="utf-8"))
+PANELS: Final[list[Any]] = DASHBOARD["panels"]
+OF_SCRAPING: Final = frozenset({"pod", "le"})
+"""Labels that a metric has though its server does not name them."""
+
+
+def expressions() -> Iterator[str]:
+    """Yield each query as Prometheus sees it, Grafana's variables filled in."""
+    for panel in PANELS:
+        for target in panel.get("targets", ()):
+            yield target["expr"].replace("$__rate_interval", "5m").replace("$cluster", ".*")
+
+
+def documented() -> dict[str, frozenset[str]]:
+    """Return each metric of the page with its labels; the page is made from the code."""
+    page = (TREE / "docs/metrics.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `(\w+)(?:\{([\w,]+)\})?` \| \w+ \|", page, re.MULTILINE)
+    return {name: frozenset(labels.split(",")) - {""} for name, labels in found}
+
+
+def test_every_query_asks_for_a_metric_and_labels_that_there_are() -> None:
+    metrics = documented()
+    queries = list(expressions())
+    assert len(queries) > len(PANELS) / 2
+    for query in queries:
+        names = {re.sub(r"_(bucket|sum|count)$", "", one) for one in re.findall(r"\bnodeattest\w+", query)}
+        assert names, query
+        assert names <= metrics.keys(), query
+        labels = frozenset[str]().union(*(metrics[name] for name in names)) | OF_SCRAPING
+        used = {one for group in re.findall(r"\bby \(([\w, ]+)\)", query) for one in group.split(", ")}
+        used |= set(re.findall(r"[{,](\w+)(?:=~|!~|=|!=)\"", query))
+        assert used <= labels, f"{query}: {used - labels}"
+
+
+def test_a_legend_names_labels_that_its_query_keeps() -> None:
+    for panel in PANELS:
+        for target in panel.get("targets", ()):
+            for label in re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")):
+                assert re.search(rf"by \([^)]*\b{label}\b", target["expr"]), (panel["title"], label)
+
+
+def test_the_first_row_shows_what_critical_alerts_are_about() -> None:
+    metrics = set(re.findall(r"\bnodeattest_\w+", " ".join(expressions())))
+    rules = (TREE / "manifests/prometheus/rules.yaml").read_text(encoding="utf-8")
+    for alert in ("NobodyServes", "ClusterUnreachable", "AutomaticApprovalOpen", "PolicyNotReady", "FailedNodes"):
+        expression = rules.partition(f"alert: NodeAttestation{alert}\n")[2].partition("labels:")[0]
+        assert set(re.findall(r"\bnodeattest_\w+", expression)) <= metrics, alert
+
+
+def test_panels_have_a_place_each() -> None:
+    assert [one for one, times in Counter(panel["id"] for panel in PANELS).items() if times > 1] == []
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(at["x"] + at["w"] <= 24 for at in places)  # Grafana's grid has 24 columns
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above, (one, other)
+
+
+def test_prometheus_takes_every_query(tmp_path: Path) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        lacks("promtool is not installed: tools/system-packages prometheus")
+    rules = [{"record": f"dashboard:{number}", "expr": query} for number, query in enumerate(expressions())]
+    (tmp_path / "queries.json").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    found = subprocess.run(
+        [tool, "check", "rules", "queries.json"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"{len(rules)} rules found" in found.stdout
