@@ -193,9 +193,13 @@ class World:
         self.workload_admin: Client = workload.client()
         self._tpms: dict[str, SoftwareTpm] = {}
         self._tokens = count(1)
-        install_definitions(self.admin, cast("list[JsonMap]", manifests.crds()))
+        install_definitions(self.admin, self.definitions())
         fleet.create_namespace(self.admin, "nodeattest-system")
         self.cluster = self._make_cluster()
+
+    def definitions(self) -> list[JsonMap]:
+        """Return our definitions, which are there before a controller runs."""
+        return cast("list[JsonMap]", manifests.crds())
 
     def _make_cluster(self) -> JsonMap:
         install_cluster_api(self.admin)
