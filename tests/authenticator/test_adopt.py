@@ -69,25 +69,19 @@ class OldNode:
         }
 
     def adopt(self, *more: str, provider: str = "challenge") -> tuple[int, str, str]:
+        done = in_process(*self.words(*more, provider=provider))
+        return done.returncode, done.stdout, done.stderr
+
+    def words(self, *more: str, provider: str = "challenge") -> list[str]:
         secret = self.folder / "secret"
         secret.write_bytes(b"s" * 40)
         secret.chmod(0o600)
-        done = in_process(
-            *(
-                "adopt",
-                "--provider",
-                provider,
-                "--provider-id",
-                "sandbox://machine-0",
-                "--timeout",
-                "8",
-                "--set",
-                f"secretFile={secret}",
-            ),
+        return [
+            *("adopt", "--provider", provider, "--provider-id", "sandbox://machine-0"),
+            *("--timeout", "8", "--set", f"secretFile={secret}"),
             *("--kubeconfig", str(self.kubeconfig), "--config", str(self.folder / "agent.json")),
             *("--cache-dir", str(self.folder / "cache"), *more),
-        )
-        return done.returncode, done.stdout, done.stderr
+        ]
 
     def backups(self) -> list[Path]:
         return sorted(self.folder.glob("kubelet.conf.before-nodeattest-*"))

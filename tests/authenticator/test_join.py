@@ -49,9 +49,11 @@ class Joiner:
         }
 
     def join(self, *more: str, stdin: str | None = None, **changes: str | None) -> subprocess.CompletedProcess[str]:
+        return in_process("join", *self.words(**changes), *more, stdin=stdin or "")
+
+    def words(self, **changes: str | None) -> list[str]:
         options = self.options | {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
-        words = [word for name, value in options.items() if value is not None for word in (name, value)]
-        return in_process("join", *words, *more, stdin=stdin or "")
+        return [word for name, value in options.items() if value is not None for word in (name, value)]
 
     def files(self) -> dict[str, bytes]:
         return {

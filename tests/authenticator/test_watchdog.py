@@ -1,0 +1,54 @@
+"""What has no deadline of its own, such as a file that never opens, ends a command soon after its limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agent_cluster import FakeApi
+from agent_machine import COMMAND
+from discovered_cluster import Discoverer, publish
+from test_adopt import OldNode
+from test_credential import challenge_then_sign
+from test_join import Joiner
+
+
+def join(folder: Path, api: FakeApi) -> list[str]:
+    joiner = Joiner(folder, api)
+    os.mkfifo(joiner.folder / "kubelet.conf")
+    return ["join", *joiner.words(kubeconfig=str(joiner.folder / "kubelet.conf"), timeout="1")]
+
+
+def adopt(folder: Path, api: FakeApi) -> list[str]:
+    os.mkfifo(folder / "agent.json")
+    return OldNode.make(folder, api).words("--timeout", "1")
+
+
+def refresh(folder: Path, api: FakeApi) -> list[str]:
+    publish(api)
+    api.on_create = challenge_then_sign
+    node = Discoverer(folder, api)
+    node.challenged()
+    assert node.join().returncode == 0
+    node.kubeconfig.unlink()
+    os.mkfifo(node.kubeconfig)
+    return [*node.installed.arguments("refresh")[1:], "--timeout", "3"]
+
+
+@pytest.mark.parametrize("words", [join, adopt, refresh])
+def test_a_command_that_hangs_is_ended(
+    tmp_path: Path, api: FakeApi, words: Callable[[Path, FakeApi], list[str]]
+) -> None:
+    done = subprocess.run(
+        [COMMAND, *words(tmp_path, api)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Timeout: something did not answer until the deadline" in done.stderr
