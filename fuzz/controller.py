@@ -25,11 +25,11 @@ from nodeattest_controller.model import (
     token_binding,
 )
 from nodeattest_controller.runtime.indexes import Inventory
-from nodeattest_controller.settings import SettingsError
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_seconds, parse_seconds
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.registry import INSECURE
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["TARGETS"]
 

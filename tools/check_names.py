@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Finds public names with two meanings, words in identifiers that are no terms of the field, and modules that are gone.
 
-A homonym is a class, type alias or function in ``__all__`` of two modules. No homonyms are: names in modules of the
-same file name, which do the same job (every provider's ``verifier``); functions of one word, which are called through
-their module (``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of ours. What
-a module's docstring leaves "to others (``x``)" is a module, or a name of one. Any finding fails.
+A homonym is a class, type alias or function in ``__all__`` of two modules. No homonyms are: names in files of one name
+of several providers, which do the same job (every provider's ``verifier``); functions of one word, which are called
+through their module (``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of
+ours. What a module's docstring leaves "to others (``x``)" is a module, or a name of one. Any finding fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ BANNED: Final = frozenset(
 """Words that stood for something else: docs/glossary.md has the terms."""
 PACKAGES: Final = frozenset({"kubernetes", "joserfc", "ssl"})
 """What others wrote, and docstrings leave something to."""
+PROVIDERS: Final = Path("providers/nodeattest_providers")
 SAME_MEANING: Final = {
+    "Metrics": "what a program measures of itself",
+    "Ports": "where a program listens",
+    "Settings": "all that a program is told, as one frozen value",
     "parse_object": "strict_json's and strict_yaml's, called through their modules",
     "JsonObject": "of JsonValue",
     "JsonValue": "JSON: as the Kubernetes API has it, and as evidence has it, whose numbers are integers",
@@ -112,6 +116,12 @@ def left_to(tree: ast.Module) -> Iterator[str]:
         yield from re.findall(r"[\w.]+", named.replace(" and ", " "))
 
 
+def siblings(found: list[Path]) -> bool:
+    """Return whether these modules do the same job for several providers."""
+    folders = {path.relative_to(PROVIDERS).parts[0] for path in found if PROVIDERS in path.parents}
+    return len({path.name for path in found}) == 1 and len(folders) == len(found)
+
+
 def main() -> int:
     """Print what was found; return 1 where there is anything."""
     modules: defaultdict[str, list[Path]] = defaultdict(list)
@@ -133,7 +143,7 @@ def main() -> int:
     homonyms = {
         name: found
         for name, found in modules.items()
-        if len({path.name for path in found}) > 1 and ("_" in name or name[0].isupper()) and name not in SAME_MEANING
+        if len(found) > 1 and not siblings(found) and ("_" in name or name[0].isupper()) and name not in SAME_MEANING
     }
     for name, found in sorted(homonyms.items()):
         print(f"{name}: {', '.join(map(str, found))}")

@@ -2,7 +2,7 @@
 
 Promises: whatever the controller would refuse is found here, all of it and not only the first: the schema of the
 shipped CRD, unknown fields with the nearest known one, the controller's own parser, and every installed provider's own
-reading of its section, third parties' too. No network: a provider's half is made offline.
+reading of its section, third parties' too. No network: a provider's verifier is made offline.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ def _parsed(document: JsonObject) -> Iterator[str]:
         yield f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
         return
     for provider in sorted(parsed.attestors | set(parsed.sections)):
-        half = _installed(provider)
-        if not isinstance(half, CheckedSettings):
+        signer = _installed(provider)
+        if not isinstance(signer, CheckedSettings):
             continue
         try:
-            half.check_settings(parsed.settings(provider))
+            signer.check_settings(parsed.settings(provider))
         except Denied as denied:
             yield f"expected {denied.expected}, got {denied.got}"
 

@@ -10,9 +10,10 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.settings import Settings, SettingsError
+from nodeattest_controller.settings import Settings
 from nodeattest_serving import settings as serving
 from nodeattest_serving.health import HealthCheck, HealthServer, MetricsServer
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["HealthPorts", "serve_health"]
 
@@ -49,6 +50,6 @@ async def serve_health(
 async def _start(server: HealthServer | MetricsServer, field: str, stack: AsyncExitStack) -> None:
     try:
         await server.start()
-    except serving.SettingsError as error:
+    except SettingsError as error:
         raise SettingsError(f"{field}: {error}") from None
     stack.push_async_callback(server.stop)

@@ -27,9 +27,9 @@ from nodeattest_controller.settings import (
     LOG_LEVELS,
     OFF_BY_DEFAULT,
     Settings,
-    SettingsError,
 )
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["cli", "main", "serve"]
 

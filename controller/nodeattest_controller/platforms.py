@@ -1,7 +1,7 @@
 """The section ``platforms`` of the configuration, read by the providers themselves when the controller starts.
 
-Promises: a provider that is not installed and settings that its half refuses are a ``SettingsError`` of one line, with
-the file, the field and the nearest known one. No platform is asked. Leaves the settings' meaning to each provider.
+Promises: a provider that is not installed and settings that its verifier refuses are a ``SettingsError`` of one line,
+with the file, the field and the nearest known one. No platform is asked. Leaves the settings' meaning to each provider.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from nodeattest_controller.settings import SettingsError
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
@@ -17,6 +16,7 @@ from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform, check_signer, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["check_platforms", "check_signers"]
 
@@ -39,7 +39,7 @@ def check_signers(
     own: Mapping[ProviderName, ClusterAPISigner], platforms: Mapping[str, Mapping[str, JsonValue]]
 ) -> None:
     """Refuse signers that the program that runs us may not hand in: built-in names mean the classes that ship here."""
-    for name, half in own.items():
+    for name, signer in own.items():
         taken = "of a built-in provider" if name in registry.RESERVED else "of an installed entry point"
         if name in registry.RESERVED | _known():
             raise SettingsError(
@@ -50,7 +50,7 @@ def check_signers(
                 f"platforms.{name}: expected none: the program that passes the signer gives it its settings"
             )
         try:
-            check_signer(half, name)
+            check_signer(signer, name)
         except Denied as denied:
             raise SettingsError(f"signers.{printable(name)}: expected {denied.expected}, got {denied.got}") from denied
 

@@ -18,17 +18,16 @@ from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_parsing.durations import format_seconds
 from nodeattest_providers.names import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_serving.settings import SettingsError
 
 __all__ = [
     "COMPONENT",
     "CONTROLLERS",
-    "IMPLEMENTED",
     "INVENTORIES",
     "LOG_FORMATS",
     "LOG_LEVELS",
     "OFF_BY_DEFAULT",
     "Settings",
-    "SettingsError",
     "camel",
     "split_address",
 ]
@@ -46,19 +45,7 @@ CONTROLLERS: Final = (
     "token-cleaner",
     "issuer",
 )
-"""Every controller the design knows."""
-IMPLEMENTED: Final = (
-    "attestation",
-    "serving",
-    "standing",
-    "hardening",
-    "bootstrap-config",
-    "bootstrap-token",
-    "bootstrap-signer",
-    "token-cleaner",
-    "issuer",
-)
-"""The controllers that this version can run."""
+"""Every controller, by its name in ``--controllers``."""
 OFF_BY_DEFAULT: Final = ("bootstrap-signer", "token-cleaner", "issuer")
 """Controllers that ``*`` does not mean: kube-controller-manager may run the first two, the last needs a place."""
 INVENTORIES: Final = ("ClusterAPI", "MachineRecords")
@@ -91,10 +78,6 @@ _OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9]
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
 _ACRONYMS: Final = frozenset({"ca", "id", "oid"})
-
-
-class SettingsError(Exception):
-    """A setting is wrong; the message is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,8 +318,8 @@ def _is_host(host: str) -> bool:
 
 def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:
     """List the controllers that run; the rule is kube-controller-manager's ``IsControllerEnabled``."""
-    default = tuple(name for name in IMPLEMENTED if "*" in wanted and name not in OFF_BY_DEFAULT)
-    return tuple(name for name in IMPLEMENTED if next(_decisions(name, wanted), name in default))
+    default = tuple(name for name in CONTROLLERS if "*" in wanted and name not in OFF_BY_DEFAULT)
+    return tuple(name for name in CONTROLLERS if next(_decisions(name, wanted), name in default))
 
 
 def _decisions(name: str, wanted: tuple[str, ...]) -> Iterator[bool]:

@@ -1,4 +1,4 @@
-"""The node's half: a ticket from the instance's metadata service, whose URL is the one setting, ``metadata``."""
+"""The node's part: a ticket from the instance's metadata service, whose URL is the one setting, ``metadata``."""
 
 from __future__ import annotations
 

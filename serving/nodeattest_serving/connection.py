@@ -20,7 +20,7 @@ from aiohttp import web
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import ConnectionLimits
 
-__all__ = ["Connection", "CountedServer", "HttpServer", "quiet_log", "send"]
+__all__ = ["BoundedConnection", "CountedServer", "HttpServer", "quiet_log", "send"]
 
 _MAX_LINE: Final = 2048
 """Bytes of a request line; ours has 80."""
@@ -37,7 +37,7 @@ _USUAL: Final = {
 """Headers of each answer that says nothing else."""
 
 
-class Connection(web.RequestHandler):
+class BoundedConnection(web.RequestHandler):
     """aiohttp's connection with a limit of bytes per request.
 
     aiohttp keeps all received bytes until the connection ends, even those that its own limits refuse.
@@ -148,15 +148,15 @@ class CountedServer(web.Server):
 
 
 class HttpServer(CountedServer):
-    """A server of ``Connection``."""
+    """A server of ``BoundedConnection``."""
 
     most_bytes: int
     limits: ConnectionLimits
 
-    def __call__(self) -> Connection:
+    def __call__(self) -> BoundedConnection:
         """Make a connection's protocol; aiohttp's own way does without limits that it does not know."""
         quiet = quiet_log()
-        connection = Connection(
+        connection = BoundedConnection(
             self,
             loop=asyncio.get_running_loop(),
             access_log=quiet,

@@ -13,7 +13,8 @@ import pytest
 
 from nodeattest_controller.health import HealthPorts, serve_health
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.settings import Settings, SettingsError
+from nodeattest_controller.settings import Settings
+from nodeattest_serving.settings import SettingsError
 
 
 class Doctor:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller.platforms import check_platforms
-from nodeattest_controller.settings import SettingsError
+from nodeattest_serving.settings import SettingsError
 
 SOURCE = """
 from nodeattest_providers.config_fields import check_keys

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller import configfile
-from nodeattest_controller.settings import CONTROLLERS, Settings, SettingsError, camel, split_address
+from nodeattest_controller.settings import CONTROLLERS, Settings, camel, split_address
+from nodeattest_serving.settings import SettingsError
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
 from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish.state import Desired, IssuerState, parse
-from nodeattest_identity.publish.store import Store, StoredObject
+from nodeattest_identity.publish.store import ObjectStore, StoredObject
 from nodeattest_identity.publish.stores.directory import DirectoryStore
 
 ISSUER = "https://issuer.example/c1"
@@ -52,7 +52,7 @@ class KilledError(Exception):
 class Faulty:
     """A store that is like another until its moment has come."""
 
-    inner: Store
+    inner: ObjectStore
     before_write: Callable[[int, str], None] = lambda _number, _path: None
     after_write: Callable[[int, str], None] = lambda _number, _path: None
     content_type: str | None = None

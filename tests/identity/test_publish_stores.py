@@ -21,7 +21,7 @@ from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, bucket_client, cont
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.publish.store import Store, StoreRefusedError, StoreUnavailableError, WriteConflictError
+from nodeattest_identity.publish.store import ObjectStore, StoreRefusedError, StoreUnavailableError, WriteConflictError
 from nodeattest_identity.publish.store_location import StoreAccess, open_store, parse_location
 from nodeattest_identity.publish.stores import threads
 from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
@@ -69,14 +69,14 @@ def blobs(
 class Place:
     """A place by two hands."""
 
-    one: Store
-    other: Store
+    one: ObjectStore
+    other: ObjectStore
 
 
 @pytest.fixture(params=["dir", "s3", "azblob"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     prefix = uuid4().hex
-    made: dict[str, Callable[[], Store]] = {
+    made: dict[str, Callable[[], ObjectStore]] = {
         "dir": lambda: DirectoryStore(tmp_path),
         "s3": lambda: s3(request.getfixturevalue("s3_url"), prefix),
         "azblob": lambda: blobs(request.getfixturevalue("azure_url"), prefix),
@@ -114,7 +114,7 @@ async def keeps_the_laws(place: Place) -> None:
 async def loses_no_key(place: Place) -> None:
     """Publishers of different keys at one moment."""
 
-    async def one(store: Store, want: Desired) -> None:
+    async def one(store: ObjectStore, want: Desired) -> None:
         await publish(store, want, clock=Clock())
 
     await asyncio.gather(one(place.one, wanted("a")), one(place.other, wanted("b")))

@@ -13,13 +13,13 @@ from polling import eventually
 from rights import MANAGEMENT, WORKLOAD, Right, apply, groups_of, rights_of, unused, workload_folders
 from world import CLUSTER, NAMESPACE, OWN, World, built_world
 
-from nodeattest_controller.settings import IMPLEMENTED
+from nodeattest_controller.settings import CONTROLLERS
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, StartControlPlane
 
-RUN = tuple(name for name in IMPLEMENTED if not name.startswith("bootstrap-config"))
+RUN = tuple(name for name in CONTROLLERS if not name.startswith("bootstrap-config"))
 """Every controller but the webhook, whose API server calls it and not the other way round."""
 
 

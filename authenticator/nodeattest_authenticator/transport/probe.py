@@ -25,10 +25,10 @@ def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], N
         return settings
     endpoints = tuple(dict.fromkeys((settings.endpoint, *discovery.servers)))
     cluster = settings.cluster
-    half = Deadline.after(deadline.clock, deadline.left / 2)
+    end = Deadline.after(deadline.clock, deadline.left / 2)
     for endpoint in endpoints:
-        limit = Deadline.after(deadline.clock, min(_SECONDS, half.left))
-        fault = "there is no time left" if half.passed else probe(replace(cluster, endpoint=endpoint), limit)
+        limit = Deadline.after(deadline.clock, min(_SECONDS, end.left))
+        fault = "there is no time left" if end.passed else probe(replace(cluster, endpoint=endpoint), limit)
         if fault is None:
             return replace(settings, endpoint=endpoint)
         log(f"{endpoint.url} is not asked: {fault}")

@@ -22,11 +22,11 @@ from nodeattest_cli.output import output_option, to_json
 from nodeattest_controller import configfile
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.platforms import check_platforms
-from nodeattest_controller.settings import SettingsError
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing.printable import visible
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["explain"]
 

@@ -19,7 +19,7 @@ from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import UserError
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
 from nodeattest_identity.issuer.urls import default_jwks_uri
-from nodeattest_identity.publish.store import Store
+from nodeattest_identity.publish.store import ObjectStore
 from nodeattest_identity.publish.store_location import FORMS, StoreAccess, open_store, parse_location
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_parsing.durations import SECOND, parse_duration
@@ -65,7 +65,7 @@ class Place:
         )
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[Store]:
+    async def opened(self) -> AsyncGenerator[ObjectStore]:
         """Open the store, and close it with the client that it may need; raises ``PublishError`` and ``UserError``."""
         clients: list[ApiClient] = []
 

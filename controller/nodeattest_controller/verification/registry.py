@@ -1,7 +1,7 @@
 """The providers' verifiers: each made once, with its platform's settings, and closed at the end.
 
-Promises: a half is made when a policy first names it, so that a provider that is not used costs nothing; its calls to
-its platform are counted. Leaves finding it to ``nodeattest_providers.registry``.
+Promises: a verifier is made when a policy first names it, so that a provider that is not used costs nothing; its calls
+to its platform are counted. Leaves finding it to ``nodeattest_providers.registry``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class VerifierRegistry:
         return provider in self._given or provider in self._installed
 
     def __call__(self, provider: ProviderName) -> ClusterAPISigner:
-        """Return the provider's half; raises Denied for an unknown provider or wrong settings of its platform."""
+        """Return the provider's verifier; raises Denied for an unknown provider or wrong settings of its platform."""
         if provider in self._given:
             return self._given[provider]
         if provider not in self._made:
@@ -54,7 +54,7 @@ class VerifierRegistry:
 
     async def aclose(self) -> None:
         """Close what they hold."""
-        for half in self._made.values():
-            if isinstance(half, ClosingSigner):
-                await half.aclose()
+        for signer in self._made.values():
+            if isinstance(signer, ClosingSigner):
+                await signer.aclose()
         self._made.clear()

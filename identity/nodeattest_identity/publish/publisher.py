@@ -17,7 +17,7 @@ from nodeattest_identity.issuer.documents import Documents
 from nodeattest_identity.publish.paths import object_paths
 from nodeattest_identity.publish.plan import Current, Plan, Write, plan
 from nodeattest_identity.publish.state import Desired, IssuerState
-from nodeattest_identity.publish.store import Store, StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.store import ObjectStore, StoreRefusedError, WriteConflictError
 
 __all__ = ["PublishResult", "dry_run", "publish", "read_current"]
 
@@ -41,7 +41,7 @@ class PublishResult:
     """Ids of keys to remove that this run never saw."""
 
 
-async def read_current(store: Store, desired: Desired) -> Current:
+async def read_current(store: ObjectStore, desired: Desired) -> Current:
     """Read a consistent snapshot: the key set is the same before and after the state object was read.
 
     Otherwise a key that another run publishes meanwhile would be in the state object and missing in the key set.
@@ -57,7 +57,7 @@ async def read_current(store: Store, desired: Desired) -> Current:
     raise WriteConflictError(f"{store.name}: {place.jwks} is written by others all the time")
 
 
-async def dry_run(store: Store, desired: Desired, *, clock: Callable[[], float]) -> Plan:
+async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
     """Plan without writing."""
     return plan(await read_current(store, desired), desired, int(clock()))
 
@@ -68,7 +68,7 @@ async def _random_pause(conflicts: int) -> None:
 
 
 async def publish(
-    store: Store,
+    store: ObjectStore,
     desired: Desired,
     *,
     clock: Callable[[], float],
@@ -103,7 +103,7 @@ async def publish(
     raise conflict or _not_kept(store, await dry_run(store, desired, clock=clock))
 
 
-async def _write(store: Store, plan_now: Plan) -> tuple[Write, ...]:
+async def _write(store: ObjectStore, plan_now: Plan) -> tuple[Write, ...]:
     for each in plan_now.writes:
         await store.write(
             each.path,
@@ -115,7 +115,7 @@ async def _write(store: Store, plan_now: Plan) -> tuple[Write, ...]:
     return plan_now.writes
 
 
-def _not_kept(store: Store, plan_now: Plan) -> StoreRefusedError:
+def _not_kept(store: ObjectStore, plan_now: Plan) -> StoreRefusedError:
     """Name what the store does not keep, however often it is written."""
     lost = ", ".join(f"{write.path} {write.why}" for write in plan_now.writes)
     return StoreRefusedError(

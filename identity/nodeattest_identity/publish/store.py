@@ -14,8 +14,8 @@ from typing import Final, Protocol
 __all__ = [
     "MAX_OBJECT",
     "ForeignIssuerError",
+    "ObjectStore",
     "PublishError",
-    "Store",
     "StoreRefusedError",
     "StoreUnavailableError",
     "StoredObject",
@@ -64,7 +64,7 @@ class StoredObject:
     """Both None if the store has no headers; its web server sets them."""
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """One prefix of one bucket, container, directory or ConfigMap."""
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.publish.store import Store, StoreRefusedError
+from nodeattest_identity.publish.store import ObjectStore, StoreRefusedError
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.paths import is_segment
 
@@ -59,7 +59,7 @@ def parse_location(text: str) -> StoreLocation:
     raise StoreRefusedError(f"--to: expected {FORMS}, got {text[:80]!a}")
 
 
-def open_store(target: StoreLocation, access: StoreAccess) -> Store:
+def open_store(target: StoreLocation, access: StoreAccess) -> ObjectStore:
     """Open the store; raises ``StoreRefusedError``."""
     if target.kind == "dir":
         from nodeattest_identity.publish.stores.directory import DirectoryStore
@@ -74,7 +74,7 @@ def open_store(target: StoreLocation, access: StoreAccess) -> Store:
     return _s3(target, access) if target.kind == "s3" else _azure(target, access)
 
 
-def _s3(target: StoreLocation, access: StoreAccess) -> Store:
+def _s3(target: StoreLocation, access: StoreAccess) -> ObjectStore:
     try:
         from nodeattest_identity.publish.stores.s3 import S3Store
     except ImportError:
@@ -83,7 +83,7 @@ def _s3(target: StoreLocation, access: StoreAccess) -> Store:
     return S3Store(bucket, prefix, region=access.region, endpoint_url=access.endpoint_url)
 
 
-def _azure(target: StoreLocation, access: StoreAccess) -> Store:
+def _azure(target: StoreLocation, access: StoreAccess) -> ObjectStore:
     try:
         from nodeattest_identity.publish.stores.azure_blob import AzureBlobStore
     except ImportError:

@@ -22,12 +22,13 @@ from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRe
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.supervisor import supervise
-from nodeattest_controller.settings import COMPONENT, Settings, SettingsError
+from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_serving import settings as serving
 from nodeattest_serving.bounded_server import UnauthenticatedLimits
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.settings import SettingsError
 
 __all__ = ["WebhookServer", "unverified"]
 
@@ -97,7 +98,7 @@ class WebhookServer:
                 unauthenticated=None if self._client_ca is None else unverified(self._settings.webhook_client_names),
             )
             await self._listener.start()
-        except serving.SettingsError as error:
+        except SettingsError as error:
             raise SettingsError(f"webhook: {error}") from None
         if self._rotator is not None:
             self._rotation = asyncio.create_task(supervise("webhook certificates", self._rotator.run))

@@ -29,8 +29,8 @@ from nodeattest_identity.publish.publisher import PublishResult, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
+    ObjectStore,
     PublishError,
-    Store,
     StoreUnavailableError,
     WriteConflictError,
 )
@@ -75,7 +75,7 @@ class IssuerController:
         metrics: Metrics,
         targets: PublishTargets,
         resync: ResyncConfig = _RESYNC,
-        open_target: Callable[[StoreLocation, StoreAccess], Store] = open_store,
+        open_target: Callable[[StoreLocation, StoreAccess], ObjectStore] = open_store,
         reader: Callable[[], PublicReader] = PublicReader,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -107,7 +107,7 @@ class _Publisher:
 
     def __init__(
         self,
-        open_target: Callable[[StoreLocation, StoreAccess], Store],
+        open_target: Callable[[StoreLocation, StoreAccess], ObjectStore],
         reader: Callable[[], PublicReader],
         now: Callable[[], float],
     ) -> None:

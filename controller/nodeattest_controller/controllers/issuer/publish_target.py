@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.urls import default_jwks_uri
-from nodeattest_identity.publish.store import Store, StoredObject
+from nodeattest_identity.publish.store import ObjectStore, StoredObject
 from nodeattest_identity.publish.store_location import StoreLocation, parse_location
 
 __all__ = ["PrefixedStore", "PublishTarget", "PublishTargets", "publish_targets"]
@@ -48,9 +48,9 @@ class PublishTargets:
 
 
 class PrefixedStore:
-    """One folder of a store, as a store of its own (``publish.store.Store``)."""
+    """One folder of a store, as a store of its own (``publish.store.ObjectStore``)."""
 
-    def __init__(self, store: Store, folder: str) -> None:
+    def __init__(self, store: ObjectStore, folder: str) -> None:
         self.name = f"{store.name}/{folder}"
         self._store, self._folder = store, folder
 

@@ -1,7 +1,7 @@
 """What is wrong with a policy: the controller's own parser, then each provider's reading of its section.
 
-Promises: no network, for a provider's half is made offline; the same answer in every replica, because only providers of
-this project are asked: others' are installed here and not there.
+Promises: no network, for a provider's verifier is made offline; the same answer in every replica, because only
+providers of this project are asked: others' are installed here and not there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["first_flaw", "installed", "section_flaws"]
 
 
 def installed(provider: ProviderName) -> ClusterAPISigner | None:
-    """Make a provider's half that asks nobody; None where it is not installed."""
+    """Make a provider's verifier that asks nobody; None where it is not installed."""
     try:
         return make_signer(provider, OFFLINE)
     except Denied:
@@ -28,11 +28,11 @@ def installed(provider: ProviderName) -> ClusterAPISigner | None:
 def section_flaws(policy: Policy, *, own_only: bool) -> Iterator[Denied]:
     """Yield what providers refuse of their sections, of those that are named and those that have one."""
     for provider in sorted(policy.attestors | set(policy.sections)):
-        half = installed(provider) if provider in OWN_SECTIONS or not own_only else None
-        if not isinstance(half, CheckedSettings):
+        signer = installed(provider) if provider in OWN_SECTIONS or not own_only else None
+        if not isinstance(signer, CheckedSettings):
             continue
         try:
-            half.check_settings(policy.settings(provider))
+            signer.check_settings(policy.settings(provider))
         except Denied as denied:
             yield denied
 

@@ -48,7 +48,7 @@ _REMEDIES: Final = {
 
 
 class AzureBlobStore:
-    """One prefix of one container; implements ``Store``."""
+    """One prefix of one container; implements ``ObjectStore``."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _TRIES: Final = 5
 
 
 class ConfigMapStore:
-    """One ConfigMap, made when first written; implements ``Store``. The client is the caller's to close."""
+    """One ConfigMap, made when first written; implements ``ObjectStore``. The client is the caller's to close."""
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
         self.name: Final = f"configmap:{namespace}/{name}"

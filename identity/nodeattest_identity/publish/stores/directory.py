@@ -48,7 +48,7 @@ _BESIDE: Final = ".nodeattest-"
 
 
 class DirectoryStore:
-    """A directory, which must exist; implements ``Store``."""
+    """A directory, which must exist; implements ``ObjectStore``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -73,7 +73,7 @@ _Shape = Mapping[str, Any]
 
 
 class S3Store:
-    """One prefix of one bucket; implements ``Store``."""
+    """One prefix of one bucket; implements ``ObjectStore``."""
 
     def __init__(
         self,
