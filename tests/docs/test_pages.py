@@ -24,6 +24,8 @@ DOCS = TREE / "docs"
 MANIFESTS = TREE / "manifests"
 PAGES = [
     README,
+    TREE / "SECURITY.md",
+    TREE / "CONTRIBUTING.md",
     *sorted(DOCS.rglob("*.md")),
     *sorted((TREE / "examples").rglob("*.md")),
     MANIFESTS / "README.md",
