@@ -16,7 +16,7 @@ from typing import Literal
 import hypothesis
 import pytest
 from kubernetes_assets import stated_versions
-from needs import NOT_POSSIBLE, kubernetes_folder, lacks, programs_folder
+from needs import NOT_POSSIBLE, kubernetes_folder, lacks, not_possible, programs_folder
 from parallel import FileScheduling, order
 from world import World, built_world
 from xdist.remote import Producer
@@ -169,7 +169,7 @@ def custom_resources(control_plane: ControlPlane) -> None:
     """Skip where the real server does not survive a custom resource (see ``keeps_custom_resources``)."""
     if not keeps_custom_resources(control_plane):
         cause = "Kubernetes before 1.23 built with Go 1.18 or later"
-        pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources: {cause}")
+        not_possible(f"this kube-apiserver dies of custom resources: {cause}")
 
 
 @pytest.fixture(scope="session")

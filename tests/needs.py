@@ -1,8 +1,8 @@
 """What a test needs of its machine: programs of others, and how a test ends that lacks one.
 
-Promises: the reason of such a skip begins with ``NOT_POSSIBLE``; where everything must run (NODEATTEST_REQUIRE_ALL, as
-in CI), the test fails instead, because what is missing can be installed.
-Leaves to others: what no setting of the machine can cure, such as an old server: it is skipped, in CI too.
+Promises: the reason of every skip begins with ``NOT_POSSIBLE``. Where everything must run (NODEATTEST_REQUIRE_ALL, as
+in CI), a test that lacks what the machine can have (``lacks``, ``skip_if``) turns the run red instead. What no setting
+of the machine can cure, such as an old server, is skipped in CI too (``not_possible``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from typing import Final, NoReturn
 
 import pytest
 
-__all__ = ["NOT_POSSIBLE", "kubernetes_folder", "kubernetes_program", "lacks", "programs_folder"]
+__all__ = [
+    "NOT_POSSIBLE",
+    "ONLY_ROOT",
+    "kubernetes_folder",
+    "kubernetes_program",
+    "lacks",
+    "not_possible",
+    "programs_folder",
+    "skip_if",
+]
 
 NOT_POSSIBLE: Final = "not possible here:"
 """How the reason of a skip begins that CI lets pass; a skip for any other reason turns its run red."""
@@ -24,6 +33,20 @@ def lacks(what: str) -> NoReturn:
     if os.environ.get("NODEATTEST_REQUIRE_ALL"):
         pytest.fail(f"must not be skipped: {what}")
     pytest.skip(f"{NOT_POSSIBLE} {what}")
+
+
+def not_possible(why: str) -> NoReturn:
+    """Skip a test, in CI too; call it where the test or its fixture finds out."""
+    pytest.skip(f"{NOT_POSSIBLE} {why}")
+
+
+def skip_if(lacking: bool, what: str) -> pytest.MarkDecorator:
+    """Mark tests that need what is lacking; in CI the skip turns the run red."""
+    reason = what if os.environ.get("NODEATTEST_REQUIRE_ALL") else f"{NOT_POSSIBLE} {what}"
+    return pytest.mark.skipif(lacking, reason=reason)
+
+
+ONLY_ROOT: Final = skip_if(os.geteuid() != 0, "root only")
 
 
 def programs_folder() -> Path | None:

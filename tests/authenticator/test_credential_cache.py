@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from discovered_cluster import Discoverer
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import ONLY_ROOT
 from test_credential import challenge_then_sign, make_due
 from test_discovery_refresh import certificate
 
@@ -122,7 +123,7 @@ def test_a_bad_cache_is_not_used_says_why_and_is_replaced(
         assert found(machine, []) is not None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@ONLY_ROOT
 def test_a_foreign_owners_file_is_not_used(machine: Machine) -> None:
     store(machine)
     os.chown(path(machine), 65534, 65534)

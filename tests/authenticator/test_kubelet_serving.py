@@ -22,6 +22,7 @@ from agent_machine import NODE, Machine
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from needs import ONLY_ROOT
 from polling import eventually
 from test_credential import challenge_then_sign, make_due
 
@@ -299,7 +300,7 @@ def others_file(target: Path) -> None:
         pytest.param(
             others_file,
             "no plain file of this user",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
+            marks=ONLY_ROOT,
         ),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import skip_if
 from test_agent_parts import VirtualTime
 
 from nodeattest_authenticator.config.settings import Settings, parse, settings_to_json
@@ -139,7 +140,7 @@ def own_addresses() -> list[str]:
         return [probe.getsockname()[0]]
 
 
-@pytest.mark.skipif(not own_addresses(), reason="this machine has no network but the loopback")
+@skip_if(not own_addresses(), "this machine has no network but the loopback")
 def test_the_address_towards_a_server_beside_is_this_machines_own() -> None:
     (own,) = own_addresses()
     assert local_addresses(Endpoint(own, 6443, "")) == (own,)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-import pytest
 import yaml
 from infrastructure import DEFINITIONS, Infrastructure
 from kinds import CONFIG, MACHINE, Kind, Object, made, name_of
 from managers import Managers
+from needs import not_possible
 from polling import eventually
 from world import Controller, node_of
 
@@ -149,7 +149,7 @@ class CapiWorld:
         """
         plane = self.stack.enter_context(start_real(self.directory / name, self.assets, name=name))
         if not keeps_custom_resources(plane):
-            pytest.skip("not possible here: this kube-apiserver dies of custom resources")
+            not_possible("this kube-apiserver dies of custom resources")
         self.stack.enter_context(controller_manager(plane, self.assets, _OF_MANAGEMENT))
         self.managers.install(plane)
         install_definitions(plane.client(), list(yaml.load_all(DEFINITIONS.read_text(), yaml.CSafeLoader)))

@@ -11,6 +11,7 @@ from capi_assets import found_managers
 from capi_world import CapiWorld, capi_world
 from imitation import Imitation
 from managers import Managers
+from needs import lacks, not_possible
 
 from nodeattest_sandbox.kubernetes_binaries import kubeadm, version
 
@@ -24,15 +25,15 @@ def kubernetes(assets: Path) -> str:
 @pytest.fixture(scope="module", params=["imitation", "cluster-api"])
 def managers(request: pytest.FixtureRequest, assets: Path) -> Managers:
     if os.geteuid() != 0:
-        pytest.skip("kubeadm and kubelet run as root only")
+        lacks("root, as which kubeadm and kubelet run")
     asked = ("config", "print", "init-defaults", "--component-configs", "KubeletConfiguration")
     if kubeadm(assets, *asked).returncode != 0:
-        pytest.skip("not possible here: kubeadm before 1.23 built with Go 1.18 or later dies of KubeletConfiguration")
+        not_possible("kubeadm before 1.23 built with Go 1.18 or later dies of KubeletConfiguration")
     if request.param == "imitation":
         return Imitation(request.getfixturevalue("capi_definitions"), assets)
     found = found_managers(assets)
     if isinstance(found, str):
-        pytest.skip(f"not possible here: {found}")
+        not_possible(found)
     return found
 
 

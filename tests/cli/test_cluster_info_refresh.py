@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 import yaml
 from lying_servers import QUIET, Ca, LyingServer, config_map, status
+from needs import ONLY_ROOT
 
 from nodeattest_cli.main import main
 from nodeattest_discovery import clusterinfo
@@ -156,7 +157,7 @@ def test_a_link_stays_a_link(desk: Desk, tmp_path: Path) -> None:
     assert desk.bundle() == OLD.pem + NEW.pem
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not possible here: only root has files of other users")
+@ONLY_ROOT
 def test_a_kubeconfig_of_another_user_is_left_to_them(desk: Desk) -> None:
     server = desk.stand(OLD)
     desk.publish(server, OLD, NEW)

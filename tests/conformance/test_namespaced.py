@@ -9,6 +9,7 @@ from typing import Final, cast
 import pytest
 import yaml
 from kustomized import TREE
+from needs import not_possible
 from polling import eventually
 from webhook_world import NAMESPACE, WebhookWorld
 
@@ -28,7 +29,7 @@ def world(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPat
     directory = tmp_path_factory.mktemp("namespaced")
     with start_real(directory / "plane", assets, name="management") as plane:
         if not keeps_custom_resources(plane):
-            pytest.skip("not possible here: this kube-apiserver dies of custom resources")
+            not_possible("this kube-apiserver dies of custom resources")
         made = WebhookWorld(plane, directory, "v1beta2", free_ports(1)[0])
         made.install(capi_definitions)
         for one in written("unbind.yaml"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from needs import not_possible
 from polling import eventually
 from webhook_world import NAMESPACE, SECRET, ClientCertificates, WebhookWorld
 from world import Controller
@@ -37,7 +38,7 @@ def world(
     flags = clients.apiserver_flags() if clients is not None else ()
     with start_real(directory / "plane", assets, name="management", flags=flags) as plane:
         if not keeps_custom_resources(plane):
-            pytest.skip("not possible here: this kube-apiserver dies of custom resources")
+            not_possible("this kube-apiserver dies of custom resources")
         made = WebhookWorld(plane, directory, version, port, clients=clients)
         made.install(capi_definitions)
         made.policy("enforced", "prod")

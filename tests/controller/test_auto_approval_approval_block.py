@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from kubernetes_assets import serves
+from needs import not_possible
 from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import (
@@ -62,7 +63,7 @@ def has_admission_policies(plane: ControlPlane) -> bool:
 def with_policies(control_plane: ControlPlane) -> ControlPlane:
     """Return an API server of Kubernetes 1.30 or later."""
     if not has_admission_policies(control_plane):
-        pytest.skip("not possible here: this API server has no ValidatingAdmissionPolicy (before 1.30)")
+        not_possible("this API server has no ValidatingAdmissionPolicy (before 1.30)")
     return control_plane
 
 

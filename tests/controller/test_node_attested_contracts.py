@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 import yaml
-from needs import NOT_POSSIBLE
+from needs import not_possible
 from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
 from polling import until
 
@@ -49,7 +49,7 @@ def plane(
             assets = cast("Path", request.getfixturevalue("assets"))
             running = stack.enter_context(start_real(directory, assets, name="management"))
         if not keeps_custom_resources(running):
-            pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources")
+            not_possible("this kube-apiserver dies of custom resources")
         install_definitions(running.client(), only(version, capi_definitions))
         yield prepared(running)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import not_possible
 
 from bench.addon_chain import Chain, chain, own_address
 from bench.uploads import Upload, run
@@ -32,7 +33,7 @@ UPLOADS = [
 def to(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     address = own_address()
     if address is None:
-        pytest.skip("not possible here: no address but loopback, which Endpoints may not have")
+        not_possible("no address but loopback, which Endpoints may not have")
     with chain(tmp_path_factory.mktemp("chain"), assets, address) as running:
         yield running
 

@@ -31,6 +31,7 @@ from gateway_kit import (
     front_proxy_flags,
     send,
 )
+from needs import not_possible
 from polling import eventually
 from websockets.sync.client import connect
 
@@ -218,7 +219,7 @@ def test_a_right_is_needed_and_holds_for_one_service_and_verb(world: World) -> N
 
 def test_the_uid_of_a_user_is_kube_apiserver_s_word_and_not_the_user_s(world: World, assets: Path) -> None:
     if not writes_uid(assets):
-        pytest.skip("not possible here: this server does not write X-Remote-Uid (before 1.33)")
+        not_possible("this server does not write X-Remote-Uid (before 1.33)")
     account = world.plane.client().get("/api/v1/namespaces/apps/serviceaccounts/robot")
     answer = send(world.robot, "GET", f"{DASHBOARD}/", {"X-Remote-Uid": "0"})
     assert verified(world, answer, "apps/dashboard")["uid"] == text_at(account, "metadata", "uid")

@@ -13,6 +13,7 @@ import pytest
 import requests
 import yaml
 from issuer_server import IssuerServer, issuer_server
+from needs import not_possible
 from polling import eventually
 from relying_parties import KEYS, cases
 from token_kit import AUDIENCE
@@ -109,7 +110,7 @@ def test_a_kube_apiserver_with_structured_authentication_does_the_same(assets: P
         file = tmp_path / "authentication.yaml"
         file.write_text(structured(issuer, minor), encoding="utf-8")
         if minor < FIRST_STRUCTURED:
-            pytest.skip("not possible here: this server has no --authentication-config (before 1.30)")
+            not_possible("this server has no --authentication-config (before 1.30)")
         flags = [f"--authentication-config={file}"]
         with start_real(tmp_path / "plane", assets, name="structured", flags=flags) as plane:
             assert_takes_the_good_ones(Both(plane, issuer))

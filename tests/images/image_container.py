@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
 
+from needs import lacks
 from world import Controller
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
@@ -25,11 +26,12 @@ _NAMESPACES: Final = ("pid", "ipc", "uts", "mount")
 _MEBIBYTE: Final = 1024 * 1024
 
 
-def needs_runc() -> str:
-    """Say why no container can be started here; empty where one can."""
+def needs_runc() -> None:
+    """End a test where no container can be started."""
     if shutil.which("runc") is None:
-        return "no runc: tools/system-packages images installs it"
-    return "" if os.geteuid() == 0 else "not possible here: runc needs root for a container like a kubelet's"
+        lacks("runc is not installed: tools/system-packages images")
+    if os.geteuid() != 0:
+        lacks("root, for a container like a kubelet's")
 
 
 def unpack(archive: Path, target: Path) -> JsonMap:

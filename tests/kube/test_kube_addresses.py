@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from needs import not_possible
 from polling import Turns, until
 from scripted import Authority, answers, kubeconfig, serving, thing
 
@@ -200,7 +201,7 @@ def test_where_the_kernels_files_are_absent_the_address_that_the_machine_sends_f
 def test_this_machines_own_files_name_the_address_that_it_sends_from() -> None:
     fib_trie = Path("/proc/net/fib_trie")
     if not fib_trie.exists():
-        pytest.skip("not possible here: this system has no /proc/net/fib_trie")
+        not_possible("this system has no /proc/net/fib_trie")
     named = {str(each) for each in parse_fib_trie(fib_trie.read_text())}
     assert {"127.0.0.1/32", "127.0.0.0/8", f"{mine()}/32"} <= named
     assert TENANT_ADDRESSES.refuses(str(mine()))
@@ -218,7 +219,7 @@ def mine() -> IPv4Address:
         try:
             probe.connect(("203.0.113.1", 9))
         except OSError:
-            pytest.skip("not possible here: this machine has no route, hence no address of its own")
+            not_possible("this machine has no route, hence no address of its own")
         return IPv4Address(probe.getsockname()[0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ BREACHES = [
         "kube/nodeattest_kube/transport.py",
         "import kubernetes",
     ),
+    (
+        "Controllers do not know each other",
+        "controller/nodeattest_controller/controllers/csr/evaluator.py",
+        "import nodeattest_controller.controllers.node_attested.severity",
+    ),
+    (
+        "Identity's parts are layers",
+        "identity/nodeattest_identity/issuer/keys.py",
+        "import nodeattest_identity.tokens.signing",
+    ),
     ("Only the fuzzer's child process needs atheris", "providers/nodeattest_providers/pem.py", "import atheris"),
 ]
 
@@ -102,6 +113,8 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
 def test_the_tree_as_it_is_keeps_every_contract(copy: Path) -> None:
     found = lint(copy)
     assert found.returncode == 0, found.stdout
+    contracts = tomllib.loads((TREE / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert {one["name"] for one in contracts} == {name for name, _, _ in BREACHES}
     for name, _, _ in BREACHES:
         assert f"{name} KEPT" in found.stdout
 

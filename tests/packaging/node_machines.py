@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
-from needs import lacks
+from needs import lacks, not_possible
 
 __all__ = ["BUILD", "CACHE", "HOME", "TREE", "Machine", "build", "debian", "in_namespaces", "needs"]
 
@@ -36,9 +35,9 @@ exec chroot "$root" "$@"
 def needs(*programs: str) -> None:
     """Skip where a machine cannot be made: without root, namespaces or a program of the group ``packages``."""
     if os.geteuid() != 0:
-        pytest.skip("not possible here: a chroot needs root")
+        lacks("root, for a chroot")
     if subprocess.run(["/usr/bin/unshare", "--mount", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("not possible here: no mount namespace can be made")
+        not_possible("no mount namespace can be made")
     for program in programs:
         if shutil.which(program) is None:
             lacks(f"{program} is not installed: tools/system-packages packages")

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 import yaml
-from needs import lacks
+from needs import lacks, not_possible
 
 from nodeattest_controller.settings import LOG_LEVELS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
@@ -29,7 +29,7 @@ def helm() -> str:
     installed = TREE / ".venv" / "oracles" / "helm"
     found = str(installed) if installed.exists() else shutil.which("helm")
     if found is None and platform.machine() != "x86_64":
-        pytest.skip("not possible here: make oracles has helm for x86-64 only")
+        not_possible("make oracles has helm for x86-64 only")
     if found is None:
         lacks("helm is not installed: make oracles")
     return found

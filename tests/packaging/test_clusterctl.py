@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 import yaml
+from needs import not_possible
 
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
@@ -97,7 +98,7 @@ def test_the_real_clusterctl_reads_the_provider(repository: Path, components: li
     assets = Path(os.environ.get("CAPI_ASSETS", "/nonexistent")) / "clusterctl"
     program = str(assets) if assets.exists() else shutil.which("clusterctl")
     if program is None:
-        pytest.skip("not possible here: no clusterctl in CAPI_ASSETS or PATH")
+        not_possible("no clusterctl in CAPI_ASSETS or PATH")
     file = repository / PROVIDER / f"v{__version__}" / COMPONENTS
     entry = {"name": "nodeattest", "type": "AddonProvider", "url": f"file://{file}"}
     image = {"addon-nodeattest": {"repository": "registry.example/fleet", "tag": "v9"}}

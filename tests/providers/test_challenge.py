@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import ONLY_ROOT
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed, published
 
 from nodeattest_providers import canonical_json
@@ -374,7 +375,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             _attest(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@ONLY_ROOT
 def test_a_secret_of_another_user_is_refused(secret_file: Path) -> None:
     os.chown(secret_file, 65534, 65534)
     with pytest.raises(Denied):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from apiserver_kit import CSRS, RBAC, binding, csr_object, encoded, group, refusal, role, rule, user
+from needs import not_possible
 from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
@@ -200,7 +201,7 @@ def test_self_subject_review_names_user_and_groups_where_it_is_served(
 ) -> None:
     served = maps_at(admin.get("/apis/authentication.k8s.io/v1"), "resources")
     if "selfsubjectreviews" not in {text_at(resource, "name") for resource in served}:
-        pytest.skip("not possible here: this server has no SelfSubjectReview (before 1.28)")
+        not_possible("this server has no SelfSubjectReview (before 1.28)")
     answer = node(control_plane, unique).create("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
     who = map_at(answer, "status", "userInfo")
     assert text_at(who, "username") == f"system:node:{unique}"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from needs import not_possible
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, value_at
 from nodeattest_sandbox.client import Client
@@ -80,7 +81,7 @@ def test_one_object_is_watched_by_its_name(admin: Client, namespace: str) -> Non
 
 def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, control_plane_kind: str) -> None:
     if control_plane_kind == "real":
-        pytest.skip("not possible here: a real server sends a bookmark about once a minute, too late for a test")
+        not_possible("a real server sends a bookmark about once a minute, too late for a test")
     path = config_maps(namespace)
     admin.create(path, config("a"))
     start = version_of(admin.get(path))

@@ -14,8 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-import pytest
-from needs import NOT_POSSIBLE
+from needs import not_possible
 from world import Agent, Controller, World
 
 __all__ = ["COMMIT", "OlderRelease", "unpacked"]
@@ -73,9 +72,9 @@ def unpacked(directory: Path) -> OlderRelease:
     try:
         done = subprocess.run(words, capture_output=True, check=False)
     except FileNotFoundError:
-        pytest.skip(f"{NOT_POSSIBLE} git, which unpacks an older state of this project")
+        not_possible("git, which unpacks an older state of this project")
     if done.returncode != 0:
-        pytest.skip(f"{NOT_POSSIBLE} the history of this checkout does not reach back to {COMMIT[:7]}")
+        not_possible(f"the history of this checkout does not reach back to {COMMIT[:7]}")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         archive.extractall(directory, filter="data")
     return OlderRelease(directory)

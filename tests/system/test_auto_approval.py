@@ -26,6 +26,7 @@ from auto_approval_kit import (
     register_node,
 )
 from kubernetes_assets import serves
+from needs import not_possible
 from polling import eventually
 from world import CSRS, NAMESPACE, World, built_world
 
@@ -223,7 +224,7 @@ def test_a_stolen_token_gets_no_in_tree_certificate_after_the_bindings_are_delet
     town: World, doors: Callable[[], None], request: pytest.FixtureRequest, control_plane_kind: str
 ) -> None:
     if control_plane_kind != "real":
-        pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
+        not_possible("approving by itself is the work of kube-controller-manager")
     forget_bindings(town)
     doors()
     stolen = town.workload.token_kubeconfig(town.token())

@@ -34,7 +34,7 @@ from auto_approval_kit import (
     register_node,
 )
 from kubernetes_assets import serves
-from needs import kubernetes_folder
+from needs import kubernetes_folder, not_possible
 from polling import eventually
 from world import CSRS, NAMESPACE, World, built_world
 from write_gate import Call, Gate
@@ -199,7 +199,7 @@ def await_certificate(town: World) -> None:
 
 def test_a_thief_gets_certificates_where_no_controller_is(unborn: World, control_plane_kind: str) -> None:
     if control_plane_kind != "real":
-        pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
+        not_possible("approving by itself is the work of kube-controller-manager")
     with signing(unborn, control_plane_kind):
         assert give_birth(unborn, control_plane_kind, lambda: await_certificate(unborn)).filed
 
@@ -236,7 +236,7 @@ def test_what_was_issued_before_us_is_reported_until_somebody_says_it_was_dealt_
     unborn: World, control_plane_kind: str
 ) -> None:
     if control_plane_kind != "real":
-        pytest.skip("not possible here: approving by itself is the work of kube-controller-manager")
+        not_possible("approving by itself is the work of kube-controller-manager")
     register_node(unborn, "victim", "sandbox://victim")
     upload_config(unborn, control_plane_kind)
     make_bindings(unborn, real=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -17,6 +16,7 @@ from agent_cluster import Authority
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from kubernetes_assets import kubelet_command, kubelet_settings
+from needs import ONLY_ROOT
 from polling import eventually
 from runtime_stub import RuntimeStub
 from test_serving_agent import ELSEWHERE
@@ -42,7 +42,7 @@ QUIET: Final[JsonObject] = {
 
 
 @pytest.mark.conformance
-@pytest.mark.skipif(os.geteuid() != 0, reason="kubelet runs as root only")
+@ONLY_ROOT
 def test_a_real_kubelet_obeys_the_configuration_that_join_writes(assets: Path, tmp_path: Path) -> None:
     cluster, config, ca_file = Authority(), tmp_path / "kubelet.yaml", tmp_path / "ca.crt"
     certificate, key = cluster.server_files(tmp_path)

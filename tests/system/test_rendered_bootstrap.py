@@ -20,6 +20,7 @@ from kubernetes_assets import (
     kubelet_config_map,
     kubelet_settings,
 )
+from needs import ONLY_ROOT, not_possible
 from runtime_stub import RuntimeStub
 from test_discovery_real_kubelet import QUIET
 from test_discovery_system import new_token, operate
@@ -41,7 +42,7 @@ pytestmark = [
     pytest.mark.swtpm,
     # kubelet speaks protobuf, which the sandbox does not.
     pytest.mark.parametrize("control_plane_kind", ["real"], indirect=True, scope="session"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="kubeadm and kubelet run as root only"),
+    ONLY_ROOT,
 ]
 
 CONFIG_MAPS: Final = "/api/v1/namespaces/kube-system/configmaps"
@@ -185,7 +186,7 @@ def test_a_machine_of_a_rendered_template_becomes_a_node_by_kubeadm_join(
         # configuration.
         assert f"[WARNING {IGNORED_PREFLIGHT}]" in result["output"]
         assert "[kubelet-start] Checking for an existing Node" in result["output"]
-        pytest.skip("not possible here: kubeadm before 1.23 built with Go 1.18 or later dies of KubeletConfiguration")
+        not_possible("kubeadm before 1.23 built with Go 1.18 or later dies of KubeletConfiguration")
     assert result["kubeadm"], result["output"][-4000:] + result["kubeletLog"][-4000:]
     check_node(cluster, name)
     check_kubelet(result["started"].split())

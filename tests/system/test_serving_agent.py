@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import ssl
@@ -18,7 +17,7 @@ from typing import Final
 import pytest
 from cryptography import x509
 from kubernetes_assets import kubelet_command, kubelet_settings
-from needs import kubernetes_program
+from needs import ONLY_ROOT, kubernetes_program
 from polling import eventually
 from runtime_stub import RuntimeStub
 from test_client_go import shorten_certificates
@@ -129,7 +128,7 @@ def kubelet(program: Path, pair: Path) -> Generator[int]:
 
 
 @pytest.mark.usefixtures("controller")
-@pytest.mark.skipif(os.geteuid() != 0, reason="kubelet runs as root only")
+@ONLY_ROOT
 def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World, tmp_path: Path) -> None:
     program = kubernetes_program("kubelet")
     agent = enrolled(world, "serving-3", "10.7.1.4")

@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 from filing_requests import Filed, Wanted, file_request
 from kubelet_requests import Kubelet, kubelet_asks, register_node
+from needs import not_possible
 from polling import eventually
 from world import CLUSTER, NAMESPACE, Controller, World
 
@@ -209,10 +210,10 @@ def test_requests_are_left_alone_until_the_policy_says_approve(world: World) -> 
 def signing(world: World, control_plane_kind: str) -> Iterator[None]:
     """Run the real kube-controller-manager's signer."""
     if control_plane_kind != "real":
-        pytest.skip("not possible here: signing for this signer is the work of kube-controller-manager")
+        not_possible("signing for this signer is the work of kube-controller-manager")
     binary = Path(os.environ["KUBEBUILDER_ASSETS"]) / "kube-controller-manager"
     if not binary.exists():
-        pytest.skip("not possible here: KUBEBUILDER_ASSETS holds no kube-controller-manager")
+        not_possible("KUBEBUILDER_ASSETS holds no kube-controller-manager")
     workload = world.workload
     flags = {
         "kubeconfig": workload.admin_kubeconfig,

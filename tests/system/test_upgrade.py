@@ -20,7 +20,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from killed_controller import which
-from needs import NOT_POSSIBLE
+from needs import not_possible
 from older_release import OlderRelease, unpacked
 from polling import eventually
 from world import BIN, CSRS, OWN, Agent, Controller, World
@@ -148,7 +148,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
     directory = tmp_path_factory.mktemp("upgraded")
     with start_real(directory / "management", assets, name="management") as management:
         if not keeps_custom_resources(management):
-            pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources")
+            not_possible("this kube-apiserver dies of custom resources")
         with start_real(directory / "workload", assets, name="workload") as workload:
             built = UninstalledWorld(directory, management, workload)
             yield built
