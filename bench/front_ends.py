@@ -15,7 +15,7 @@ from typing import cast
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.handler import PATH as REVIEWS
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH as REVIEWS
 from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import generate

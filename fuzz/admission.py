@@ -8,7 +8,8 @@ from typing import Final
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch
+from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch, policy_decide
+from nodeattest_controller.controllers.bootstrap_config.decide import Refuse
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_providers.errors import Denied, Reason
 
@@ -35,4 +36,21 @@ def _review(data: bytes) -> bool:
     return True
 
 
-TARGETS: Final = (Target("admission-review", _review, JsonTree()),)
+def _policy_review(data: bytes) -> bool:
+    try:
+        change = policy_decide.policy_change(admission_review.parse(data))
+    except Denied as denied:
+        return refused(denied, Reason.ADMISSION_REVIEW_MALFORMED)
+    if change is None:
+        return True
+    verdict = policy_decide.decide_alone(change)
+    if isinstance(verdict, Refuse):
+        require(verdict.denied.reason is Reason.POLICY_INVALID and bool(verdict.public), "a refusal says why")
+    require(not change.was_flawed or not isinstance(verdict, Refuse), "what was invalid is not refused for that")
+    return verdict is None
+
+
+TARGETS: Final = (
+    Target("admission-review", _review, JsonTree()),
+    Target("policy-review", _policy_review, JsonTree()),
+)

@@ -30,7 +30,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
     render,
 )
 from nodeattest_controller.model.objects import items, mapping, strings, text
-from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selects
+from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_parsing import structural_schema
 from nodeattest_providers import registry
@@ -141,7 +141,7 @@ def _why_not_rendered(document: JsonObject, policies: Sequence[JsonObject]) -> s
 def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     """Say which of the file's policies rules a Cluster, and whom its own list leaves; tell whether several do."""
     name = f"Cluster {text(cluster, 'metadata', 'name') or '(no name)'}"
-    chosen = [one for one in policies if policy_machines.beside(one, cluster) and selects(one, cluster)]
+    chosen = selecting(cluster, [one for one in policies if policy_machines.beside(one, cluster)])
     names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
     if len(chosen) != 1:
         said = _SEVERAL.format(names) if chosen else _NO_POLICY

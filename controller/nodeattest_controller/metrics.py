@@ -36,13 +36,14 @@ VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
 TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner", "bootstrap-token")
-ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane")
+ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane", "NodeAttestationPolicy")
 ADMISSION_OUTCOMES: Final = (
     "unconcerned",
     "rendered",
     "unchanged",
     "left",
     "audited",
+    "accepted",
     "denied",
     "unavailable",
     "malformed",

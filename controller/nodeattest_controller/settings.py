@@ -126,7 +126,7 @@ class Settings:
     webhook_client_names: tuple[str, ...] = ()
     """Common names of these certificates; empty: any that the CA signed."""
     webhook_configuration_name: str = "nodeattest-bootstrap-config"
-    """The MutatingWebhookConfiguration whose ``caBundle`` is ours to write."""
+    """The MutatingWebhookConfiguration, and the ValidatingWebhookConfiguration, whose ``caBundle`` is ours to write."""
     issuer_base: str | None = None
     """The cluster ``C`` of the namespace ``N`` is the issuer ``<issuerBase>/N/C``."""
     issuer_place: str | None = None

@@ -5,18 +5,25 @@ from __future__ import annotations
 import base64
 from typing import Final
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from fuzz import admission, aws, azure, controller, kube, tpm, wire
 from fuzz.costs import worst
 from fuzz.costs.handler import KIB, MIB, Handler, runner
 from fuzz.keys import NOW, authority
 from fuzz.target import Target
-from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch
+from nodeattest_controller.controllers.bootstrap_config import (
+    admission_review,
+    json_patch,
+    policy_decide,
+    policy_reviewer,
+)
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_controller.model import certificate_authority, csr_request, machine_view, policy
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube import paging
 from nodeattest_kube.errors import ApiError, KubeconfigError
-from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VALUES, parse_kubeconfig
 from nodeattest_kube.watch_events import parse_event
 from nodeattest_providers import canonical_json, cms, envelope, pkcs10
@@ -117,6 +124,14 @@ def _review(data: bytes) -> object:
     return admission_review.allowed(asked.uid, json_patch.patch(new.whole, rendered, ()))
 
 
+def _policy_review(data: bytes) -> object:
+    """Read a policy's review, and decide as far as that needs no facts."""
+    admission_review.cost(data)
+    sections = len(data) <= policy_reviewer.MAX_SECTIONS
+    change = policy_decide.policy_change(admission_review.parse(data), sections=sections)
+    return change and policy_decide.decide_alone(change)
+
+
 def _authority(data: bytes) -> object:
     secret: JsonObject = {
         "metadata": {"name": "c-ca"},
@@ -146,6 +161,26 @@ _REVIEW: Final[JsonObject] = {
         "object": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "spec": {"a": ["@@"]}},
     },
 }
+_POLICY_REVIEW: Final[JsonObject] = {
+    **_REVIEW,
+    "request": {
+        "uid": "u",
+        "operation": "CREATE",
+        "kind": {"group": "attestation.cluster.x-k8s.io", "kind": "NodeAttestationPolicy", "version": "v1alpha1"},
+        "object": {"metadata": {"name": "p"}, "spec": "@@"},
+    },
+}
+
+
+def _policy_reviewed(**spec: JsonValue) -> bytes:
+    """Put a spec into a review."""
+    whole: JsonObject = {"authorizedAttestors": ["tpm"], **spec}
+    return worst.to_json(_POLICY_REVIEW).replace(b'"@@"', worst.to_json(whole))
+
+
+def _bundle(size: int) -> bytes:
+    block = worst.pem_of(authority().public_bytes(Encoding.DER)).decode()
+    return _policy_reviewed(tpm={"endorsementCAs": block * (size // (len(block) + block.count("\n")))})
 
 
 def _pools(size: int, most: int) -> bytes:
@@ -311,6 +346,27 @@ _OBJECTS: Final = (
             "escapes": lambda: worst.json_escapes(admission_review.MAX_BODY, {"x": "@@"}),
         },
         target=_TARGETS["admission-review"],
+        strangers=True,
+    ),
+    Handler(
+        name="policy-review",
+        reads="a review of a policy at the same port",
+        runs="thread",
+        run=runner(_policy_review, Denied),
+        largest=admission_review.MAX_BODY,
+        milliseconds=200.0,
+        mebibytes=24.0,
+        worst={
+            "attestors": lambda: _policy_reviewed(authorizedAttestors=[f"x{number}" for number in range(45_000)]),
+            "sections": lambda: _policy_reviewed(providers={f"{number:x}": {} for number in range(23_000)}),
+            "labels": lambda: _policy_reviewed(
+                clusterSelector={"matchLabels": {f"{number:x}": "" for number in range(45_000)}}
+            ),
+            "few attestors": lambda: _policy_reviewed(authorizedAttestors=[f"x{number}" for number in range(3_400)]),
+            "certificates": lambda: _bundle(policy_reviewer.MAX_SECTIONS - 1024),
+            "more certificates": lambda: _bundle(admission_review.MAX_BODY - 1024),
+        },
+        target=_TARGETS["policy-review"],
         strangers=True,
     ),
 )

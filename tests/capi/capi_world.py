@@ -18,7 +18,7 @@ from polling import eventually
 from world import Controller, node_of
 
 from nodeattest_controller.configfile import API_VERSION, KIND
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
 from nodeattest_sandbox.definitions import install_definitions, keeps_custom_resources
@@ -34,6 +34,7 @@ GREEN: Final = "green"
 LEDGERS: Final = Kind("attestation.cluster.x-k8s.io", "machineattestations", "MachineAttestation", "v1alpha1")
 POLICIES: Final = Kind("attestation.cluster.x-k8s.io", "nodeattestationpolicies", "NodeAttestationPolicy", "v1alpha1")
 CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
+VALIDATION: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/nodeattest-bootstrap-config"
 _OF_MANAGEMENT: Final = ("garbagecollector", "clusterrole-aggregation")
 """Controllers of a management cluster: Cluster API's managers get their rights by aggregated ClusterRoles."""
 IN_TREE: Final = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -160,9 +161,11 @@ class CapiWorld:
         self.kubectl(plane, "create", "namespace", NAMESPACE)
         kubeconfig = account_kubeconfig(plane)
         (port,) = free_ports(1)
-        called: JsonMap = {"url": f"https://127.0.0.1:{port}/mutate-bootstrap-config"}
-        replaced: JsonMap = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": called}
-        plane.client().patch(CONFIGURATION, [replaced], "json")
+        for path in (CONFIGURATION, VALIDATION):
+            for number, webhook in enumerate(maps_at(plane.client().get(path), "webhooks")):
+                url = f"https://127.0.0.1:{port}{text_at(webhook, 'clientConfig', 'service', 'path')}"
+                there = f"/webhooks/{number}/clientConfig"
+                plane.client().patch(path, [{"op": "replace", "path": there, "value": {"url": url}}], "json")
         settings = self.directory / f"{name}.yaml"
         settings.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}))
         flags = ["--config", str(settings), "--webhook-bind-address", f"127.0.0.1:{port}"]

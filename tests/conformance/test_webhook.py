@@ -12,11 +12,11 @@ from typing import cast
 import pytest
 from needs import not_possible
 from polling import eventually
-from webhook_world import NAMESPACE, SECRET, ClientCertificates, WebhookWorld
+from webhook_world import NAMESPACE, POLICIES, SECRET, ClientCertificates, WebhookWorld
 from world import Controller
 
 from nodeattest_controller import manifests
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
@@ -24,6 +24,7 @@ from nodeattest_sandbox.definitions import keeps_custom_resources
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 TOKEN = "abcdef.0123456789abcdef"
 
 
@@ -228,6 +229,47 @@ def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(
         world.await_announced()
 
 
+@pytest.mark.usefixtures("replica")
+def test_a_policy_that_is_invalid_or_overlaps_another_is_refused_with_what_to_do(world: WebhookWorld) -> None:
+    with pytest.raises(ApiRefusal, match="did you mean certificateLifetime") as refused:
+        world.policy("mistyped", "nowhere", certificateLimetime="1h")
+    assert (refused.value.code, refused.value.reason) == (403, "PolicyInvalid")
+    with pytest.raises(ApiRefusal, match="narrow the clusterSelectors so that one policy remains") as refused:
+        world.policy("stray", "prod")
+    assert (refused.value.code, refused.value.reason) == (403, "PolicyInvalid")
+    assert ("also enforced" in str(refused.value)) == (world.clients is not None)
+    world.policy("unrelated", "nowhere")
+    with pytest.raises(ApiRefusal, match="narrow the clusterSelectors"):
+        world.client.patch(f"{POLICIES}/unrelated", {"spec": {"clusterSelector": {"matchLabels": {"env": "prod"}}}})
+    world.client.patch(f"{POLICIES}/unrelated", {"metadata": {"labels": {"mine": "yes"}}})
+    world.client.delete(f"{POLICIES}/unrelated")
+
+
+def test_a_policy_that_came_to_overlap_while_nobody_answered_is_told_and_can_be_repaired(
+    world: WebhookWorld, replica: Controller
+) -> None:
+    replica.kill()
+    try:
+        world.policy("stray", "prod")
+    finally:
+        replica.start()
+    world.await_announced()
+    for name in ("stray", "enforced"):
+        eventually(lambda name=name: ready_reason(world, name) == "Conflict", seconds=60, what=f"Conflict of {name}")
+    path = f"{POLICIES}/stray"
+    world.client.patch(path, {"spec": {"certificateLifetime": "24h"}})
+    world.client.patch(path, {"spec": {"clusterSelector": {"matchLabels": {"env": "nowhere"}}}})
+    eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the conflict")
+    with pytest.raises(ApiRefusal, match="narrow the clusterSelectors"):
+        world.client.patch(path, {"spec": {"clusterSelector": {"matchLabels": {"env": "prod"}}}})
+    world.client.delete(path)
+
+
+def ready_reason(world: WebhookWorld, policy: str) -> str:
+    conditions = maps_at(world.client.get(f"{POLICIES}/{policy}"), "status", "conditions")
+    return next((text_at(one, "reason") for one in conditions if one["type"] == "Ready"), "")
+
+
 def passes(world: WebhookWorld, name: str) -> bool:
     try:
         world.client.create(world.path("kubeadmconfigs"), world.config(name, "prod"))
@@ -254,6 +296,24 @@ def test_a_process_killed_between_its_two_writes_is_gone_on_with(world: WebhookW
     world.await_announced()
     assert map_at(_secret(world) or {}, "data") == map_at(left, "data")
     assert passes(world, "after-the-kill")
+
+
+def test_with_the_rights_of_an_earlier_state_configuration_is_rendered_and_the_log_says_what_is_missing(
+    world: WebhookWorld, replica: Controller
+) -> None:
+    role = f"{ROLES}/nodeattest:webhook"
+    rules: JsonValue = world.client.get(role)["rules"]
+    [rule] = maps_at(world.client.get(role), "rules")
+    replica.kill()
+    world.client.patch(role, {"rules": [{**rule, "resources": ["mutatingwebhookconfigurations"]}]})
+    world.client.delete(SECRET)
+    replica.start()
+    try:
+        eventually(lambda: passes(world, "by-earlier-rights"), seconds=60, what="the first call")
+        assert replica.said("policies are not checked when they are written")
+    finally:
+        world.client.patch(role, {"rules": rules})
+    world.await_announced()
 
 
 def test_replicas_that_race_show_one_certificate(world: WebhookWorld, replica: Controller) -> None:

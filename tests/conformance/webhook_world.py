@@ -25,11 +25,13 @@ from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["NAMESPACE", "SECRET", "ClientCertificates", "WebhookWorld"]
+__all__ = ["NAMESPACE", "POLICIES", "SECRET", "ClientCertificates", "WebhookWorld"]
 
 TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
 NAMESPACE: Final = "team-a"
 CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
+VALIDATION: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/nodeattest-bootstrap-config"
+POLICIES: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
 SECRET: Final = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-webhook-certificates"
 _NEEDED: Final = {"kubeadmconfigs", "kubeadmcontrolplanes", "clusters", "machines", "machinepools"}
 _TOKEN: Final = "/api/v1/namespaces/nodeattest-system/serviceaccounts/node-attestation-controller/token"
@@ -78,7 +80,6 @@ class WebhookWorld:
     directory: Path
     version: str
     port: int
-    url: str = ""
     clients: ClientCertificates | None = None
     """None: callers are not verified."""
 
@@ -93,9 +94,13 @@ class WebhookWorld:
         eventually(self._knows_policies, what="our kinds")
         client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         # A url in the place of the Service: there is no network of pods here.
-        self.url = f"https://127.0.0.1:{self.port}/mutate-bootstrap-config"
-        called: JsonMap = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": self.url}}
-        client.patch(CONFIGURATION, [called], "json")
+        for path in (CONFIGURATION, VALIDATION):
+            replaced: list[JsonValue] = []
+            for number, webhook in enumerate(maps_at(client.get(path), "webhooks")):
+                url = f"https://127.0.0.1:{self.port}{text_at(webhook, 'clientConfig', 'service', 'path')}"
+                there = f"/webhooks/{number}/clientConfig"
+                replaced.append({"op": "replace", "path": there, "value": {"url": url}})
+            client.patch(path, replaced, "json")
 
     @property
     def client(self) -> Client:
@@ -141,6 +146,7 @@ class WebhookWorld:
 
         found = eventually(announced, seconds=60, what="the announcement")
         eventually(self._is_called, seconds=60, what="the first call")
+        eventually(self._is_asked_about_policies, seconds=60, what="the first call about a policy")
         return found
 
     def path(self, kind: str, name: str = "") -> str:
@@ -152,22 +158,20 @@ class WebhookWorld:
         collection = f"/apis/{group}/{self.version}/namespaces/{NAMESPACE}/{kind}"
         return f"{collection}/{name}" if name else collection
 
-    def policy(self, name: str, env: str, **spec: JsonValue) -> None:
+    def policy(self, name: str, env: str, /, *, dry_run: bool = False, **spec: JsonValue) -> None:
         """Create a policy for clusters with a label."""
-        self.client.create(
-            f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies",
-            {
-                "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-                "kind": "NodeAttestationPolicy",
-                "metadata": {"name": name},
-                "spec": {
-                    "clusterSelector": {"matchLabels": {"env": env}},
-                    "authorizedAttestors": ["tpm"],
-                    "serving": {"kubelet": "Approve"},
-                    **spec,
-                },
+        body: JsonMap = {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "NodeAttestationPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "clusterSelector": {"matchLabels": {"env": env}},
+                "authorizedAttestors": ["tpm"],
+                "serving": {"kubelet": "Approve"},
+                **spec,
             },
-        )
+        }
+        self.client.create(POLICIES, body, **({"dryRun": "All"} if dry_run else {}))
 
     def cluster(self, name: str, env: str, *, paused: bool = False) -> JsonMap:
         """Create a Cluster whose control plane is ``<name>-cp``."""
@@ -242,9 +246,7 @@ class WebhookWorld:
 
     def _knows_policies(self) -> bool:
         try:
-            self.client.get(
-                f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
-            )
+            self.client.get(POLICIES)
         except ApiRefusal:
             return False
         return True
@@ -255,3 +257,10 @@ class WebhookWorld:
         except ApiRefusal:
             return False
         return True
+
+    def _is_asked_about_policies(self) -> bool:
+        try:
+            self.policy("probe", "probe", dry_run=True, unknown="a field")
+        except ApiRefusal:
+            return True
+        return False

@@ -17,8 +17,9 @@ from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 from virtual import advance
 
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT, PATH, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT, AdmissionHandler
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.metrics import Metrics
@@ -33,7 +34,7 @@ from nodeattest_serving.replies import Reply
 
 __all__ = [
     "AGENT", "CLUSTER", "Versioned", "agent", "alone", "answer_of", "audit", "config", "control_plane", "enforce",
-    "handled", "made_of", "patched", "review", "subject",
+    "handled", "made_of", "now", "patched", "review", "subject",
 ]  # fmt: skip
 
 AGENT: Final = "/agent"
@@ -188,7 +189,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def handled(handler: AdmissionHandler, client: str, body: bytes, *, comes_after: float = 0.0) -> Reply:
+async def handled(
+    handler: AdmissionHandler, client: str, body: bytes, *, comes_after: float = 0.0, path: str = PATH
+) -> Reply:
     """POST a review whose last byte comes so many seconds after the others, as a client at an address."""
     loop = asyncio.get_running_loop()
     protocol = BaseProtocol(loop)
@@ -196,7 +199,7 @@ async def handled(handler: AdmissionHandler, client: str, body: bytes, *, comes_
     content = StreamReader(protocol, 1 << 20, loop=loop)
     content.feed_data(body[:-1])
     headers = {"Content-Type": "application/json"}
-    asked = make_mocked_request("POST", PATH, headers=headers, payload=content)
+    asked = make_mocked_request("POST", path, headers=headers, payload=content)
     answer = asyncio.create_task(handler.handle(asked, client))
     await (advance(comes_after) if comes_after else asyncio.sleep(0))
     content.feed_data(body[-1:])

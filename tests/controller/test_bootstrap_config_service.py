@@ -23,13 +23,13 @@ from virtual import advance, run_virtually
 
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES, cost
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.handler import (
     MAX_WAIT,
     MOST_HELD_OF_CLIENT,
     MOST_REVIEWS,
     MOST_REVIEWS_OF_CLIENT,
-    PATH,
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter

@@ -14,7 +14,7 @@ from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.controllers.auto_approval import approval_block, permissions
-from nodeattest_controller.controllers.bootstrap_config import cert_rotator
+from nodeattest_controller.controllers.bootstrap_config import cert_rotator, config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
@@ -361,7 +361,7 @@ def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_
     assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
     [called] = items(configuration, "webhooks")
     where = mapping(called, "clientConfig", "service")
-    assert (where["name"], where["path"]) == (settings.webhook_service_name, admission.PATH)
+    assert (where["name"], where["path"]) == (settings.webhook_service_name, config_reviewer.PATH)
     assert text(service, "metadata", "name") == settings.webhook_service_name
     assert service["spec"] == {
         "selector": mapping(find("manager", "Deployment"), "spec", "selector", "matchLabels"),
@@ -379,7 +379,25 @@ def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_
     assert patience > admission.MAX_WAIT
 
 
-def test_the_webhook_writes_one_secret_and_one_configuration_by_name_and_reads_owners() -> None:
+def test_policies_are_reviewed_when_they_are_written_and_no_outage_stops_that() -> None:
+    settings = Settings(identity="replica-a")
+    configuration = find("webhook", "ValidatingWebhookConfiguration")
+    assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
+    [called] = items(configuration, "webhooks")
+    where = mapping(called, "clientConfig", "service")
+    assert (where["name"], where["path"]) == (settings.webhook_service_name, policy_reviewer.PATH)
+    [rule] = items(called, "rules")
+    assert (strings(rule, "resources"), strings(rule, "operations")) == (
+        ("nodeattestationpolicies",),
+        ("CREATE", "UPDATE"),
+    )
+    assert (called["failurePolicy"], called["sideEffects"], called["matchPolicy"]) == ("Ignore", "None", "Equivalent")
+    patience = called["timeoutSeconds"]
+    assert isinstance(patience, int)
+    assert patience > admission.MAX_WAIT
+
+
+def test_the_webhook_writes_one_secret_and_two_configurations_by_name_and_reads_owners() -> None:
     rules = rules_of("webhook", "Role", "ClusterRole")
     settings = Settings(identity="replica-a")
     written = {
@@ -391,6 +409,7 @@ def test_the_webhook_writes_one_secret_and_one_configuration_by_name_and_reads_o
         ("secrets", (), ("create",)),
         ("secrets", (cert_rotator.SECRET_NAME,), ("get", "update")),
         ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
+        ("validatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
         ("machinesets", (), ("get",)),
         ("kubeadmcontrolplanes", (), ("get",)),
     }

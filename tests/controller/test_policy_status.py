@@ -20,7 +20,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
     refusals_end,
     status_patch,
 )
-from nodeattest_controller.controllers.policy_status.validate import first_flaw
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
 from nodeattest_controller.model.objects import mapping, rfc3339, text
@@ -29,6 +28,7 @@ from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

@@ -35,6 +35,7 @@ __all__ = [
     "parse_attestation_policy",
     "policy_for",
     "ruling_policy",
+    "selecting",
     "selects",
 ]
 
@@ -146,7 +147,7 @@ def policy_for(
     ``read`` replaces ``parse_attestation_policy`` where parsed policies are kept. ``recorded`` counts the cluster's
     machines with a valid certificate by the policy that admitted it: of several policies ``ruling_policy`` goes on.
     """
-    chosen = [policy for policy in policies if selects(policy, cluster)]
+    chosen = selecting(cluster, policies)
     if len(chosen) > 1 and recorded is not None:
         ruling = ruling_policy(chosen, recorded)
         chosen = [policy for policy in chosen if text(policy, "metadata", "name") == ruling] or chosen
@@ -315,6 +316,11 @@ def _lifetime(duration: str) -> int | None:
         hint = "write days as hours: 14 days are 336h" if "d" in duration else "correct the policy"
         raise _invalid("certificateLifetime from 1m to 8760h, such as 336h", printable(duration), hint)
     return total
+
+
+def selecting(cluster: JsonObject, policies: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return the policies that select a Cluster; there should be one."""
+    return [policy for policy in policies if selects(policy, cluster)]
 
 
 def selects(policy: JsonObject, cluster: JsonObject) -> bool:

@@ -37,7 +37,7 @@ _MAX_UID: Final = 128
 """Characters; a UID is a UUID of 36."""
 _MAX_WARNING: Final = 256
 """Characters that an API server shows of one warning (admission/v1, AdmissionResponse.warnings)."""
-_REMEDY: Final = "send what kube-apiserver sends to a MutatingWebhookConfiguration with admissionReviewVersions [v1]"
+_REMEDY: Final = "send what kube-apiserver sends to a webhook with admissionReviewVersions [v1]"
 
 
 class Operation(StrEnum):

@@ -1,8 +1,9 @@
-"""Rotates the webhook's certificates: the Secret, what the webhook serves, and ``caBundle`` of its configuration.
+"""Rotates the webhook's certificates: the Secret, what the webhook serves, and ``caBundle`` of its two configurations.
 
 Promises: every write is conditional, so of replicas that race one wins and the others use what it wrote; a process may
-end after any step, and the next one continues; of the MutatingWebhookConfiguration only ``caBundle`` is written, of our
-own configuration only. Nothing of the Secret is logged.
+end after any step, and the next one continues; of the configurations only ``caBundle`` is written, of our own ones
+only. Without the ValidatingWebhookConfiguration, or the right to write it, policies are not checked when they are
+written, and nothing else waits. Nothing of the Secret is logged.
 Leaves to others: what is due (``certificates``).
 """
 
@@ -38,6 +39,12 @@ RESYNC: Final = ResyncConfig(spread=0.0, period=30.0, min_interval=1.0, retry=2.
 """The period is how long another's change of Secret or configuration may last."""
 _LIFETIMES: Final = Lifetimes()
 _REMEDY: Final = "apply manifests/webhook"
+_MUTATING: Final = "mutatingwebhookconfigurations"
+_VALIDATING: Final = "validatingwebhookconfigurations"
+_ABSENT: Final = {
+    _MUTATING: "no API server calls the webhook: its MutatingWebhookConfiguration is absent",
+    _VALIDATING: "no API server asks the webhook about policies: its ValidatingWebhookConfiguration is absent",
+}
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -56,20 +63,19 @@ class CertRotator:
         now: Callable[[], datetime],
         lifetimes: Lifetimes = _LIFETIMES,
     ) -> None:
-        """``names``: DNS names and addresses by which API servers call us; ``configuration``: our own one's name."""
+        """``names``: DNS names and addresses by which API servers call us; ``configuration``: our own ones' name."""
         self.trouble: str | None = "the certificates are not read yet"
         """What keeps the webhook from being called; None: nothing."""
         self._client = client
         self._certificate = certificate
         self._store = SecretStore(client, namespace=namespace, name=SECRET_NAME)
-        self._configuration = paths.object_path(
-            "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", configuration
-        )
         self._configuration_name = configuration
         self._names = names
         self._now = now
         self._lifetimes = lifetimes
-        self._registered: bool | None = None
+        self._registered: dict[str, bool] = {}
+        """By resource: whether its configuration is there."""
+        self._may_validate = True
 
     async def run(self) -> None:
         """Keep them up to date until cancelled."""
@@ -116,37 +122,50 @@ class CertRotator:
         return current
 
     async def _announce(self, current: CertificateSet) -> bool:
-        """Write our CAs into the configuration; returns whether it has them."""
+        """Write our CAs into the configurations; returns whether they have them."""
         bundle = base64.b64encode(current.bundle).decode()
+        announced = await self._announce_in(_MUTATING, bundle)
         try:
-            configuration = await self._client.get(self._configuration)
+            await_policies = not await self._announce_in(_VALIDATING, bundle) and self._registered[_VALIDATING]
+        except Forbidden as error:  # of an earlier state of manifests/webhook
+            await_policies = False
+            if self._may_validate:
+                _LOG.warning(
+                    "policies are not checked when they are written", extra=fields(error=str(error), remedy=_REMEDY)
+                )
+            self._may_validate = False
+        return announced and not await_policies
+
+    async def _announce_in(self, resource: str, bundle: str) -> bool:
+        """Write our CAs into one configuration; returns whether it has them."""
+        path = paths.object_path("admissionregistration.k8s.io", "v1", resource, self._configuration_name)
+        try:
+            configuration = await self._client.get(path)
         except NotFound:
-            self._note_registered(there=False)
+            self._note_registered(resource, there=False)
             return False
-        self._note_registered(there=True)
+        self._note_registered(resource, there=True)
         operations = _operations(configuration, bundle)
         if not operations:
             return True
         try:
-            await self._client.json_patch(self._configuration, operations)
+            await self._client.json_patch(path, operations)
         except (Conflict, Invalid, NotFound):  # it changed: the next run sees how
             return False
-        _LOG.info("caBundle written", extra=fields(configuration=self._configuration_name))
+        _LOG.info("caBundle written", extra=fields(configuration=self._configuration_name, resource=resource))
         return True
 
-    def _note_registered(self, *, there: bool) -> None:
+    def _note_registered(self, resource: str, *, there: bool) -> None:
         """Log once when no API server calls us, and once when one does."""
-        if there == self._registered:
+        if there == self._registered.get(resource):
             return
-        self._registered = there
+        self._registered[resource] = there
         if there:
-            _LOG.info("the webhook is registered", extra=fields(configuration=self._configuration_name))
+            more = fields(configuration=self._configuration_name, resource=resource)
+            _LOG.info("the webhook is registered", extra=more)
         else:
             remedy = f"{_REMEDY}, or leave bootstrap-config out of --controllers"
-            _LOG.warning(
-                "no API server calls the webhook: its MutatingWebhookConfiguration is absent",
-                extra=fields(configuration=self._configuration_name, remedy=remedy),
-            )
+            _LOG.warning(_ABSENT[resource], extra=fields(configuration=self._configuration_name, remedy=remedy))
 
 
 def _operations(configuration: JsonObject, bundle: str) -> list[JsonObject]:

@@ -29,6 +29,7 @@ __all__ = [
     "Change",
     "Refuse",
     "Renderer",
+    "Unable",
     "Verdict",
     "decide",
     "needs_machines",
@@ -51,8 +52,10 @@ class AdmissionOutcome(StrEnum):
     UNCHANGED = "unchanged"
     """It is rendered already."""
     LEFT = "left"
-    """It is not rendered, and machines of it exist."""
+    """It is not rendered, and machines of it exist; or a policy that was wrong before, and is not worse."""
     AUDITED = "audited"
+    ACCEPTED = "accepted"
+    """A policy in which nothing is wrong."""
     DENIED = "denied"
     UNAVAILABLE = "unavailable"
     MALFORMED = "malformed"
@@ -67,6 +70,8 @@ class Allow:
     """That name no object but the one in question: whoever asks is told them."""
     because: Denied | None = None
     """Ends the last warning; who is told how much of it, ``handler`` decides."""
+    public: str = ""
+    """What callers that were not verified are told in place of it; empty: what they always are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,16 @@ class Refuse:
 
     denied: Denied
     outcome: AdmissionOutcome = AdmissionOutcome.DENIED
+    public: str = ""
+    """As ``Allow.public``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """Facts could not be had."""
+
+    why: str
+    outcome: AdmissionOutcome = AdmissionOutcome.UNAVAILABLE
 
 
 Verdict = Allow | Change | Refuse

@@ -9,7 +9,7 @@ Leaves to others: deciding (``decide``), the time that it may take (``service``)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,22 +20,26 @@ from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, infrastructure_ref
 from nodeattest_controller.model.objects import items, mapping, text
-from nodeattest_controller.model.policy import Policy, policy_for, selects
+from nodeattest_controller.model.policy import Policy, policy_for, selecting
 from nodeattest_controller.runtime.restmapper import path_of_reference
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["MAX_RECORDS", "FactReader", "RenderFacts"]
+__all__ = ["MAX_CLUSTERS", "MAX_RECORDS", "FactReader", "Neighbours", "RenderFacts"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
 _OWN_VERSION: Final = "v1alpha1"
 MAX_RECORDS: Final = 1000
 """Of a cluster that several policies select. Where there are more it is not known under which of them most joined."""
+MAX_CLUSTERS: Final = 1000
+"""Of a namespace, that a policy is compared for."""
 _PAGE: Final = 100
-"""Records in one answer: about 1 MiB, which is parsed in the event loop."""
+"""Records or Clusters in one answer: about 1 MiB, which is parsed in the event loop."""
+_RECORDS: Final = "MachineRecords"
+"""The inventory in which clusters are ClusterRecords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,16 @@ class RenderFacts:
     """The policy as it is stored; None where it cannot be used."""
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What a policy is compared with."""
+
+    policies: list[JsonObject] = field(repr=False)
+    """The others: names and clusterSelectors."""
+    clusters: list[JsonObject] = field(repr=False)
+    """Those that are not paused, where there are other policies: names and labels."""
+
+
 class FactReader:
     """Reads them."""
 
@@ -59,12 +73,14 @@ class FactReader:
         *,
         namespace: str | None,
         now: Callable[[], datetime],
+        inventory: Collection[str] = ("ClusterAPI",),
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """``namespace``: the only one whose Clusters are served; None: all."""
+        """``namespace``: the only one whose Clusters are served; None: all. ``inventory``: where clusters come from."""
         self._client = client
         self._namespace = namespace
         self._now = now
+        self._inventory = inventory
         self._max_records = max_records
 
     async def of(self, subject: Subject) -> RenderFacts | None:
@@ -78,7 +94,7 @@ class FactReader:
         cluster = await self._cluster(subject) if policies else None
         if cluster is None:
             return None
-        several = sum(selects(policy, cluster) for policy in policies) > 1
+        several = len(selecting(cluster, policies)) > 1
         recorded = await self._policies_recorded(cluster) if several else None
         try:
             policy: Policy | Denied = policy_for(
@@ -120,6 +136,38 @@ class FactReader:
             return False
         return bool(text(infra, "status", "infrastructureMachineKind"))
 
+    async def beside(self, namespace: str, policy: str) -> Neighbours | None:
+        """Return the other policies of a namespace and, where there are any, its Clusters; None: too many of these.
+
+        Raises ``ApiError``.
+        """
+        others: list[JsonObject] = []
+        if self._namespace in {None, namespace}:
+            path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", namespace=namespace)
+            async for page in self._pages(path):
+                others += [_slim(one, "clusterSelector") for one in items(page, "items")]
+        others = [one for one in others if text(one, "metadata", "name") != policy]
+        clusters = await self._active_clusters(namespace) if others else []
+        return None if len(clusters) > MAX_CLUSTERS else Neighbours(others, clusters)
+
+    async def _active_clusters(self, namespace: str) -> list[JsonObject]:
+        """Return the clusters of a namespace that are not paused, each name once; no more once there are too many."""
+        kinds: list[str] = []
+        if version := await self._served():
+            kinds.append(paths.collection_path(_CLUSTER_GROUP, version, "clusters", namespace=namespace))
+        if _RECORDS in self._inventory:
+            kinds.append(paths.collection_path(_OWN_GROUP, _OWN_VERSION, "clusterrecords", namespace=namespace))
+        found: dict[str, JsonObject] = {}
+        for path in kinds:
+            async with aclosing(self._pages(path, _PAGE)) as pages:
+                async for page in pages:
+                    for cluster in items(page, "items"):
+                        if not cluster_paused(cluster):
+                            found.setdefault(text(cluster, "metadata", "name"), _slim(cluster))
+                    if len(found) > MAX_CLUSTERS:
+                        return [*found.values()]
+        return [*found.values()]
+
     async def _policies_recorded(self, cluster: JsonObject) -> Counter[str] | None:
         """Count a cluster's machines by the policy of their valid certificate; None: too many. Raises ``ApiError``."""
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
@@ -153,12 +201,19 @@ class FactReader:
 
     async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
         path, found = paths.collection_path(group, version, resource, namespace=namespace), list[JsonObject]()
-        try:
-            async for page in self._client.pages(path):
-                found += items(page, "items")
-        except NotFound:  # the kind is not installed, hence not used
-            return []
+        async for page in self._pages(path):
+            found += items(page, "items")
         return found
+
+    async def _pages(self, path: str, size: int = 500) -> AsyncGenerator[JsonObject]:
+        """Yield the pages of a list; none where the kind is not installed, hence not used."""
+        pages = self._client.pages(path, None, size)
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    yield page
+        except NotFound:
+            return
 
     async def _served(self) -> str:
         """Learn which version of Cluster API is served; anew each time, because an upgrade changes it."""
@@ -167,3 +222,11 @@ class FactReader:
         except NotFound:
             return ""
         return text(found, "preferredVersion", "version")
+
+
+def _slim(whole: JsonObject, *spec: str) -> JsonObject:
+    """Keep an object's name and labels, and some fields of its spec."""
+    meta = mapping(whole, "metadata")
+    named: JsonObject = {"name": text(meta, "name"), "labels": mapping(meta, "labels")}
+    kept: JsonObject = {one: value for one, value in mapping(whole, "spec").items() if one in spec}
+    return {"metadata": named, "spec": kept}

@@ -1,12 +1,12 @@
-"""The webhook's one resource: an API server POSTs an AdmissionReview and gets its answer.
+"""The webhook's two resources: an API server POSTs an AdmissionReview and gets its answer.
 
 Promises: every request gets an answer within ``MAX_WAIT`` of its head, whatever it holds and however slowly its body
 comes; what is no AdmissionReview of v1 is a 400 that says so; no object, no patch and no token is logged, nor kept.
-Where facts cannot be had, what concerns the configuration of machines is refused with 503, for its creator to try
-again, and the rest passes. At most ``MOST_REVIEWS`` are worked on at one time, and what they cost in memory is bounded
-from the first byte of a request to the last one of its answer; of both, and of the thread that reads large reviews, one
-client leaves the others their share. Callers that were not verified are told nothing of a policy.
-Leaves to others: connections and client certificates (``nodeattest_serving.listener``), the verdict (``decide``).
+At most ``MOST_REVIEWS`` are worked on at one time, and what they cost in memory is bounded from the first byte of a
+request to the last one of its answer; of both, and of the thread that reads large reviews, one client leaves the others
+their share. Callers that were not verified are told nothing of a policy but what is in their own request.
+Leaves to others: connections and client certificates (``nodeattest_serving.listener``), the verdicts
+(``config_reviewer``, ``policy_reviewer``).
 Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
 
@@ -16,46 +16,38 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from nodeattest_controller.controllers.bootstrap_config import admission_review
-from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
+from nodeattest_controller.controllers.bootstrap_config import admission_review, config_reviewer, policy_reviewer
+from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview
 from nodeattest_controller.controllers.bootstrap_config.decide import (
-    LEFT_WITHOUT,
     AdmissionOutcome,
     Allow,
     Change,
     Refuse,
     Renderer,
+    Unable,
     Verdict,
-    decide,
-    needs_machines,
-    needs_names,
-    needs_no_facts,
-    refuse_unnamed,
 )
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
+from nodeattest_controller.controllers.bootstrap_config.reviewer import ReadReview, Reviewer
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import text
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
-from nodeattest_kube.client import ApiError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
 
-__all__ = ["PATH", "AdmissionHandler", "is_api_server"]
+__all__ = ["AdmissionHandler", "is_api_server"]
 
-PATH: Final = "/mutate-bootstrap-config"
 MAX_WAIT: Final = 4.0
 """Seconds for one review: its body, its turns and all its reads; the API server gives us five (``timeoutSeconds`` in
 manifests/webhook)."""
@@ -75,7 +67,6 @@ _PLACE_WAIT: Final = 2.0
 _LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 _RETRY_AFTER: Final = 2
 """Seconds."""
-_UNREADABLE: Final = "cannot read the object's Cluster and policy: {}; try again"
 _UNREADABLE_TO_ALL: Final = "cannot read the object's Cluster and policy; try again"
 _BUSY: Final = "too many reviews at one time; try again"
 _SLOW: Final = "expected the review's body within {:g} s"
@@ -86,26 +77,6 @@ _POLICY_SAYS_WHY: Final = (
 """What a caller that was not verified is told where the reason would name a policy, or quote it."""
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unable:
-    """Facts could not be had."""
-
-    why: str
-    outcome: AdmissionOutcome = AdmissionOutcome.UNAVAILABLE
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A review that was read."""
-
-    question: AdmissionReview
-    subject: Subject | None
-    """None: nothing that we change."""
-    before: Subject | None
-    settled: Verdict | None
-    """What needs no facts."""
 
 
 class AdmissionHandler:
@@ -127,11 +98,12 @@ class AdmissionHandler:
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         """
-        self._reader = reader
-        self._renderer = renderer
+        self._reviewers: Mapping[str, Reviewer] = {
+            config_reviewer.PATH: config_reviewer.ConfigReviewer(reader, renderer, reporter, max_wait=max_wait),
+            policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader),
+        }
         self._metrics = metrics
         self._clock = clock
-        self._reporter = reporter
         self._max_wait = max_wait
         self._verifies_clients = verifies_clients
         self._client_names = frozenset(client_names)
@@ -154,6 +126,9 @@ class AdmissionHandler:
         """Answer an API server."""
         if self._client_names and not is_api_server(request.transport, self._client_names):
             return _text_reply(HTTPStatus.FORBIDDEN, "expected the client certificate of an API server")
+        reviewer = self._reviewers.get(request.raw_path.partition("?")[0])
+        if reviewer is None:
+            return _text_reply(HTTPStatus.NOT_FOUND, f"expected {' or '.join(self._reviewers)}")
         refused = _misdirected(request)
         if refused is not None:
             return refused
@@ -171,14 +146,14 @@ class AdmissionHandler:
         except BaseException:  # nobody is left to be answered
             hold.release()
             raise
-        return await self._in_turn(body, client, hold, deadline)
+        return await self._in_turn(reviewer, body, client, hold, deadline)
 
-    async def _in_turn(self, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
+    async def _in_turn(self, reviewer: Reviewer, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
         try:
             async with AsyncExitStack() as place:
                 async with asyncio.timeout_at(deadline):
                     await place.enter_async_context(self._places.acquire(client))
-                reply = await self._review(body, client, hold, deadline)
+                reply = await self._review(reviewer, body, client, hold, deadline)
         except _TooMuchError as error:
             reply = _text_reply(error.status, str(error))
         except (Unavailable, TimeoutError):
@@ -188,14 +163,14 @@ class AdmissionHandler:
             raise
         return replace(reply, written=hold.release)
 
-    async def _review(self, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
+    async def _review(self, reviewer: Reviewer, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
         began = self._clock()
         content = bytes(body)
         body.clear()
         try:
             async with asyncio.timeout_at(deadline), self._turn_to_read(content, client):
                 hold.resize(await self._apart(content, hold, admission_review.cost, content))
-                seen = await self._apart(content, hold, _read, content, self._renderer)
+                seen = await self._apart(content, hold, reviewer.read, content)
         except Denied as denied:
             _LOG.warning(
                 "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
@@ -204,7 +179,7 @@ class AdmissionHandler:
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
         del content
         question = seen.question
-        verdict = await self._verdict(seen, client, deadline)
+        verdict = await _logged(reviewer, seen, client, deadline)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
         answer = _answer(question, verdict, tells_everything=self._verifies_clients)
         hold.resize(len(answer))
@@ -224,80 +199,11 @@ class AdmissionHandler:
         hold.keep_until_done(call)
         return await asyncio.wrap_future(call)
 
-    async def _verdict(self, seen: _Seen, client: str, deadline: float) -> Verdict | _Unable:
-        """Decide, and log it unless nothing happened."""
-        question = seen.question
-        verdict = await self._evaluate(seen, client, deadline)
-        if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
-            _LOG.log(
-                _level_of(question, verdict), "bootstrap configuration", extra=fields(**_reported(question, verdict))
-            )
-        return verdict
-
-    async def _evaluate(self, seen: _Seen, client: str, deadline: float) -> Verdict | _Unable:
-        question, subject, before = seen.question, seen.subject, seen.before
-        if subject is None:
-            return Allow(AdmissionOutcome.UNCONCERNED)
-        if seen.settled is not None:
-            return seen.settled
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self._informed(subject, before, reported_by=None if question.dry_run else client)
-        except (ApiError, Unavailable) as error:
-            why = str(error)
-        except TimeoutError:
-            why = f"the API server did not answer within {self._max_wait:g} s"
-        if before is not None and subject.cluster == before.cluster and not subject.changes(before):
-            return Allow(AdmissionOutcome.LEFT)  # nothing that a machine is made of changes
-        return _Unable(_UNREADABLE.format(why))
-
-    async def _informed(self, subject: Subject, before: Subject | None, *, reported_by: str | None) -> Verdict:
-        facts = await self._reader.of(subject)
-        # A paused cluster is being moved: clusterctl makes its objects anew, as they are.
-        if facts is None or facts.paused:
-            return Allow(AdmissionOutcome.UNCONCERNED)
-        verdict = await self._decided(subject, before, facts)
-        if reported_by is not None:
-            name = text(facts.cluster, "metadata", "name")
-            self._reporter.observe(subject, verdict, name, facts.policy_object, client=reported_by)
-        return verdict
-
-    async def _decided(self, subject: Subject, before: Subject | None, facts: RenderFacts) -> Verdict:
-        if isinstance(facts.policy, Denied):
-            if before is not None and not subject.changes(before):
-                return Allow(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), facts.policy)
-            return Refuse(facts.policy)
-        policy, cluster = facts.policy, facts.cluster
-        unnamed = needs_names(subject, before, policy=policy, cluster=cluster, renderer=self._renderer)
-        if unnamed and not await self._reader.makes_machines(subject):
-            return refuse_unnamed(subject, policy)
-        asked = policy.enforce and needs_machines(subject, before, self._renderer)
-        return decide(
-            subject,
-            before,
-            policy=policy,
-            cluster=cluster,
-            has_machines=asked and await self._reader.has_machines(cluster),
-            renderer=self._renderer,
-        )
-
 
 def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str]) -> bool:
     """Whether a client's verified certificate has one of these common names; of no names, any."""
     name = common_name(transport)
     return name is not None and (not names or name in names)
-
-
-def _read(content: bytes, renderer: Renderer) -> _Seen:
-    """Read a review, and decide where no facts are needed; raises Denied."""
-    question = admission_review.parse(content)
-    subject, before = None, None
-    if question.operation is not None:
-        subject = _subject(question, new=True)
-    if question.operation is Operation.UPDATE:
-        before = _subject(question, new=False)
-    settled = None if subject is None else needs_no_facts(subject, before, renderer)
-    return _Seen(question, subject, before, settled)
 
 
 class _Hold:
@@ -366,17 +272,25 @@ async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytearray:
     return kept
 
 
-def _level_of(question: AdmissionReview, verdict: Verdict | _Unable) -> int:
+async def _logged(reviewer: Reviewer, seen: ReadReview, client: str, deadline: float) -> Verdict | Unable:
+    """Decide, and log it unless nothing happened."""
+    question, verdict = seen.question, await seen.verdict(client, deadline)
+    if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
+        more = fields(**_reported(question, verdict))
+        _LOG.log(_level_of(question, verdict), reviewer.log_message, extra=more)
+    return verdict
+
+
+def _level_of(question: AdmissionReview, verdict: Verdict | Unable) -> int:
     """Choose the level: a topology's controller makes dry runs of each object, again and again."""
     if question.dry_run:
         return logging.DEBUG
-    return logging.WARNING if isinstance(verdict, Refuse | _Unable) else logging.INFO
+    wrong = verdict.outcome in {AdmissionOutcome.DENIED, AdmissionOutcome.UNAVAILABLE}
+    return logging.WARNING if wrong else logging.INFO
 
 
 def _misdirected(request: web.BaseRequest) -> Reply | None:
     """Refuse what is no question to us, before its body is read."""
-    if request.raw_path.partition("?")[0] != PATH:
-        return _text_reply(HTTPStatus.NOT_FOUND, f"expected {PATH}")
     if request.method != "POST":
         return _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST", {"Allow": "POST"})
     if request.content_type != "application/json" or request.headers.get("Content-Encoding", "identity") != "identity":
@@ -384,21 +298,16 @@ def _misdirected(request: web.BaseRequest) -> Reply | None:
     return None
 
 
-def _subject(question: AdmissionReview, *, new: bool) -> Subject | None:
-    whole = question.target if new else question.before
-    return subject_of(whole, group=question.group, kind=question.kind, namespace=question.namespace, name=question.name)
-
-
-def _answer(question: AdmissionReview, verdict: Verdict | _Unable, *, tells_everything: bool) -> bytes:
+def _answer(question: AdmissionReview, verdict: Verdict | Unable, *, tells_everything: bool) -> bytes:
     match verdict:
         case Allow():
             return admission_review.allowed(question.uid, warnings=_warnings(verdict, tells_everything))
         case Change():
             return admission_review.allowed(question.uid, verdict.patch)
         case Refuse(denied):
-            message = _explain(denied, tells_everything)
+            message = _explain(denied, verdict.public, tells_everything)
             return admission_review.refused(question.uid, HTTPStatus.FORBIDDEN, denied.reason, message)
-        case _Unable(why):
+        case Unable(why):
             status, message = HTTPStatus.SERVICE_UNAVAILABLE, why if tells_everything else _UNREADABLE_TO_ALL
             return admission_review.refused(
                 question.uid, status, "ServiceUnavailable", message, retry_after=_RETRY_AFTER
@@ -409,17 +318,17 @@ def _warnings(verdict: Allow, tells_everything: bool) -> tuple[str, ...]:
     if verdict.because is None:
         return verdict.warnings
     *others, last = verdict.warnings
-    return (*others, f"{last} {_explain(verdict.because, tells_everything)}")
+    return (*others, f"{last} {_explain(verdict.because, verdict.public, tells_everything)}")
 
 
-def _explain(denied: Denied, tells_everything: bool) -> str:
+def _explain(denied: Denied, public: str, tells_everything: bool) -> str:
     """Write a refusal for the caller; what contradicts the rendering is in the caller's own object."""
     if tells_everything or denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED:
         return str(denied)
-    return f"{denied.reason}: {_POLICY_SAYS_WHY}"
+    return f"{denied.reason}: {public or _POLICY_SAYS_WHY}"
 
 
-def _reported(question: AdmissionReview, verdict: Verdict | _Unable) -> dict[str, object]:
+def _reported(question: AdmissionReview, verdict: Verdict | Unable) -> dict[str, object]:
     reported: dict[str, object] = {
         "outcome": verdict.outcome,
         "kind": question.kind,
@@ -431,7 +340,7 @@ def _reported(question: AdmissionReview, verdict: Verdict | _Unable) -> dict[str
     match verdict:
         case Refuse():
             reported["reason"], reported["error"] = verdict.denied.reason, str(verdict.denied)
-        case _Unable():
+        case Unable():
             reported["error"] = verdict.why
         case Change():
             reported["changed"] = [str(operation["path"]) for operation in verdict.patch]

@@ -79,7 +79,12 @@ class WebhookServer:
         events = EventRecorder(self._client, component=COMPONENT, instance=self._settings.identity, now=_now)
         self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(self._client, namespace=self._settings.watch_namespace, now=_now),
+            FactReader(
+                self._client,
+                namespace=self._settings.watch_namespace,
+                inventory=self._settings.inventory,
+                now=_now,
+            ),
             PolicyRenderer(),
             self._metrics,
             clock=time.monotonic,

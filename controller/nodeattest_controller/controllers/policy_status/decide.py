@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.model.objects import items, mapping, moment, number, strings, text
-from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selects
+from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -93,12 +93,12 @@ async def evaluate(
     shared: dict[str, list[SharedCluster]] = {name: [] for name in ruled}
     in_order = sorted(clusters, key=lambda one: text(one, "metadata", "name"))
     async for cluster in in_batches(in_order, max(1, BATCH // max(1, len(policies)))):
-        selecting = [policy for policy in policies if selects(policy, cluster)]
-        chosen = sorted(text(policy, "metadata", "name") for policy in selecting)
+        beside = selecting(cluster, policies)
+        chosen = sorted(text(policy, "metadata", "name") for policy in beside)
         if len(chosen) == 1:
             ruled[chosen[0]] += 1
             continue
-        ruling = ruling_policy(selecting, partial(machines_under, cluster))
+        ruling = ruling_policy(beside, partial(machines_under, cluster))
         is_flawed = flaws.get(ruling) is not None
         for name in chosen:
             rivals = tuple(other for other in chosen if other != name)

@@ -24,7 +24,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
     refusals_end,
     status_patch,
 )
-from nodeattest_controller.controllers.policy_status.validate import first_flaw
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
@@ -32,6 +31,7 @@ from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
+from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeattest_controller.model.policy import OWN_SECTIONS, Policy
+from nodeattest_controller.model.policy import OWN_SECTIONS, Policy, parse_attestation_policy
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
 
-__all__ = ["first_flaw", "installed", "section_flaws"]
+__all__ = ["first_flaw", "flaw_of", "installed", "section_flaws"]
 
 
 def installed(provider: ProviderName) -> ClusterAPISigner | None:
@@ -29,7 +30,7 @@ def section_flaws(policy: Policy, *, own_only: bool) -> Iterator[Denied]:
     """Yield what providers refuse of their sections, of those that are named and those that have one."""
     for provider in sorted(policy.attestors | set(policy.sections)):
         signer = installed(provider) if provider in OWN_SECTIONS or not own_only else None
-        if not isinstance(signer, CheckedSettings):
+        if signer is None or not isinstance(signer, CheckedSettings):
             continue
         try:
             signer.check_settings(policy.settings(provider))
@@ -40,3 +41,12 @@ def section_flaws(policy: Policy, *, own_only: bool) -> Iterator[Denied]:
 def first_flaw(policy: Policy) -> Denied | None:
     """Return the first of them, of this project's providers."""
     return next(section_flaws(policy, own_only=True), None)
+
+
+def flaw_of(policy: JsonObject, *, sections: bool) -> Denied | None:
+    """Return what is wrong with a policy object; None where nothing is. ``sections``: ask the providers, too."""
+    try:
+        parsed = parse_attestation_policy(policy)
+    except Denied as denied:
+        return denied
+    return first_flaw(parsed) if sections else None

@@ -1,0 +1,147 @@
+"""What becomes of a NodeAttestationPolicy on its way into the API server. Pure.
+
+Promises: an update that makes nothing worse passes, so that what is wrong can be repaired in steps. Nothing is refused
+for a Cluster that is paused, because ``clusterctl move`` makes policies and Clusters anew, in any order. What is
+invalid, and which policies select a Cluster, is asked of the functions that the controller and ``policy check`` ask.
+Leaves to others: reading the other policies and the Clusters (``facts``).
+Source: ADR 43.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Refuse, Verdict
+from nodeattest_controller.controllers.bootstrap_config.facts import Neighbours
+from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.policy import selecting, selects
+from nodeattest_controller.verification.policy_validation import flaw_of
+from nodeattest_kube.batches import BATCH, in_batches
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason
+
+__all__ = ["MAX_SELECTOR", "PolicyChange", "decide_alone", "decide_beside", "policy_change"]
+
+MAX_SELECTOR: Final = 10_000
+"""Labels and values of a clusterSelector that is compared; the CRD takes 32 expressions of 256 values."""
+_GROUP: Final = "attestation.cluster.x-k8s.io"
+_KIND: Final = "NodeAttestationPolicy"
+_VALUES_OF_STEP: Final = 400
+"""Values of a selector that are read in the time of one step of a batch."""
+_SHOWN: Final = 4
+"""Clusters, and policies beside each, in a message."""
+_REMEDY: Final = "narrow the clusterSelectors so that one policy remains"
+_LEFT: Final = "left as it was before:"
+_TOO_LARGE: Final = f"not compared with other policies: its clusterSelector has more than {MAX_SELECTOR} values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChange:
+    """A policy whose spec is being written."""
+
+    namespace: str
+    name: str
+    after: JsonObject = field(repr=False)
+    before: JsonObject | None = field(repr=False)
+    """None at a creation."""
+    flaw: Denied | None
+    """What is wrong with it alone."""
+    was_flawed: bool
+
+    @property
+    def selector_size(self) -> int:
+        """How many labels and values its selector has."""
+        selector = mapping(self.after, "spec", "clusterSelector")
+        expressions = items(selector, "matchExpressions")
+        values = sum(len(strings(term, "values")) for term in expressions)
+        return len(mapping(selector, "matchLabels")) + len(expressions) + values
+
+
+def policy_change(question: AdmissionReview, *, sections: bool = True) -> PolicyChange | None:
+    """Take the question for a policy whose spec changes and that stays; None for any other.
+
+    ``sections``: whether providers are asked about theirs.
+    """
+    after, before = question.target, question.before if question.operation is Operation.UPDATE else None
+    named = (question.group, question.kind) == (_GROUP, _KIND) and question.operation is not None
+    if not named or "deletionTimestamp" in mapping(after, "metadata"):
+        return None
+    if before is not None and before.get("spec") == after.get("spec"):
+        return None
+    return PolicyChange(
+        namespace=question.namespace,
+        name=question.name or text(after, "metadata", "name"),
+        after=after,
+        before=before,
+        flaw=flaw_of(after, sections=sections),
+        was_flawed=before is not None and flaw_of(before, sections=sections) is not None,
+    )
+
+
+def decide_alone(change: PolicyChange) -> Verdict | None:
+    """Decide where no other object matters; None where others do.
+
+    1. What is invalid, and was not before, is refused. 2. Without another selector no other Cluster is selected.
+    """
+    # 1
+    if change.flaw is not None and not change.was_flawed:
+        return Refuse(change.flaw, public=_said(change.flaw))
+    # 2
+    before = change.before
+    if before is not None and _selector(before) == _selector(change.after):
+        return _allowed(change)
+    if change.selector_size > MAX_SELECTOR:
+        return Allow(AdmissionOutcome.UNAVAILABLE, (_TOO_LARGE,))
+    return None
+
+
+async def decide_beside(change: PolicyChange, neighbours: Neighbours) -> Verdict:
+    """Refuse a policy that selects a Cluster which another one selects, unless it did so before."""
+    found: list[tuple[str, list[str]]] = []
+    steps = 1 + len(neighbours.policies) + change.selector_size // _VALUES_OF_STEP
+    async for cluster in in_batches(neighbours.clusters, max(1, BATCH // steps)):
+        others = selecting(cluster, neighbours.policies)
+        if not others or not selects(change.after, cluster):
+            continue
+        if change.before is None or not selects(change.before, cluster):
+            names = sorted(text(policy, "metadata", "name") for policy in others)
+            found.append((text(cluster, "metadata", "name"), names))
+    return _overlap(change, found) if found else _allowed(change)
+
+
+def _overlap(change: PolicyChange, found: Sequence[tuple[str, list[str]]]) -> Verdict:
+    shown = "; ".join(f"{cluster} (also {_some(policies)})" for cluster, policies in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    denied = Denied(
+        Reason.POLICY_INVALID,
+        expected="one NodeAttestationPolicy for a Cluster",
+        got=f"{change.name} as another one for {shown}{more}",
+        remedy=_REMEDY,
+    )
+    return Refuse(
+        denied,
+        public=f"expected {denied.expected}, got another one for a Cluster that it selects; compare it with "
+        f"kubectl get nodeattestationpolicies -n {change.namespace} -o yaml, and {_REMEDY}",
+    )
+
+
+def _allowed(change: PolicyChange) -> Allow:
+    if change.flaw is None:
+        return Allow(AdmissionOutcome.ACCEPTED)
+    return Allow(AdmissionOutcome.LEFT, (_LEFT,), change.flaw, public=_said(change.flaw))
+
+
+def _said(flaw: Denied) -> str:
+    """Write what is wrong with the caller's own object, without the reason."""
+    return f"expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
+
+
+def _selector(policy: JsonObject) -> object:
+    return mapping(policy, "spec").get("clusterSelector") or {}
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -1,0 +1,81 @@
+"""Reviews of NodeAttestationPolicies: reads them, and compares them with the policies and Clusters beside them.
+
+Promises: a policy that cannot be compared passes with a warning, because the controller's own rule for several policies
+holds without it (ADR 40); nothing is written.
+Leaves to others: the verdict (``policy_decide``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Unable, Verdict
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
+    PolicyChange,
+    decide_alone,
+    decide_beside,
+    policy_change,
+)
+from nodeattest_controller.logs import fields
+from nodeattest_kube.client import ApiError
+
+__all__ = ["MAX_SECTIONS", "PATH", "PolicyReviewer"]
+
+PATH: Final = "/validate-policy"
+MAX_SECTIONS: Final = 32 << 10
+"""Bytes of a review whose providers' sections are checked: providers keep the certificates that they read in a section,
+and whoever reaches the port can send one."""
+_NOT_COMPARED: Final = (
+    "not compared with other policies: the webhook could not read them and their Clusters; see the policy's status"
+)
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class PolicyReviewer:
+    """Reads reviews of NodeAttestationPolicies."""
+
+    log_message: ClassVar[str] = "policy review"
+
+    def __init__(self, reader: FactReader) -> None:
+        self.reader = reader
+
+    def read(self, content: bytes) -> _PolicyReview:
+        """Read a review, and decide where no facts are needed; raises ``Denied``."""
+        question = admission_review.parse(content)
+        change = policy_change(question, sections=len(content) <= MAX_SECTIONS)
+        settled = Allow(AdmissionOutcome.UNCONCERNED) if change is None else decide_alone(change)
+        return _PolicyReview(self.reader, question, change, settled)
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyReview:
+    """One that was read."""
+
+    reader: FactReader
+    question: AdmissionReview
+    change: PolicyChange | None
+    """None: nothing that we check."""
+    settled: Verdict | None
+    """What needs no facts."""
+
+    async def verdict(self, client: str, deadline: float) -> Verdict | Unable:
+        """Decide, beside others where they matter."""
+        del client
+        change = self.change
+        if self.settled is not None or change is None:
+            return self.settled or Allow(AdmissionOutcome.UNCONCERNED)
+        try:
+            async with asyncio.timeout_at(deadline):
+                found = await self.reader.beside(change.namespace, change.name)
+                if found is not None:
+                    return await decide_beside(change, found)
+        except (ApiError, TimeoutError) as error:
+            _LOG.warning("cannot compare a policy with others", extra=fields(error=str(error) or "too late"))
+        return Allow(AdmissionOutcome.UNAVAILABLE, (_NOT_COMPARED,))

@@ -1,0 +1,201 @@
+"""What the webhook makes of a policy that is being written: by tables, and over its API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from bootstrap_config_kit import alone, answer_of, handled, now, review
+
+from nodeattest_controller import manifests
+from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Refuse, Verdict
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, Neighbours
+from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
+    MAX_SELECTOR,
+    PolicyChange,
+    decide_alone,
+    decide_beside,
+    policy_change,
+)
+from nodeattest_controller.model.objects import mapping, strings, text
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+
+API = "attestation.cluster.x-k8s.io/v1alpha1"
+CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
+RECORDS = f"/apis/{API}/namespaces/default/clusterrecords"
+POLICIES = f"/apis/{API}/namespaces/default/nodeattestationpolicies"
+
+
+def policy(name: str = "metal", env: str = "prod", **spec: JsonValue) -> JsonObject:
+    selector: JsonObject = {"matchLabels": {"env": env}} if env else {}
+    return {
+        "apiVersion": API,
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"clusterSelector": selector, "authorizedAttestors": ["tpm"], **spec},
+    }
+
+
+def change(after: JsonObject, before: JsonObject | None = None) -> PolicyChange | None:
+    asked = json.dumps(review(after, before)).encode()
+    return policy_change(admission_review.parse(asked))
+
+
+async def verdict(after: JsonObject, before: JsonObject | None, *others: JsonObject, **clusters: str) -> Verdict:
+    """Decide as the reviewer does; ``clusters``: their label ``env`` by name."""
+    asked = change(after, before)
+    assert asked is not None
+    beside: list[JsonObject] = [{"metadata": {"name": name, "labels": {"env": env}}} for name, env in clusters.items()]
+    return decide_alone(asked) or await decide_beside(asked, Neighbours([*others], beside))
+
+
+INVALID = policy(certificateLimetime="1h")
+
+
+@pytest.mark.parametrize(
+    ("after", "before"),
+    [
+        (policy(), policy()),
+        (INVALID, INVALID),
+        ({**INVALID, "metadata": {"name": "metal", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, policy()),
+        ({**INVALID, "kind": "MachineAttestation"}, None),
+        ({**INVALID, "apiVersion": "other.example/v1"}, None),
+    ],
+    ids=["same spec", "same invalid spec", "going away", "another kind", "another group"],
+)
+def test_what_changes_no_spec_of_a_policy_that_stays_is_not_looked_at(
+    after: JsonObject, before: JsonObject | None
+) -> None:
+    assert change(after, before) is None
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "outcome"),
+    [
+        (policy(), None, AdmissionOutcome.ACCEPTED),
+        (INVALID, None, AdmissionOutcome.DENIED),
+        (policy(tpm={"endorsementCAs": ["no PEM"]}), None, AdmissionOutcome.DENIED),
+        (INVALID, policy(), AdmissionOutcome.DENIED),
+        (INVALID, policy(certificateLifetime="9s"), AdmissionOutcome.LEFT),
+        (policy(), INVALID, AdmissionOutcome.ACCEPTED),
+    ],
+    ids=["valid", "a mistyped field", "a provider's section", "made invalid", "invalid before", "repaired"],
+)
+async def test_what_is_invalid_and_was_not_before_is_refused(
+    after: JsonObject, before: JsonObject | None, outcome: AdmissionOutcome
+) -> None:
+    assert (await verdict(after, before)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "env", "outcome"),
+    [
+        (policy(), None, "prod", AdmissionOutcome.DENIED),
+        (policy(env=""), None, "prod", AdmissionOutcome.DENIED),
+        (policy(), None, "dev", AdmissionOutcome.ACCEPTED),
+        (policy(), policy(env="dev"), "prod", AdmissionOutcome.DENIED),
+        (policy(env=""), policy(), "prod", AdmissionOutcome.ACCEPTED),
+        (policy(env="dev"), policy(env=""), "prod", AdmissionOutcome.ACCEPTED),
+        (policy(enforcement="Audit"), policy(), "prod", AdmissionOutcome.ACCEPTED),
+    ],
+    ids=[
+        "created",
+        "selects all",
+        "another Cluster",
+        "moved over it",
+        "overlapped before",
+        "repaired",
+        "same selector",
+    ],
+)
+async def test_a_policy_that_would_overlap_another_is_refused_and_one_that_did_before_can_be_repaired(
+    after: JsonObject, before: JsonObject | None, env: str, outcome: AdmissionOutcome
+) -> None:
+    assert (await verdict(after, before, policy("other", ""), c1=env)).outcome is outcome
+
+
+async def test_a_refused_overlap_names_clusters_and_policies_and_what_to_do() -> None:
+    many = {f"c{number}": "prod" for number in range(9)}
+    refused = await verdict(policy(), None, policy("cloud"), policy("all", ""), **many)
+    assert isinstance(refused, Refuse)
+    said = str(refused.denied)
+    assert said.startswith("PolicyInvalid: expected one NodeAttestationPolicy for a Cluster, got metal as another one")
+    assert "c0 (also all, cloud); c1 (also all, cloud)" in said
+    assert said.endswith("and 5 more; narrow the clusterSelectors so that one policy remains")
+    for name in ("c0", "cloud", "metal"):
+        assert name not in refused.public
+    assert "kubectl get nodeattestationpolicies -n default" in refused.public
+
+
+async def test_of_an_invalid_policy_that_is_left_its_writer_is_told() -> None:
+    left = await verdict(INVALID, policy(certificateLifetime="9s"))
+    assert isinstance(left, Allow)
+    assert left.because is not None
+    assert "certificateLifetime" in left.public
+
+
+async def test_a_selector_that_is_too_large_to_compare_passes_and_says_so() -> None:
+    values: list[JsonValue] = [str(number) for number in range(MAX_SELECTOR + 1)]
+    term: JsonObject = {"key": "env", "operator": "In", "values": values}
+    large = policy(clusterSelector={"matchExpressions": [term]})
+    passed = await verdict(large, None, policy("other", ""), c1="1")
+    assert isinstance(passed, Allow)
+    assert passed.outcome is AdmissionOutcome.UNAVAILABLE
+    assert "not compared with other policies" in passed.warnings[0]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with start_sandbox(tmp_path_factory.mktemp("policy-review"), name="management") as running:
+        client = running.client()
+        install_cluster_api(client)
+        install_definitions(client, manifests.crds())  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
+        paused: JsonMap = {"metadata": {"name": "moved", "labels": {"env": "moved"}}, "spec": {"paused": True}}
+        client.create(CLUSTERS, {"metadata": {"name": "prod", "labels": {"env": "prod"}}, "spec": {}})
+        client.create(CLUSTERS, paused)
+        record = {"apiVersion": API, "kind": "ClusterRecord", "metadata": {"name": "rack", "labels": {"env": "rack"}}}
+        client.create(RECORDS, cast("JsonMap", {**record, "spec": {}}))
+        client.create(POLICIES, cast("JsonMap", policy("there", "")))
+        yield running
+
+
+async def ask(plane: ControlPlane, document: JsonObject, *, inventory: tuple[str, ...] = ("ClusterAPI",)) -> JsonObject:
+    """POST a review to a handler whose callers are strangers, and give the response."""
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        reader = FactReader(client, namespace=None, now=now, inventory=inventory)
+        async with alone(lambda _: reader) as handler:
+            reply = await handled(handler, "client", json.dumps(document).encode(), path=policy_reviewer.PATH)
+    return answer_of(reply.body)
+
+
+async def test_the_clusters_that_are_there_count_but_paused_ones(plane: ControlPlane) -> None:
+    refused = await ask(plane, review(policy()))
+    assert (refused["allowed"], text(refused, "status", "reason")) == (False, "PolicyInvalid")
+    assert "narrow the clusterSelectors" in text(refused, "status", "message")
+    assert "there" not in text(refused, "status", "message")
+    for env in ("moved", "rack", "nowhere"):
+        assert (await ask(plane, review(policy(env=env))))["allowed"] is True
+    assert (await ask(plane, review(policy("there", "prod"))))["allowed"] is True
+
+
+async def test_clusters_that_operators_write_down_count_where_they_are_served(plane: ControlPlane) -> None:
+    both = ("ClusterAPI", "MachineRecords")
+    assert (await ask(plane, review(policy(env="rack")), inventory=both))["allowed"] is False
+
+
+async def test_a_policy_that_cannot_be_compared_passes_with_a_warning() -> None:
+    async with alone() as handler:
+        reply = await handled(handler, "client", json.dumps(review(policy())).encode(), path=policy_reviewer.PATH)
+        passed = answer_of(reply.body)
+        assert passed["allowed"] is True
+        assert strings(passed, "warnings")[0].startswith("not compared with other policies")
+        invalid = json.dumps(review(INVALID)).encode()
+        refused = answer_of((await handled(handler, "client", invalid, path=policy_reviewer.PATH)).body)
+        assert "did you mean certificateLifetime?" in text(mapping(refused, "status"), "message")
