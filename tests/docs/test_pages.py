@@ -8,6 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,11 @@ LINK = re.compile(r"(?<!!)\[[^]]+\]\(([^)\s]+)\)")
 INDENTED_COMMAND = re.compile(
     r"\n\n {4,}(?:kubectl|nodeattest|kubelet-authenticator|node-attestation-controller|make|python3?|pip|curl) "
 )
+MARK = re.compile("<!-- (tested|not run): (.+) -->")
+TESTED_BLOCK = re.compile(r"<!-- tested: ([^\n]+) -->\n *```(?:ba)?sh\n(.*?)```", re.DOTALL)
+GROUPS = {"machines", "policy", "cluster-info", "token", "issuer", "discovery", "addon-auth"}
+"""Commands of ``nodeattest`` that have commands of their own."""
+HELPERS = {path.stem: path for path in (TREE / "tests").rglob("*.py")}
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -118,7 +125,7 @@ def test_lines_of_pages_are_short() -> None:
     """Tables, code, headings and comments keep the lines that they need."""
     long = [
         f"{page.relative_to(TREE)}: {line[:60]}"
-        for page in PAGES
+        for page in [*PAGES, *TREE.glob("*.md"), *(TREE / "tests").rglob("*.md")]
         for line in BLOCK.sub("", page.read_text()).splitlines()
         if len(line) > MAX_LINE and not line.startswith("    ") and not line.lstrip().startswith(("|", "#", "<!--"))
     ]
@@ -165,19 +172,53 @@ def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) ->
         assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == [], policy
 
 
-def test_every_shell_block_is_run_by_a_test_or_says_why_it_cannot_be() -> None:
-    """The line above a block names the test that runs these commands (with other addresses), or the reason."""
+def test_every_shell_block_is_run_by_tests_or_says_why_it_cannot_be() -> None:
+    """The line above a block names the tests that run these commands (with other addresses), or the reason."""
     wrong: list[str] = []
     for page in PAGES:
         lines = page.read_text().splitlines()
         for number, line in enumerate(lines):
             if line.strip() not in {"```sh", "```bash"}:
                 continue
-            mark = re.fullmatch(r"<!-- (tested|not run): (.+) -->", lines[number - 1].strip())
-            path, _, name = mark[2].partition("::") if mark is not None else ("", "", "")
-            if mark is None or (mark[1] == "tested" and not has_test(path, name)):
+            mark = MARK.fullmatch(lines[number - 1].strip())
+            tests = mark[2].split(", ") if mark is not None and mark[1] == "tested" else []
+            if mark is None or not all(has_test(*test.partition("::")[::2]) for test in tests):
                 wrong.append(f"{page.relative_to(TREE)}:{number + 1}")
     assert wrong == []
+
+
+def test_the_tests_of_a_shell_block_have_the_words_of_each_of_its_commands() -> None:
+    missing: list[str] = []
+    for page in PAGES:
+        for tests, block in TESTED_BLOCK.findall(page.read_text()):
+            sources = "\n".join(map(with_helpers, {TREE / test.partition("::")[0] for test in tests.split(", ")}))
+            for line in block.replace("\\\n", " ").splitlines():
+                words = [word for word in verb_of(line) if not re.search(rf"(?<![\w-]){word}(?![\w-])", sources)]
+                missing += [f"{page.relative_to(TREE)}: {line.strip()[:60]}: {word}" for word in words]
+    assert missing == []
+
+
+def verb_of(line: str) -> list[str]:
+    """Return the words that tell what a command does: ``machines``, ``list``; objects are applied in many ways."""
+    program, *words = [*shlex.split(line, comments=True), ""]
+    verb = list(takewhile(re.compile("[a-z]+(-[a-z]+)*").fullmatch, words))
+    match program:
+        case "nodeattest":
+            return verb[:2] if verb[0] in GROUPS else verb[:1]
+        case "kubelet-authenticator" | "node-attestation-controller":
+            return verb[:1]
+        case "kubectl" | "helm" | "systemctl":
+            return [program, *(each for each in verb[:1] if each != "apply")]
+        case _:
+            return []
+
+
+@cache
+def with_helpers(path: Path) -> str:
+    """Return the source of a test's module and of the tests' modules that it imports."""
+    source = path.read_text()
+    named = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
+    return "\n".join([source, *(HELPERS[name].read_text() for name in sorted(named & HELPERS.keys()))])
 
 
 def test_no_shell_block_is_indented_instead_of_fenced() -> None:
