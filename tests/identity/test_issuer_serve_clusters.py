@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 from collections.abc import AsyncGenerator
@@ -14,6 +15,10 @@ from polling import until
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.app import Ports
+from nodeattest_identity.serve.clusters import Clusters
+from nodeattest_identity.serve.metrics import Metrics
+from nodeattest_identity.serve.poller import PollConfig
+from nodeattest_identity.serve.routes import IssuerPaths, RouteTable
 from nodeattest_identity.serve.settings import KubeconfigSecretsSource, ServeSettings
 from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
@@ -146,6 +151,45 @@ async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once(
             management.put(f"worse-{number}", b"no kubeconfig")
         await until_logged(caplog, "/worse-2-kubeconfig")
     assert sum("/bad-kubeconfig" in message for message in caplog.messages) == 1
+
+
+class Faulty(RouteTable):
+    """Has a bug that one cluster meets, as often as ``bugs`` says."""
+
+    bugs = 1
+
+    def __init__(self) -> None:
+        super().__init__(max_age=60, secure=True)
+        self.opened: list[str] = []
+
+    def open(self, paths: IssuerPaths) -> None:
+        if "/met/" in paths.jwks_path and self.bugs:
+            self.bugs -= 1
+            raise KeyError("a bug")
+        super().open(paths)
+        self.opened.append(paths.issuer)
+
+
+async def test_a_bug_that_one_cluster_meets_is_logged_and_stops_no_other(
+    control_plane: ControlPlane, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    management, routes = Management(control_plane, "issuers-bug"), Faulty()
+    async with AsyncExitStack() as stack:
+        there = await stack.enter_async_context(upstream(management.issuer("other"), [new_key()], tmp_path))
+        client = await stack.enter_async_context(ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig))
+        addresses = AddressRules((parse_network("127.0.0.0/8"),))
+        source = KubeconfigSecretsSource(base_url=BASE, namespace=management.namespace, addresses=addresses)
+        clusters = Clusters(
+            client, source, routes=routes, metrics=Metrics(), config=PollConfig(period=60.0, max_stale=None)
+        )
+        task = asyncio.create_task(clusters.run())
+        management.put("met", there.kubeconfig)
+        await until_logged(caplog, "the worker failed on issuers-bug/met-kubeconfig")
+        management.put("other", there.kubeconfig)
+        both = [management.issuer("met"), management.issuer("other")]
+        await until(lambda: sorted(routes.opened) == both, "both clusters", state=lambda: routes.opened)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:

@@ -1,8 +1,8 @@
 """Polls every workload cluster of a management cluster: one issuer each, independent of the others.
 
 Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and publishes under its own name only.
-An error of one cluster does not affect the others. At most ``_CONCURRENCY`` are read at a time. When a cluster is
-deleted its documents are removed.
+An error or a bug of one cluster does not affect the others. At most ``_CONCURRENCY`` are read at a time. When a cluster
+is deleted its documents are removed.
 Leaves to others: reading one cluster (``sources``), intervals and staleness (``poller``).
 Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
 """
@@ -29,6 +29,7 @@ from nodeattest_kube.jsontypes import dig, dig_text
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.strict_base64 import decode_base64
 
 __all__ = ["Clusters"]
@@ -86,8 +87,8 @@ class Clusters:
         self._clusters: dict[str, _PolledCluster] = {}
         self._refused: dict[str, str] = {}
         """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
-        self._dirty: set[str] = set()
-        self._wake = asyncio.Event()
+        self._queue: WorkQueue[str] = WorkQueue()
+        """Names of the Secrets that are to be read again."""
         self._semaphore = asyncio.Semaphore(_CONCURRENCY)
         self._was_ready = False
         self._secrets = Reflector(
@@ -105,12 +106,9 @@ class Clusters:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._secrets.run())
-                while True:
-                    await self._wake.wait()
-                    self._wake.clear()
-                    while self._dirty:
-                        await self._reconcile(self._dirty.pop())
+                await self._queue.run(self._work, 1)
         finally:
+            self._queue.shut_down()
             self._thread.shutdown(wait=False, cancel_futures=True)
             self._lookups.close()
             for key in list(self._clusters):
@@ -122,7 +120,8 @@ class Clusters:
             return None
         if not self._secrets.synced:
             return "the management cluster's kubeconfig Secrets were not read yet"
-        not_polled = sum(not each.poller.tried for each in self._clusters.values()) + len(self._dirty)
+        not_polled = sum(not each.poller.tried for each in self._clusters.values())
+        not_polled += self._queue.depth + self._queue.in_flight
         if not_polled:
             return f"{not_polled} workload clusters were not asked yet"
         self._was_ready = True
@@ -133,8 +132,11 @@ class Clusters:
 
     def _mark(self, key: str) -> None:
         if key.endswith(self._settings.secret_suffix):
-            self._dirty.add(key)
-            self._wake.set()
+            self._queue.add(key)
+
+    async def _work(self, key: str) -> None:
+        await self._reconcile(key)
+        self._queue.forget(key)
 
     async def _reconcile(self, key: str) -> None:
         """Poll a cluster with the kubeconfig that is in its Secret now."""
@@ -194,7 +196,7 @@ class Clusters:
             _log.error(
                 "an unexpected error ended the poller of %s; restarting it: please report this", key, exc_info=error
             )
-            asyncio.get_running_loop().call_later(_RESTART_DELAY, self._mark, key)
+            self._queue.add_after(key, _RESTART_DELAY)
 
     async def _end(self, key: str) -> None:
         cluster = self._clusters.pop(key)
