@@ -129,9 +129,9 @@ class Metrics:
             ("cluster",),
             registry=registry,
         )
-        self._passed_over = Gauge(
+        self._passed_over = Counter(
             "nodeattest_requests_passed_over",
-            "How often a request of the cluster was not taken for its size or name, since the connection began.",
+            "How often a request of the cluster was not taken for its size or name.",
             ("cluster",),
             registry=registry,
         )
@@ -314,16 +314,10 @@ class Metrics:
         self._cache_limit.set(limit)
         self._cache_passed_over.set(left_out)
 
-    def requests_passed_over(self, key: str, count: int) -> None:
-        """Show how many requests of a cluster were not taken."""
+    def requests_passed_over(self, key: str, more: int) -> None:
+        """Count requests of a cluster that were not taken; also none, so that there is a series."""
         self._passed_over_of.add(key)
-        self._passed_over.labels(key).set(count)
-
-    def forget_requests_passed_over(self, key: str) -> None:
-        """Drop that series of a cluster that is gone."""
-        if key in self._passed_over_of:
-            self._passed_over_of.discard(key)
-            self._passed_over.remove(key)
+        self._passed_over.labels(key).inc(more)
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
@@ -331,6 +325,9 @@ class Metrics:
             self._approval_clusters.discard(key)
             self._approval_closed.remove(key)
             self._in_tree_certificates.remove(key)
+        if key in self._passed_over_of:
+            self._passed_over_of.discard(key)
+            self._passed_over.remove(key)
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)
             self._count_clusters()

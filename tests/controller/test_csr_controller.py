@@ -90,6 +90,15 @@ async def test_a_request_for_a_signer_that_only_begins_as_ours_is_neither_kept_n
         assert "request" in mapping(runner.workload.requests.get("ours") or {}, "spec")
 
 
+async def test_requests_that_were_not_taken_stay_counted_when_the_connection_ends() -> None:
+    api, metrics, said = FakeApi(), Metrics(), 'nodeattest_requests_passed_over_total{cluster="fleet/blue"}'
+    add_request(api, "n" * 1025)
+    for connections in (1, 2):
+        async with running(api, Scripted(), metrics) as (runner, _):
+            assert runner.workload.requests.passed_over == 1
+        assert f"{said} {float(connections)}" in metrics.render().decode()
+
+
 async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() -> None:
     api, script = FakeApi(), Scripted()
     script.results["a"] = Result(waits_for="tpm://a")

@@ -117,8 +117,8 @@ class CSRController:
 
     def _update_metrics(self) -> None:
         self.metrics.queue(self.queue.depth, self.queue.oldest)
-        for key, runner in self.runners.items():
-            self.metrics.requests_passed_over(key, runner.workload.requests.passed_over)
+        for runner in self.runners.values():
+            runner.count_passed_over()
 
 
 class CSRRunner:
@@ -134,6 +134,8 @@ class CSRRunner:
         self._queue = controller.queue
         self._key = key
         self._changes = 0
+        self._passed_over = 0
+        """Requests that were not taken and are counted."""
         self._waiting: dict[str, str] = {}
         """Names of requests, and the provider ID or node that each waits for."""
 
@@ -161,7 +163,13 @@ class CSRRunner:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
-            self._controller.metrics.forget_requests_passed_over(self._key)
+            self.count_passed_over()
+
+    def count_passed_over(self) -> None:
+        """Add the requests that were not taken since the last call to those of earlier connections."""
+        count = self.workload.requests.passed_over
+        self._controller.metrics.requests_passed_over(self._key, count - self._passed_over)
+        self._passed_over = count
 
     def changed(self, keys: frozenset[str] | None) -> None:
         """Wake the requests that wait for a change; None: all of them, and kubelet's own."""
