@@ -116,10 +116,11 @@ class Injector:
             link.set(replica.address, Mode.OPEN)
 
     def _end_part(self, plane: ControlPlane, part: str, number: signal.Signals) -> None:
-        revive(plane, ())
-        os.kill(plane.pids[part], number)
-        time.sleep(self.lease / 3)
-        revive(plane, (part,))
+        with self._lock:  # no snapshot while there is a process less
+            revive(plane, ())
+            os.kill(plane.pids[part], number)
+            time.sleep(self.lease / 3)
+            revive(plane, (part,))
 
     def _of_process(self, replica: Replica, kind: Kind) -> str:
         match kind:

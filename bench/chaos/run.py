@@ -73,6 +73,10 @@ def chaos(tools: Tools, options: Plan) -> Result:
     stop = threading.Event()
     with start_environment(tools, controller=False) as env, ExitStack() as stack:
         world = env.world
+        if "etcd" not in world.management.pids:
+            raise SystemExit(
+                f"chaos: {world.version} as built here dies of custom resources; a management cluster needs them"
+            )
         if options.logs is not None:
             stack.callback(_keep_logs, env.directory, options.logs)
         world.management.client().patch(f"{POLICIES}/{CLUSTER}", {"spec": {"certificateLifetime": options.lifetime}})

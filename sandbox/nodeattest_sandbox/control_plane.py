@@ -245,10 +245,8 @@ class _Real(ControlPlane):
     def revive(self) -> None:
         """Start again what has ended: same ports, same PKI, and what etcd's folder holds."""
         ended = {process.name for process in self._processes if process.has_ended()}
-        self._processes = [process for process in self._processes if process.name not in ended]
         if "etcd" in ended:
             self._start_etcd()
-            self._processes.sort(key=lambda process: process.name != "etcd")  # it is stopped last
         if "kube-apiserver" in ended:
             self._start_apiserver()
 
@@ -282,7 +280,8 @@ class _Real(ControlPlane):
         pid_file = self.directory / f"{name}.pid"
         command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file), str(binary), *flags]
         process = Process(name, command, self.directory, pid_file)
-        self._processes.append(process)
+        others = [other for other in self._processes if other.name != name]
+        self._processes = sorted([*others, process], key=lambda each: each.name != "etcd")  # it is stopped last
         wait(process, lambda: pid_file.exists() and pid_file.stat().st_size > 0)
         return process
 

@@ -33,7 +33,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
 from nodeattest_sandbox.fleet import create_cluster, create_namespace
 
 __all__ = [
@@ -100,27 +100,33 @@ class World:
 def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> ControlPlanes:
     """Start the management and the workload cluster; real ones need ``assets``."""
 
-    def start(name: str, assets: Path | None) -> ControlPlane:
-        folder = directory / name
+    def start(name: str, assets: Path | None, folder: Path) -> ControlPlane:
         plane = start_sandbox(folder, name=name) if assets is None else start_real(folder, assets, name=name)
         stack.callback(plane.stop)  # by the thread that started it, so that none is forgotten
         return plane
 
     if assets is not None:
-        workload = start("workload", assets)
+        workload = start("workload", assets, directory / "workload")
+        management = start("management", assets, directory / "management")
         version = workload.client().get("/version")
-        sound = supports_custom_resources(text(version, "gitVersion"), text(version, "goVersion"))
-        return ControlPlanes(start("management", assets if sound else None), workload, management_is_real=sound)
+        versions = text(version, "gitVersion"), text(version, "goVersion")
+        if supports_custom_resources(*versions) or keeps_custom_resources(management):
+            return ControlPlanes(management, workload, management_is_real=True)
+        management.stop()
+        imitated = start("management", None, directory / "imitated-management")
+        return ControlPlanes(imitated, workload, management_is_real=False)
     with ThreadPoolExecutor(1) as aside:
-        later = aside.submit(start, "workload", None)
-        return ControlPlanes(start("management", None), later.result(), management_is_real=False)
+        later = aside.submit(start, "workload", None, directory / "workload")
+        return ControlPlanes(
+            start("management", None, directory / "management"), later.result(), management_is_real=False
+        )
 
 
 def supports_custom_resources(kubernetes: str, go: str) -> bool:
-    """Return whether a build of kube-apiserver survives its first custom resource.
+    """Return whether any build of kube-apiserver by this compiler survives its first custom resource.
 
-    Kubernetes before 1.24 compiled by Go 1.18 or newer does not: its reflect2 reads the runtime's maps in the old way
-    (modern-go/reflect2 issue 26).
+    Kubernetes before 1.24 compiled by Go 1.18 or newer does not, unless it was built with a newer reflect2: its own
+    reads the runtime's maps in the old way (modern-go/reflect2 issue 26).
     """
     return _numbers(kubernetes) >= _FIRST_SOUND_REFLECTION or _numbers(go.removeprefix("go")) < _FIRST_NEW_MAPS
 
