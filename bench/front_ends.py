@@ -75,6 +75,11 @@ class FrontEnd:
         lines = Path(f"/proc/{self.process.pid()}/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) << 10
 
+    def spent(self) -> tuple[float, float]:
+        """Return the seconds that its main thread ran, and waited for a processor (schedstat, proc(5))."""
+        ran, waited, _ = Path(f"/proc/{self.process.pid()}/schedstat").read_text(encoding="ascii").split()
+        return int(ran) / 1e9, int(waited) / 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class ServingFiles:

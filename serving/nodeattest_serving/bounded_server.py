@@ -1,7 +1,8 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
 At the total limit, a new connection replaces the oldest one of the client that holds most, but none with a request of
-an authenticated caller in progress (``keep``). A handshake that takes too long is aborted. Where clients can be
+an authenticated caller in progress (``keep``). Handshakes take turns, round robin among clients: a connection that only
+waits for its turn takes no slot, and loses none. A handshake that takes too long is aborted. Where clients can be
 authenticated by their handshake, unauthenticated connections have limits of their own and take no slot of authenticated
 ones.
 Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
@@ -19,7 +20,9 @@ from typing import Final, cast
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
+from nodeattest_serving.fair_turns import FairTurns
 from nodeattest_serving.free_memory import FreeMemory, reuse_freed
+from nodeattest_serving.pending_slots import PendingSlots
 from nodeattest_serving.read_buffers import use_small_buffers
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
@@ -29,7 +32,10 @@ _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
 _UNSENT: Final = 32 * 1024
 """Encrypted bytes that wait for a slow client before those that are not encrypted yet wait, too."""
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1024
+"""Connections that the kernel has accepted: above, it drops a client's packet, which comes again after a second."""
+_WAITING: Final = 256
+"""Connections that wait for the turn of their handshake: some KiB each."""
 _IPV6_CLIENT: Final = 64
 """Bits of an IPv6 address that a client cannot choose (RFC 6177)."""
 
@@ -38,8 +44,8 @@ _IPV6_CLIENT: Final = 64
 class UnauthenticatedLimits:
     """Limits of unauthenticated connections, in addition to those of authenticated ones.
 
-    Before its handshake every connection is unauthenticated. A new one replaces the oldest, of the same client first:
-    so a client that shares its address with many unauthenticated ones can still complete its handshake.
+    Before its handshake every connection is unauthenticated. A new one replaces the oldest (``PendingSlots``), so a
+    client that shares its address with many unauthenticated ones can still complete its handshake.
     """
 
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
@@ -87,14 +93,14 @@ class BoundedServer:
         self._known = ConnectionSlots(
             limits.connections, limits.connections_of_client, replaces_oldest=limits.replaces_oldest
         )
-        self._arriving = self._known
+        self._arriving: ConnectionSlots | PendingSlots = self._known
         if unauthenticated is not None:
-            self._arriving = ConnectionSlots(
-                unauthenticated.connections, unauthenticated.connections_of_client, replaces_oldest=True
-            )
+            self._arriving = PendingSlots(unauthenticated.connections, unauthenticated.connections_of_client)
         self._over = 0
-        """Connections over the rate limit."""
-        self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, str, asyncio.Transport]] = {}
+        """Connections over the rate limit, or the limit of those that wait."""
+        self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots | PendingSlots, str, asyncio.Transport]] = {}
+        self._turns = FairTurns(_WAITING)
+        """For handshakes, which cost more than most requests."""
         self._handshakes: set[asyncio.Task[None]] = set()
         self._memory = FreeMemory()
         self._listening: asyncio.Server | None = None
@@ -140,16 +146,16 @@ class BoundedServer:
     def keep(self, protocol: asyncio.BaseProtocol, owner: str) -> None:
         """Replace a connection by no other while a request of this authenticated caller is in progress on it."""
         held = self._inside.get(protocol)
-        if held is not None:
-            slots, client, transport = held
-            slots.keep(client, transport, owner)
+        if held is not None and held[0] is self._known:
+            _, client, transport = held
+            self._known.keep(client, transport, owner)
 
     def request_ended(self, protocol: asyncio.BaseProtocol, *, authenticated: bool) -> None:
         """Note the end of a request, and whether it was that of an authenticated caller."""
         held = self._inside.get(protocol)
-        if held is not None:
-            slots, client, transport = held
-            slots.request_ended(client, transport, authenticated=authenticated)
+        if held is not None and held[0] is self._known:
+            _, client, transport = held
+            self._known.request_ended(client, transport, authenticated=authenticated)
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""
@@ -161,10 +167,10 @@ class BoundedServer:
             self._over += 1
             transport.abort()
             return
-        if not self._arriving.take(client, transport):
-            transport.abort()
-            return
         if self._tls is None:
+            if not self._arriving.take(client, transport):
+                transport.abort()
+                return
             protocol = self._make()
             transport.set_protocol(protocol)
             self._accept(protocol, transport, client, transport)
@@ -181,8 +187,15 @@ class BoundedServer:
 
     async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Do the TLS handshake; any failure ends the connection."""
-        protocol = self._make()
         try:
+            if not await self._turns.wait(client):
+                self._over += 1
+                transport.abort()
+                return
+            if not self._arriving.take(client, transport):
+                transport.abort()
+                return
+            protocol = self._make()
             transport.set_write_buffer_limits(high=_UNSENT)
             secured = await asyncio.get_running_loop().start_tls(
                 transport,

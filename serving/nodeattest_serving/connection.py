@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection of a listener, bounded in bytes and in time.
 
 A connection that sends more bytes than a request may have, or takes too long to send one, is aborted. A malformed
-request gets a fixed refusal that quotes nothing of it. Requests that came together on one connection are answered one
-by one, with a turn for every other connection between them (``CountedServer``).
+request gets a fixed refusal that quotes nothing of it. Requests take turns, round robin among clients, also those that
+came together on one connection (``CountedServer``).
 Leaves to others: TLS and the number of connections (``listener``); aiohttp refuses ambiguous framings and stops reading
 from a client that sends requests faster than they are answered.
 """
@@ -17,10 +17,12 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from nodeattest_serving.bounded_server import client_of
+from nodeattest_serving.fair_turns import FairTurns
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import ConnectionLimits
 
-__all__ = ["BoundedConnection", "CountedServer", "HttpServer", "quiet_log", "send"]
+__all__ = ["BoundedConnection", "CountedServer", "HttpServer", "quiet_log", "requester", "send"]
 
 _MAX_LINE: Final = 2048
 """Bytes of a request line; ours has 80."""
@@ -122,9 +124,10 @@ class BoundedConnection(web.RequestHandler):
 
 
 class CountedServer(web.Server):
-    """aiohttp's server with a callback for the end of a connection, and turns between its requests.
+    """aiohttp's server with a callback for the end of a connection, and turns for its requests (``FairTurns``).
 
-    From Python 3.12 on, aiohttp answers all requests that came together in one turn, unless a handler has to wait.
+    aiohttp answers whatever came in one pass of the loop, and from Python 3.12 on even all requests that came together
+    on one connection, unless a handler has to wait.
     """
 
     ended: Callable[[web.RequestHandler], None] | None = None
@@ -133,9 +136,10 @@ class CountedServer(web.Server):
         self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, handler_cancellation: bool = False
     ) -> None:
         """``handler_cancellation``: cancel the handler of a client that disconnects."""
+        turns = FairTurns()
 
         async def in_turn(request: web.BaseRequest) -> web.StreamResponse:
-            await asyncio.sleep(0)
+            await turns.wait(requester(request))
             return await handler(request)
 
         super().__init__(in_turn, handler_cancellation=handler_cancellation)
@@ -169,6 +173,12 @@ class HttpServer(CountedServer):
         connection.limits = self.limits
         connection.most_bytes = connection.bytes_left = self.most_bytes
         return connection
+
+
+def requester(request: web.BaseRequest) -> str:
+    """Name the client of a request (``client_of``)."""
+    transport = request.transport
+    return client_of(None if transport is None else transport.get_extra_info("peername"))
 
 
 def quiet_log() -> logging.Logger:

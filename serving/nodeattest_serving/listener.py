@@ -20,7 +20,7 @@ from aiohttp import web
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits, client_of
-from nodeattest_serving.connection import BoundedConnection, CountedServer, HttpServer, send
+from nodeattest_serving.connection import BoundedConnection, CountedServer, HttpServer, requester, send
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
@@ -118,11 +118,9 @@ class Listener(HttpListener[HttpServer]):
         """Answer one request; an exception is logged and answered with 500."""
         connection = request.protocol
         assert isinstance(connection, BoundedConnection)  # noqa: S101 - for the type checker: ``HttpServer`` makes no other
-        transport = request.transport
-        client = client_of(transport.get_extra_info("peername") if transport is not None else None)
         connection.request_started()
         try:
-            reply = await self._handler(request, client)
+            reply = await self._handler(request, requester(request))
         except Exception:  # noqa: BLE001 - one request's bug must not end the server
             _log.exception("answering a request failed")
             reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -40,6 +40,10 @@ class Turns:
         self.handled.append(self.now)
         return "not ready"
 
+    async def respond(self, _request: web.BaseRequest) -> web.StreamResponse:
+        self.handled.append(self.now)
+        return web.Response()
+
     async def refuse(self, _request: web.BaseRequest) -> web.StreamResponse:
         self.handled.append(self.now)
         raise RefusalError(Refusal.PATH_NOT_ALLOWED, "expected another path")
@@ -53,6 +57,8 @@ class Turns:
 async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
     address = BindAddress(LOOPBACK, 0)
     if name == "proxy":
+        server = ProxyServer(turns.respond, address, None, ProxyLimits())
+    elif name == "refusing proxy":
         server = ProxyServer(turns.refuse, address, None, ProxyLimits())
     elif name == "health":
         server = HealthServer(address, {"turns": turns.check})
@@ -78,3 +84,24 @@ async def test_each_of_many_requests_at_once_is_handled_in_a_turn_of_its_own(nam
         writer.close()
     assert len(turns.handled) == TOGETHER
     assert len(set(turns.handled)) == TOGETHER
+
+
+async def test_a_refusal_ends_a_connection_on_which_further_requests_wait() -> None:
+    turns = Turns()
+    async with serving("refusing proxy", turns) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(REQUEST * TOGETHER)
+        await reader.read()
+        writer.close()
+    assert len(turns.handled) == 1
+
+
+async def test_a_refusal_leaves_a_connection_open_whose_client_waits_for_answers() -> None:
+    turns = Turns()
+    async with serving("refusing proxy", turns) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        for _ in range(3):
+            writer.write(REQUEST)
+            await reader.readuntil(b'"code":')
+        writer.close()
+    assert len(turns.handled) == 3

@@ -136,6 +136,14 @@ class _Connection(web.RequestHandler):
         return self._waiter is None or self._waiter.done()
 
     @property
+    def has_further(self) -> bool:
+        """Whether requests wait that came before the answer to the one that the handler has.
+
+        No proxy and no browser sends such; who sends them to be refused has one refused for each connection.
+        """
+        return bool(self._messages)
+
+    @property
     def _in_body(self) -> bool:
         """Whether further bytes are of a request's body, or of a WebSocket."""
         if self._upgraded:  # pyright: ignore[reportUnknownMemberType] - aiohttp's own, a bool
@@ -324,6 +332,11 @@ class ProxyServer(HttpListener[_Server]):
         connection.handling = True
         try:
             return await self._handled(request)
+        except RefusalError as refused:
+            response = answer(refused)
+            if connection.has_further:
+                response.force_close()
+            return response
         finally:
             connection.handled()
 
@@ -332,11 +345,11 @@ class ProxyServer(HttpListener[_Server]):
             _check_request(request)
         except RefusalError as refused:
             self._refused(refused.refusal)
-            return answer(refused)
+            raise
         try:
             return await self._handler(request)
-        except RefusalError as refused:
-            return answer(refused)
+        except RefusalError:
+            raise
         except ConnectionError:
             raise  # the client has gone
         except Exception:  # noqa: BLE001 - the worker's edge

@@ -1,0 +1,175 @@
+"""Whoever sends many requests at once delays another client's by a few, not by all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from http import HTTPStatus
+from pathlib import Path
+
+from aiohttp import web
+from polling import until
+
+from nodeattest_sandbox.pki import ClusterPki
+from nodeattest_serving.bounded_server import UnauthenticatedLimits
+from nodeattest_serving.fair_turns import FairTurns
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.settings import BindAddress, ConnectionLimits
+
+LOOPBACK, NEIGHBOUR = "127.0.0.1", "127.0.0.2"
+MANY = min(500, int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="ascii")))
+"""Connections that the kernel keeps for a server that asks for so many."""
+REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+async def test_a_client_with_one_request_waits_for_one_of_each_other_client() -> None:
+    turns, served = FairTurns(), list[str]()
+
+    async def ask(client: str) -> None:
+        await turns.wait(client)
+        served.append(client)
+
+    await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "b", "c")))
+    assert served == ["a", "b", "c", "a", "b", "a"]
+
+
+async def test_one_request_is_served_in_a_pass_of_the_loop() -> None:
+    turns, passes, served = FairTurns(), 0, list[int]()
+
+    async def ask(client: str) -> None:
+        await turns.wait(client)
+        served.append(passes)
+
+    asking = [asyncio.create_task(ask(str(number % 3))) for number in range(9)]
+    while not all(task.done() for task in asking):
+        passes += 1
+        await asyncio.sleep(0)
+    assert len(set(served)) == len(asking)
+
+
+async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_its_place() -> None:
+    turns, told = FairTurns(4), list[tuple[str, bool]]()
+
+    async def ask(client: str) -> None:
+        told.append((client, await turns.wait(client)))
+
+    await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "c", "a")))
+    assert sorted(told) == [("a", False), ("a", False), ("a", True), ("a", True), ("b", True), ("c", True)]
+
+
+async def test_a_request_whose_connection_has_ended_takes_no_turn() -> None:
+    turns = FairTurns()
+    asking = [asyncio.create_task(turns.wait(client)) for client in ("a", "a", "b")]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*asking[1:])
+
+
+async def test_pipelined_requests_of_a_neighbour_delay_a_request_by_a_few() -> None:
+    """The honest request is sent while a neighbour's fortieth is handled, when hundreds wait."""
+    connections, pipelined, few = 40, 20, 15
+    handled = list[str]()
+    honest = socket.socket()
+
+    async def reply(_request: web.BaseRequest, client: str) -> Reply:
+        handled.append(client)
+        if len(handled) == connections:
+            honest.sendall(REQUEST)
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    limits = ConnectionLimits(idle_seconds=30.0)
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, limits)
+    await listener.start()
+    neighbours = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    try:
+        async with asyncio.timeout(20):
+            honest.settimeout(0)
+            await asyncio.get_running_loop().sock_connect(honest, (LOOPBACK, listener.port))
+            for _ in range(connections):
+                neighbours.append(await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(NEIGHBOUR, 0)))
+            for _, writer in neighbours:
+                writer.write(REQUEST * pipelined)
+            await asyncio.get_running_loop().sock_recv(honest, 1)
+    finally:
+        honest.close()
+        for _, writer in neighbours:
+            writer.transport.abort()
+        await listener.stop()
+    assert handled.index(LOOPBACK) - connections < few
+
+
+async def test_connections_that_come_while_the_loop_is_busy_are_kept_for_it() -> None:
+    """The loop does not run meanwhile: all wait in the kernel, and a connection that it has no room for times out."""
+
+    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, ConnectionLimits())
+    await listener.start()
+    connections = [socket.socket() for _ in range(MANY)]
+    try:
+        for each in connections:
+            each.settimeout(0.5)
+            each.connect((LOOPBACK, listener.port))
+    finally:
+        for each in connections:
+            each.close()
+        await listener.stop()
+
+
+async def test_a_connection_that_lost_its_slot_before_its_turn_begins_no_handshake(tmp_path: Path) -> None:
+    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    pki = ClusterPki.make(tmp_path, "serving")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pki.server_certificate, pki.server_key)
+    limits = ConnectionLimits(connections=2, connections_of_client=2, replaces_oldest=True)
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, limits)
+    await listener.start()
+    connections = [socket.create_connection((LOOPBACK, listener.port)) for _ in range(50)]
+    try:
+        await until(lambda: listener.turned_away == len(connections) - 2)
+        for _ in connections:
+            await asyncio.sleep(0)
+        assert sum("BoundedServer._handshake" in str(task.get_coro()) for task in asyncio.all_tasks()) == 2
+    finally:
+        for each in connections:
+            each.close()
+        await listener.stop()
+
+
+async def test_neighbours_that_only_hold_connections_cost_a_client_none_of_its_handshakes(tmp_path: Path) -> None:
+    """Of more addresses than there are slots, one connection each: whoever has two has most."""
+
+    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    slots, handshakes = 16, 8
+    pki = ClusterPki.make(tmp_path, "serving")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pki.server_certificate, pki.server_key)
+    limits = UnauthenticatedLimits(
+        is_unauthenticated=lambda _: True, connections=slots, connections_of_client=slots // 2
+    )
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, ConnectionLimits(), unauthenticated=limits)
+    await listener.start()
+    where = LOOPBACK, listener.port
+    silent = [socket.create_connection(where, source_address=(f"127.0.0.{2 + number}", 0)) for number in range(20)]
+    try:
+        await until(lambda: listener.turned_away == len(silent) - slots)
+        trust = ssl.create_default_context(cafile=pki.ca_certificate)
+        async with asyncio.timeout(20):
+            opening = [asyncio.open_connection(*where, ssl=trust) for _ in range(handshakes)]
+            opened = await asyncio.gather(*opening)
+            for _, writer in opened:
+                writer.write(REQUEST)
+            heads = [await reader.readline() for reader, _ in opened]
+        assert all(b"404" in head for head in heads)
+    finally:
+        for each in silent:
+            each.close()
+        await listener.stop()
