@@ -147,6 +147,14 @@ def test_the_architecture_page_has_one_sentence_for_each_package() -> None:
     assert sorted(named) == sorted(str(package.relative_to(TREE)) for package in packages)
 
 
+def test_every_term_of_the_glossary_is_there_once_and_has_its_source() -> None:
+    rows = [line.strip("| ").split(" | ") for line in (DOCS / "glossary.md").read_text().splitlines() if "| " in line]
+    rows = [row for row in rows if row[0] != "term"]
+    assert [row for row in rows if len(row) != 3 or not all(map(str.strip, row))] == []
+    terms = [term.strip() for row in rows for term in row[0].split(", ")]
+    assert sorted(set(terms)) == sorted(terms)
+
+
 def test_a_request_passes_at_most_twelve_files_and_none_imports_one_above_it() -> None:
     """But for the client, by which all write, the pure ``model``, and the approval that the issuer takes."""
     section = (DOCS / "controller.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
