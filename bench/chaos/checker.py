@@ -120,7 +120,7 @@ def _one_machine_for_a_name(history: History) -> _Findings:
 
 
 def _ledger_holds_what_was_issued(history: History) -> _Findings:
-    """At the end every certificate that is newer than each loss of the management cluster is in a ledger."""
+    """At the end every certificate that is newer than each loss of the management cluster is in the ledger."""
     kept = {(one.spki, one.serial) for ledger in history.final_ledgers for one in ledger.certificates}
     last = max((loss.restored for loss in history.losses if loss.plane == "management"), default=0.0)
     for found in history.certificates.values():
@@ -128,7 +128,7 @@ def _ledger_holds_what_was_issued(history: History) -> _Findings:
             if (one.spki, one.serial) in kept:
                 continue
             at, _ = history.seen_at[one.serial]
-            said = f"{one.where}: certificate {one.serial} of {node_of(one)} is in no ledger"
+            said = f"{one.where}: certificate {one.serial} of {node_of(one)} is not in the ledger"
             yield said if at > last else _Doubt(f"{said}; it was seen before the management cluster was set back")
 
 
@@ -188,7 +188,7 @@ LAWS: tuple[tuple[str, Callable[[History], int], Callable[[History], _Findings]]
     ("no key is certified twice", _everywhere, _one_certificate_for_a_key),
     ("no request is signed twice", lambda history: len(history.certificates), _one_certificate_for_a_request),
     ("no two machines have one node name", _ledgers, _one_machine_for_a_name),
-    ("every certificate is in a ledger", _issued, _ledger_holds_what_was_issued),
+    ("every certificate is in the ledger", _issued, _ledger_holds_what_was_issued),
     ("one replica at a time writes for a cluster", lambda history: len(history.writes), _one_replica),
     ("every honest node ends with a valid certificate", lambda history: len(history.ends), _every_node_ends_well),
     ("conditions are true at the end", lambda history: len(history.conditions), _conditions_are_true),

@@ -128,7 +128,7 @@ def test_a_name_of_two_machines_lists_both_and_resets_neither(
 def test_a_machine_without_a_ledger_is_one_clear_line(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
     assert reset(fleet, "nobody", "--yes") == 1
     said = capsys.readouterr().err
-    assert "no machine nobody has a ledger in namespace fleet" in said
+    assert "no machine nobody has a MachineAttestation in namespace fleet" in said
     assert said.count("\n") == 1
 
 

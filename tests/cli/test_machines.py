@@ -218,7 +218,7 @@ def test_the_contexts_namespace_counts(tmp_path: Path, capsys: pytest.CaptureFix
         assert main(["machines", "--kubeconfig", str(chosen), "-n", "other"]) == 0
         assert "namespace other;" in capsys.readouterr().out
         assert main(["machines", "reset", "x", "--reason", "r", "--kubeconfig", str(chosen)]) == 1
-        assert "no machine x has a ledger in namespace fleet" in capsys.readouterr().err
+        assert "no machine x has a MachineAttestation in namespace fleet" in capsys.readouterr().err
 
 
 def _fill(client: Client) -> None:

@@ -1,9 +1,9 @@
 """``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and opening one of them.
 
 Promises: listing changes nothing; ``--open`` opens one Machine at a time, after it was shown and agreed to, on record
-in its ledger and in an Event, and its token is good for this Machine alone. What a workload cluster says of a Node is
-quoted where it is more than one plain word, and used in a command only as a whole and where a terminal shows it as it
-is. Leaves to the machine: proving itself.
+in its attestation record and in an Event, and its token is good for this Machine alone. What a workload cluster says
+of a Node is quoted where it is more than one plain word, and used in a command only as a whole and where a terminal
+shows it as it is. Leaves to the machine: proving itself.
 """
 
 from __future__ import annotations

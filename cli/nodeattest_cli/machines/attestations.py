@@ -40,23 +40,24 @@ async def list_attestations(
 
 
 async def find_attestation(client: ApiClient, name: str, *, namespace: str, cluster: str | None) -> JsonObject:
-    """Find the one ledger of this name of a Machine, node or ledger, or provider ID; raises ``UserError``."""
+    """Find the one record by the name of its Machine or node, its own, or the provider ID; raises ``UserError``."""
     found = [item async for item in list_attestations(client, namespace, cluster) if name in _names(item)]
     if not found:
         where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
         raise StateError(
-            f"no machine {name} has a ledger in {where}: it never joined attested, or say -n and --cluster; "
-            "nodeattest machines -A lists all"
+            f"no machine {name} has a MachineAttestation in {where}: it never joined attested, or say -n and "
+            "--cluster; nodeattest machines -A lists all"
         )
     if len(found) > 1:
-        listed = "; ".join(f"{title(item)}, ledger {text(item, 'metadata', 'name')}" for item in found[:_SHOWN])
+        listed = "; ".join(f"{title(item)}, {text(item, 'metadata', 'name')}" for item in found[:_SHOWN])
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise UserError(f"{name} is one of {len(found)} machines, name it by its provider ID or ledger: {listed}{more}")
+        how = "name it by its provider ID or MachineAttestation"
+        raise UserError(f"{name} is one of {len(found)} machines, {how}: {listed}{more}")
     return found[0]
 
 
 def attestation_path(attestation: JsonObject) -> str:
-    """Return the path of a ledger's object."""
+    """Return the path of an attestation record's object."""
     meta = attestation.get("metadata", {})
     return paths.object_path(*_KIND, text(meta, "name"), namespace=text(meta, "namespace"))
 
@@ -67,7 +68,7 @@ def attestations_path(namespace: str) -> str:
 
 
 def title(attestation: JsonObject) -> str:
-    """Name a ledger's machine in a message."""
+    """Name an attestation record's machine in a message."""
     machine, cluster = text(attestation, "spec", "machineName"), text(attestation, "spec", "clusterName")
     namespace, provider_id = text(attestation, "metadata", "namespace"), text(attestation, "spec", "providerID")
     return f"{machine or '(no name)'} of {namespace}/{cluster} ({provider_id})"

@@ -1,4 +1,4 @@
-"""Open one Machine for a node that joined without attestation: a ledger entry of who and why, an Event, a token.
+"""Open one Machine for a node that joined without attestation: an attestation record of who and why, an Event, a token.
 
 Promises: the record stands before the token does; killed between the two, it is done again with another record. What
 has certificates is never touched. Leaves to the controller: letting the machine in

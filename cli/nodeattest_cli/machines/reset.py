@@ -79,7 +79,7 @@ def ask_confirmation(question: str) -> bool:
 
 
 def cleared_by_reset(attestation: JsonObject) -> list[str]:
-    """Say what a reset of this ledger forgets, and what it cannot take back."""
+    """Say what a reset of this attestation record forgets, and what it cannot take back."""
     known = parse_attestation(attestation)
     lines = [title(attestation), f"  node {known.node_name or '(none)'}, provider {known.provider or '(none)'}"]
     lines += [f"  forgets {kind} {value}" for kind, value in sorted(known.fingerprints.items())]

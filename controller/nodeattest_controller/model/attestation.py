@@ -58,7 +58,7 @@ _OWNERS: Final = frozenset(
         ("attestation.cluster.x-k8s.io", "MachineRecord"),
     }
 )
-"""Group and kind of what a ledger is about."""
+"""Group and kind of what an attestation record is about."""
 _PCRS: Final = 24
 """PCRs of the PC Client profile."""
 _PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
@@ -184,7 +184,7 @@ class Attestation:
 
 
 def attestation_name(cluster_name: str, provider_id: ProviderID) -> str:
-    """Name the ledger object: readable prefix, 128 bits of the exact provider ID."""
+    """Name the attestation record: readable prefix, 128 bits of the exact provider ID."""
     return f"{cluster_name[:200]}-{hashlib.sha256(provider_id.encode()).hexdigest()[:32]}"
 
 
@@ -322,7 +322,7 @@ def _entry(item: JsonObject) -> IssuedCertificate | None:
 
 
 def render_attestation(attestation: Attestation, member: MachineView, signer_name: str) -> JsonObject:
-    """Write a ledger as an object, owned by its Machine so that it is moved and collected with it.
+    """Write an attestation record as an object, owned by its Machine so that it is moved and collected with it.
 
     For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
     """

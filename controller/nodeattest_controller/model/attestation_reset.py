@@ -1,4 +1,4 @@
-"""An operator's reset of a ledger: what it forgets, what it keeps, and the trail that it leaves. Pure.
+"""An operator's reset of an attestation record: what it forgets, what it keeps, and the trail that it leaves. Pure.
 
 Promises: the machine may bind itself anew by the policy's rules, as a new one; no key that was certified is certified
 again; who reset it, when and why stays in ``spec.resets``. Fields that are not named here are kept as they are.
@@ -40,7 +40,7 @@ class Operator:
 
 
 def reset(attestation: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
-    """Return the ledger's object without pins, boot state and certificates; its keys go to ``retiredKeys``."""
+    """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``."""
     known, spec = parse_attestation(attestation), mapping(attestation, "spec")
     kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
     entry: JsonObject = {
@@ -62,7 +62,7 @@ def reset(attestation: JsonObject, *, by: Operator, reason: str, now: datetime) 
 def new_for_adoption(
     member: MachineView, node_name: NodeName, *, by: Operator, reason: str, now: datetime
 ) -> JsonObject:
-    """Make the ledger's object of a machine whose node joined without attestation: as one that was reset.
+    """Make the attestation record of a machine whose node joined without attestation: as one that was reset.
 
     It binds the node's name to the machine, so that nobody else takes it meanwhile.
     """

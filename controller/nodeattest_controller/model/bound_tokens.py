@@ -20,7 +20,7 @@ __all__ = ["BOUND_GROUP_PREFIX", "bound_group", "check_bound_token"]
 BOUND_GROUP_PREFIX: Final = "system:bootstrappers:nodeattest:"
 _LABEL: Final = b"nodeattest/v1/token-machine"
 _DIGITS: Final = 32
-"""Hex digits of the hash: 128 bits, as many as a ledger's name has."""
+"""Hex digits of the hash: 128 bits, as many as an attestation record's name has."""
 
 
 def bound_group(cluster: str, provider_id: str) -> str:

@@ -55,7 +55,7 @@ class NameContext:
     registered: frozenset[ProviderID] = frozenset()
     """Machines to which the policy gives the requested node name."""
     is_alive: Callable[[Attestation], bool] = lambda _attestation: True
-    """Whether a ledger's machine still exists; a ledger without one is about to be collected."""
+    """Whether an attestation record's machine still exists; a record without one is about to be collected."""
 
 
 def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> MachineView:
@@ -183,7 +183,7 @@ def check_no_hijack(member: MachineView, around: NameContext, node: JsonObject |
     if any(around.is_alive(holder) for holder in holders):
         raise _taken("another Machine is bound to this node name", "delete the other Machine first")
     if holders:
-        raise _not_ready("the ledger of the name's former machine is not collected yet", "wait")
+        raise _not_ready("the attestation record of the name's former machine is not collected yet", "wait")
     if node is None:
         return
     node_provider_id, node_uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
@@ -209,7 +209,7 @@ def check_fingerprints(member: MachineView, around: NameContext, holders: Sequen
             remedy="register each machine's own TPM or secret; a cloned one is refused",
         )
     if others:
-        raise _not_ready("the ledger of this hardware's former machine is not collected yet", "wait")
+        raise _not_ready("the attestation record of this hardware's former machine is not collected yet", "wait")
 
 
 def check_binding(
@@ -222,16 +222,16 @@ def check_binding(
 ) -> None:
     """Rules 3 and 4: a machine that is bound already is not bound again by anyone who holds a token.
 
-    Unless an operator reset its ledger: then it joins as a new one does. ``is_owned``: whether the ledger's owner
-    lists it, too: an instance of a pool may have joined before Cluster API made its Machine.
+    Unless an operator reset its attestation record: then it joins as a new one does. ``is_owned``: whether the record's
+    owner lists it, too: an instance of a pool may have joined before Cluster API made its Machine.
     """
     if attestation.resource_version and attestation.owner_uid != member.uid and not is_owned:
-        raise _not_ready("the ledger of this machine's predecessor is not collected yet", "wait")
+        raise _not_ready("the attestation record of this machine's predecessor is not collected yet", "wait")
     if request.is_renewal or attestation.entry_for(request.csr.spki_sha256) is not None:
         return
     joined = attestation.has_joined
     if member.node_ref_name and not joined and not attestation.was_reset:
-        raise _unattested("a Machine with a nodeRef and no ledger entry", "re-create the Machine")
+        raise _unattested("a Machine with a nodeRef and no attestation record", "re-create the Machine")
     if not secure and joined:
         raise Denied(
             Reason.MACHINE_ALREADY_BOUND,
@@ -250,7 +250,8 @@ def check_takeover(request: NodeRequest, attestation: Attestation, node: JsonObj
     if request.is_renewal or node is None or attestation.has_joined or attestation.was_reset:
         return
     raise _unattested(
-        f"Node {request.csr.node_name} stands, and no ledger entry", "delete the Node if nothing runs there any more"
+        f"Node {request.csr.node_name} stands, and no attestation record",
+        "delete the Node if nothing runs there any more",
     )
 
 

@@ -1,6 +1,6 @@
-"""What a ledger remembers of verdicts and of what they led to: the last one, and what was done to the node. Pure.
+"""What an attestation record keeps of verdicts and of what they led to: the last one, what was done to the node. Pure.
 
-The last verdict stands until a certificate is issued or an operator resets the ledger. What was done to a node is
+The last verdict stands until a certificate is issued or an operator resets the record. What was done to a node is
 written down before it is done, so that a replica which dies in between leaves a record too much, never one too few.
 """
 

@@ -22,8 +22,8 @@ KEEP_ENDED: Final = 32
 """Keys remembered after their certificates ended: four times the history of certificates."""
 MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
 """Keys of one machine with certificates that live, beside its history, so that serving certificates never bar a client
-one; a ledger object stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes reaches
-it after three days."""
+one; an attestation record stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes
+reaches it after three days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

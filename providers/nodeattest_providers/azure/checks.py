@@ -43,7 +43,7 @@ _RUNNING: Final = frozenset({"creating", "updating", "succeeded", "failed", "mig
 """Provisioning states of a machine that is to stay; ``Failed`` describes the last change, not the machine."""
 FINGERPRINT: Final = "vm"
 """What the ledger pins: the vmId, which a machine recreated under its old name has not."""
-_RESET: Final = "if the machine was made anew under its old name, reset its ledger (nodeattest machines reset)"
+_RESET: Final = "if the machine was made anew under its old name, reset its record (nodeattest machines reset)"
 _ANEW: Final = "file anew; kubelet-authenticator asks the metadata service again"
 
 

@@ -43,7 +43,7 @@ from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeReq
 __all__ = ["SecretChallengeSigner"]
 
 _SECTION: Final = "wire format, challenge/v1"
-_RESET: Final = "an operator gives the Machine a new secret and resets its ledger (nodeattest machines reset)"
+_RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"
 
 
 class SecretChallengeSigner:

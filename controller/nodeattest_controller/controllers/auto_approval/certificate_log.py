@@ -3,8 +3,8 @@
 Requests are recorded as they appear, since kube-controller-manager deletes them an hour after they were answered: a
 certificate that slipped through stays valid, and stays reported, when its request is gone.
 A certificate counts when its request was made after the policy (and after what an operator said was dealt with), and:
-1. no ledger of the node that it names holds its key, and 2. it is no renewal by a node for itself that is not in the
-ledger, or whose Node is older than that time: those are counted as Nodes (``node_coverage``).
+1. no attestation record of the node that it names holds its key, and 2. it is no renewal by a node for itself that is
+not in the ledger, or whose Node is older than that time: those are counted as Nodes (``node_coverage``).
 Leaves to others: what the condition says of it (``decide``), Events and metrics (``status``).
 Sources: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpiration), approver/sarapprove.go.
 """

@@ -59,9 +59,9 @@ class NodeCoverage:
 def is_attested(node: JsonObject, cluster: ClusterKey, inventory: Inventory, now: datetime) -> bool:
     """Return whether a Node's machine joined attested and has a valid client certificate.
 
-    1. One ledger is bound to the Node's name, and its certificate lives. 2. Its machine is one Machine or pool instance
-    of this cluster, which owns the ledger. 3. The Node has that machine's provider ID, or has none and is the
-    Machine's nodeRef.
+    1. One attestation record is bound to the Node's name, and its certificate lives. 2. Its machine is one Machine or
+    pool instance of this cluster, which owns the record. 3. The Node has that machine's provider ID, or has none and is
+    the Machine's nodeRef.
     """
     name, provider_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
     holders = inventory.attestations_by_node_name(cluster, NodeName(name))

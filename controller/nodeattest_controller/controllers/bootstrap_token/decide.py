@@ -113,8 +113,8 @@ class Token:
 def token_owner(found: JsonObject, kind: Literal["Machine", "MachinePool"], *, attested: bool = False) -> Owner:
     """Read a Machine or a MachinePool.
 
-    A Machine has joined when its ledger has a client certificate (``attested``), or it has both nodeRef and provider ID
-    (proposal 004: "Ready"). ``clusterctl move`` keeps the ledger and drops nodeRef with the status.
+    A Machine has joined when its attestation record has a client certificate (``attested``), or it has both nodeRef and
+    provider ID (proposal 004: "Ready"). ``clusterctl move`` keeps the record and drops nodeRef with the status.
     """
     reference = bootstrap_config_ref(found)
     is_read = reference is not None and (reference.group, reference.kind) == KUBEADM_CONFIG

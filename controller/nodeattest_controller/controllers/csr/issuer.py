@@ -77,7 +77,8 @@ class Issuer:
         """Approve and sign exactly the request that was evaluated; raises Denied, Conflict or ApiError."""
         entry = await self._entry(workload, approval)
         if stored.state is RequestState.PENDING:
-            message = f"{approval.attested.provider} attestation verified; ledger {approval.attestation.name}"
+            recorded = f"MachineAttestation {approval.attestation.name}"
+            message = f"{approval.attested.provider} attestation verified; {recorded}"
             csr = await workload.approve(csr, "Attested", message)
         await workload.publish_certificate(csr, entry.certificate)
         self._report(workload, approval, entry)
@@ -112,7 +113,7 @@ class Issuer:
 
     @contextmanager
     def _reserve(self, cluster: ClusterKey, approval: Approval) -> Generator[None]:
-        """Hold key and node name for one machine while its ledger is written; raises Conflict when another has them."""
+        """Hold key and node name for one machine while its record is written; raises Conflict when another has them."""
         request, owner = approval.request, approval.member.provider_id
         pins = approval.attested.pins.items()
         wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}

@@ -112,7 +112,7 @@ def decide(
 
 
 def around_of(pairs: Iterable[tuple[MachineView, Attestation | None]], *, absent: int = 0) -> Around:
-    """Count a cluster's machines; one has joined that has a node, or a certificate in its ledger.
+    """Count a cluster's machines; one has joined that has a node, or a certificate in its attestation record.
 
     ``absent`` are machines that are not among the pairs and have yet to join.
     """

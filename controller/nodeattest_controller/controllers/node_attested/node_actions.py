@@ -70,7 +70,7 @@ class NodeActions:
         return attestation
 
     async def _own_node(self, member: MachineView, attestation: Attestation) -> JsonObject | None:
-        """Read the Node of the ledger's name, unless it is not this machine's (identity rule 3)."""
+        """Read the Node of the attestation record's name, unless it is not this machine's (identity rule 3)."""
         try:
             node = await self._client.get(paths.core_path("nodes", attestation.node_name))
         except NotFound:

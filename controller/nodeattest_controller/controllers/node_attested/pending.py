@@ -49,7 +49,7 @@ class PendingOutcomes:
         self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
 
     def granted(self, verdict: CSRIssued) -> None:
-        """Take in a certificate; its ledger entry may be older, where the same key asked again."""
+        """Take in a certificate; its attestation record may be older, where the same key asked again."""
         self._refusals.pop(verdict.member.provider_id, None)
         self._grants[verdict.member.provider_id] = verdict
 

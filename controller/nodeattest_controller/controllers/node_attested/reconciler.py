@@ -309,7 +309,7 @@ class NodeAttestedReconciler:
     # What is known
 
     async def _survey(self) -> tuple[Sequence[tuple[MachineView, Attestation | None]], Around]:
-        """Read every member with its ledger, and count them."""
+        """Read every member with its attestation record, and count them."""
         members = self._deps.management.inventory.members_of(self._key)
         pairs = [(member, self._attestation(member)) async for member in in_batches(members)]
         return pairs, around_of(pairs, absent=self._missing.count(pairs))
