@@ -13,6 +13,7 @@ from nodeattest_controller.controllers.bootstrap_config.server import WebhookSer
 from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
+from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import GROUP_IDENTITY
 from nodeattest_controller.runtime.trouble import TroubleLog
@@ -137,6 +138,7 @@ async def _elected(settings: Settings, controller: _Controller, leases: ApiClien
         renew_deadline=settings.renew_deadline,
         retry_period=settings.retry_period,
         shared=settings.shard_clusters,
+        annotations=lease_annotations(),
     )
     trouble = TroubleLog(
         _LOG,

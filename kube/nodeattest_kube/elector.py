@@ -81,7 +81,8 @@ class LeaseElector:
         """``clock`` decides; ``now`` is only written into the lease, for people to read.
 
         ``shared``: never released, since others may lead on by it. ``final``: once led by, a lease that is gone or has
-        no holder is lost like one that somebody else holds. ``labels`` and ``annotations`` are given to a new lease.
+        no holder is lost like one that somebody else holds. ``labels`` are given to a new lease. ``annotations`` are
+        set with every write, so that they are the holder's; others' stay.
         """
         if not identity or not lease_duration > renew_deadline > retry_period * _JITTER > 0:
             raise ValueError("expected an identity and lease_duration > renew_deadline > 1.2 * retry_period > 0")
@@ -92,8 +93,7 @@ class LeaseElector:
         self._metadata: JsonObject = {"name": name, "namespace": namespace}
         if labels:
             self._metadata["labels"] = dict(labels)
-        if annotations:
-            self._metadata["annotations"] = dict(annotations)
+        self._annotations: JsonObject = dict(annotations or {})
         self._shared, self._final = shared, final
         self._identity = identity
         self._duration, self._deadline, self._period = lease_duration, renew_deadline, retry_period
@@ -232,6 +232,9 @@ class LeaseElector:
     def _with_spec(self, lease: JsonObject | None, spec: JsonObject) -> JsonObject:
         """Keep a lease's metadata, and with it the resourceVersion that makes the write a compare-and-swap."""
         metadata: JsonValue = self._metadata if lease is None else lease.get("metadata")
+        if self._annotations and isinstance(metadata, dict):
+            known = metadata.get("annotations")
+            metadata = {**metadata, "annotations": {**(known if isinstance(known, dict) else {}), **self._annotations}}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     async def _release(self) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random as random_module
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -88,8 +88,9 @@ class ShardElector:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _utc_now,
         random: Callable[[], float] = random_module.random,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """``clock`` decides; ``now`` is only written into leases, for people to read."""
+        """``clock`` decides; ``now`` and ``annotations`` of the member's own lease are written for people to read."""
         self._client, self._leases, self._host, self._group, self._identity = client, view, host, group, identity
         self._duration, self._deadline, self._period = lease_duration, renew_deadline, retry_period
         self._clock, self._now, self._random = clock, now, random
@@ -107,7 +108,7 @@ class ShardElector:
             random=random,
             final=True,
             labels=group.labels,
-            annotations=group.member_annotations(identity),
+            annotations={**(annotations or {}), **group.member_annotations(identity)},
         )
         self._move_error: ApiError | None = None
         self._held: set[str] = set()

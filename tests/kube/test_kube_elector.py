@@ -154,6 +154,26 @@ def test_a_renewal_takes_one_request() -> None:
     run_virtually(main())
 
 
+def test_annotations_are_the_holders_and_those_of_others_stay() -> None:
+    async def main() -> None:
+        leases = Leases()
+        leases.version = 1
+        known: JsonObject = {"version": "1", "theirs": "kept"}
+        leases.lease = {
+            "metadata": {"resourceVersion": "1", "name": "nodeattest", "annotations": known},
+            "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+        }
+        elector = LeaseElector(leases, namespace="n", name="nodeattest", identity="new", annotations={"version": "2"})
+
+        async def lead() -> None:
+            assert dig(leases.lease, "metadata", "annotations") == {"version": "2", "theirs": "kept"}
+
+        await elector.run(lead)
+        assert dig(leases.lease, "metadata", "annotations") == {"version": "2", "theirs": "kept"}
+
+    run_virtually(main())
+
+
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
 def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float) -> None:
     async def main() -> None:

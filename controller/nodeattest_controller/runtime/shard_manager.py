@@ -17,6 +17,7 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -70,6 +71,7 @@ class ShardManager:
             lease_duration=settings.lease_duration,
             renew_deadline=settings.renew_deadline,
             retry_period=settings.retry_period,
+            annotations=lease_annotations(),
         )
         self._trouble_log = TroubleLog(_LOG, "cannot share clusters", lambda: self.trouble, _remedy)
 
