@@ -35,6 +35,10 @@ _COMMANDS: Final = {
     ),
     "completion": ("nodeattest_cli.completion:completion", "Print a script that completes commands in your shell."),
     "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
+    "doctor": (
+        "nodeattest_cli.doctor.command:doctor",
+        "Look at an installation in both clusters: what is wrong, and what to do.",
+    ),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
     "machines": (

@@ -35,6 +35,7 @@ ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cluster-info", "show"): (),
     ("cluster-info", "sign"): (),
     ("cluster-info", "refresh"): (),
+    ("doctor",): (),
     ("explain",): ("--csr", "c"),
     ("machines", "list"): (),
     ("machines", "reset"): ("m", "--reason", "r"),

@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 import yaml
 
+from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
+
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = (TREE / "docs" / "versions.md").read_text(encoding="utf-8")
 CODE: Final = ("providers", "kube", "serving", "discovery", "identity", "authenticator", "controller", "cli")
@@ -56,6 +58,22 @@ def test_the_oldest_and_the_newest_kubernetes_are_those_that_were_tested() -> No
     _, _, supported, seen, *_ = row.split("|")
     assert sorted(set(tested)) == re.findall(r"\b1\.\d\d\.\d+\b", seen)
     assert tested[0].startswith(f"{supported.split()[0]}.")
+
+
+def test_what_doctor_compares_with_is_the_table() -> None:
+    told = {
+        row.split(" | ")[0].strip("| "): re.findall(r"\b1\.(\d\d)\b", row.split(" | ")[1])
+        for row in PAGE.splitlines()
+        if row.startswith("| Kubernetes, ")
+    }
+    assert told == {
+        "Kubernetes, workload clusters": [str(OLDEST[1])],
+        "Kubernetes, management clusters": [str(OLDEST_MANAGEMENT[1]), str(OLDEST[1])],
+    }
+    seen = next(row for row in PAGE.splitlines() if row.startswith("| Kubernetes, workload")).split(" | ")[2]
+    assert max(int(minor) for minor in re.findall(r"\b1\.(\d\d)\.\d+\b", seen)) == NEWEST_TESTED[1]
+    contracts = next(row for row in PAGE.splitlines() if row.startswith("| Cluster API contracts"))
+    assert tuple(re.findall(r"`(v1beta\d)`", contracts)) == CONTRACTS
 
 
 @pytest.mark.parametrize("begins", FEATURES)

@@ -21,7 +21,7 @@ from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderID
 
-__all__ = ["MachineRow", "row_from_attestation", "rows_of"]
+__all__ = ["MACHINE_GONE", "MachineRow", "row_from_attestation", "rows_of"]
 
 MACHINE_GONE: Final = "MachineGone"
 NO_PROVIDER_ID: Final = "NoProviderID"

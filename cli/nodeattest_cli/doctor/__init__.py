@@ -1,0 +1,1 @@
+"""nodeattest doctor: looks at an installation in both clusters."""

@@ -1,0 +1,324 @@
+"""Fetches what ``nodeattest doctor`` looks at, from both clusters, with the operator's own rights.
+
+Promises: of Secrets only ``<cluster>-kubeconfig`` is read, and none with a kubeconfig of the workload cluster. The
+number of requests depends on clusters and shipped rights, never on machines, but for the pages of lists (500 objects
+each). Nothing is written: a KubeadmConfig that is created is a dry run. What may not be read is an ``Unread``; raises
+``ApiError`` or ``UserError`` where the management cluster does not answer at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from nodeattest_cli.connection import explained
+from nodeattest_cli.doctor.access import management_folders, workload_folders
+from nodeattest_cli.doctor.bootstrap import joiners
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts
+from nodeattest_cli.doctor.renewals import longest_wait
+from nodeattest_cli.doctor.shipped_rights import ShippedRight, review_body, shipped_rights
+from nodeattest_cli.doctor.webhook import shipped_configuration
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.machines.rejoin import workload_client
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_controller import manifests
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL
+from nodeattest_controller.model.objects import flag, items, text
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of, version_of
+
+__all__ = ["HealthTarget", "gather"]
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 8
+"""Reviews that one API server is asked at a time; and workload clusters."""
+_PAUSE: Final = 1.0
+"""Seconds between two reads of the Leases, where nobody was seen to renew one."""
+_BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+_RBAC: Final = ("rbac.authorization.k8s.io", "v1")
+_NAME: Final = "node-attestation-controller"
+"""Of the Deployment's label, of its ServiceAccount and of the Lease."""
+_TRIAL: Final = "nodeattest-doctor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthTarget:
+    """What is to be looked at."""
+
+    namespace: str | None
+    """Whose clusters; None: of all namespaces."""
+    cluster: str | None = None
+    """The only one."""
+    controller_namespace: str = "nodeattest-system"
+    lease_name: str = _NAME
+
+
+async def gather(
+    client: ApiClient, target: HealthTarget, *, workload: Callable[[], ApiClient] | None, now: Callable[[], datetime]
+) -> HealthFacts:
+    """Fetch everything; ``workload`` makes a client where the operator gave a kubeconfig of his own."""
+    facts = HealthFacts(now=now(), namespace=target.controller_namespace, lease_name=target.lease_name)
+    await _read_versions(client, facts)
+    await _read_fleet(client, target, facts)
+    await _read_controller(client, facts)
+    await _read_webhook(client, facts)
+    await _read_configs(client, target, facts)
+    account = (_user_of(facts), _groups_of(facts))
+    rights = shipped_rights(management_folders(facts), namespace=facts.namespace)
+    facts.management.reviews = await _reviews(client, rights, account, facts.argument("--watch-namespace") or "")
+    await _read_workloads(client, facts, workload)
+    await _await_renewals(client, facts, now)
+    theirs = client.server_time()
+    facts.management.ahead = (theirs - now()).total_seconds() if theirs is not None else None
+    return facts
+
+
+async def _attempt(question: Awaitable[T]) -> T | Unread:
+    """Ask; what the server refuses is no answer."""
+    try:
+        return await question
+    except ApiError as error:
+        return Unread(str(explained(error)))
+
+
+async def _optional(question: Awaitable[T]) -> T | Unread | None:
+    """Ask for one object, which need not be there."""
+    try:
+        return await question
+    except NotFound:
+        return None
+    except ApiError as error:
+        return Unread(str(explained(error)))
+
+
+async def _listed(client: ApiClient, path: str, query: Mapping[str, str] | None = None) -> list[JsonObject]:
+    """List a collection; one that the server does not have is empty."""
+    try:
+        return [one async for one in list_objects(client, path, query)]
+    except NotFound:
+        return []
+
+
+async def _read_versions(client: ApiClient, facts: HealthFacts) -> None:
+    """Ask for versions first: a server that does not answer ends the command."""
+    found = facts.management
+    try:
+        found.version = text(await client.get("/version"), "gitVersion")
+    except (Forbidden, NotFound) as error:
+        found.version = Unread(str(explained(error)))
+    found.cluster_api = await _attempt(cluster_api_version(client))
+    definitions: dict[str, JsonObject | Unread | None] = {}
+    for shipped in manifests.crds():
+        name = text(shipped, "metadata", "name")
+        path = paths.object_path("apiextensions.k8s.io", "v1", "customresourcedefinitions", name)
+        definitions[name] = await _optional(client.get(path))
+    found.definitions = definitions
+
+
+async def _read_fleet(client: ApiClient, target: HealthTarget, facts: HealthFacts) -> None:
+    """Read policies, clusters, machines and their attestations."""
+    found = facts.management
+
+    async def _own(resource: str) -> list[JsonObject]:
+        return await _listed(client, paths.collection_path(*OWN, resource, namespace=target.namespace))
+
+    async def _theirs(resource: str) -> list[JsonObject]:
+        version = found.cluster_api
+        if not isinstance(version, str) or not version:
+            return []
+        path = paths.collection_path(CLUSTER_API, version, resource, namespace=target.namespace)
+        return await _listed(client, path)
+
+    async def _both(own: str, *theirs: str) -> list[JsonObject]:
+        return [one for resource in theirs for one in await _theirs(resource)] + await _own(own)
+
+    found.policies = await _attempt(_own("nodeattestationpolicies"))
+    clusters = await _attempt(_both("clusterrecords", "clusters"))
+    if not isinstance(clusters, Unread) and target.cluster is not None:
+        clusters = [one for one in clusters if text(one, "metadata", "name") == target.cluster]
+    found.clusters = clusters
+    found.machines = await _attempt(_both("machinerecords", "machines", "machinepools"))
+    found.attestations = await _attempt(_own("machineattestations"))
+
+
+async def _read_controller(client: ApiClient, facts: HealthFacts) -> None:
+    """Read what is known of the controller: its Leases and its Deployment."""
+    where = facts.namespace
+    await _read_leases(client, facts)
+    leases = facts.management.leases
+    facts.management.earlier_leases = {
+        key_of(one): version_of(one) for one in (() if isinstance(leases, Unread) else leases)
+    }
+    deployments = paths.collection_path("apps", "v1", "deployments", namespace=where)
+    query = {"labelSelector": f"app.kubernetes.io/name={_NAME}"}
+    facts.management.deployments = await _attempt(_listed(client, deployments, query))
+
+
+async def _read_leases(client: ApiClient, facts: HealthFacts) -> None:
+    path = paths.collection_path("coordination.k8s.io", "v1", "leases", namespace=facts.namespace)
+    facts.management.leases = await _attempt(_listed(client, path))
+
+
+async def _await_renewals(client: ApiClient, facts: HealthFacts, now: Callable[[], datetime]) -> None:
+    """Read the Leases once more, and as long as one may yet be renewed that was not seen to be."""
+    waited = 0.0
+    while True:
+        await _read_leases(client, facts)
+        facts.now = client.server_time() or now()
+        if waited >= longest_wait(facts):
+            return
+        await asyncio.sleep(_PAUSE)
+        waited += _PAUSE
+
+
+async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:
+    """Read the webhook's configuration and where it leads."""
+    found = facts.management
+    name = text(shipped_configuration(), "metadata", "name")
+    admission = ("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
+    found.webhook = await _optional(client.get(paths.object_path(*admission, name)))
+    if not isinstance(found.webhook, dict):
+        return
+    service = next(
+        (one for one in items(found.webhook, "webhooks") if text(one, "clientConfig", "service", "name")), None
+    )
+    if service is None:
+        return
+    namespace, named = (text(service, "clientConfig", "service", field) for field in ("namespace", "name"))
+    slices = paths.collection_path("discovery.k8s.io", "v1", "endpointslices", namespace=namespace)
+    query = {"labelSelector": f"kubernetes.io/service-name={named}"}
+    found.endpoints = await _attempt(_listed(client, slices, query))
+
+
+async def _read_configs(client: ApiClient, target: HealthTarget, facts: HealthFacts) -> None:
+    """Read KubeadmConfigs where a machine is about to join, and try the webhook with one."""
+    found = facts.management
+    waiting = joiners(facts)
+    tries = isinstance(found.webhook, dict)
+    if not waiting and not tries:
+        return
+    try:
+        version = text(await client.get(paths.api_group(_BOOTSTRAP)), "preferredVersion", "version")
+    except ApiError as error:
+        found.configs = [] if isinstance(error, NotFound) else Unread(str(explained(error)))
+        return
+    if waiting:
+        path = paths.collection_path(_BOOTSTRAP, version, "kubeadmconfigs", namespace=target.namespace)
+        found.configs = await _attempt(_listed(client, path))
+    cluster = next((one for one in facts.protected() if not flag(one, "spec", "paused")), None)
+    if tries and cluster is not None:
+        await _try_webhook(client, facts, cluster, version)
+
+
+async def _try_webhook(client: ApiClient, facts: HealthFacts, cluster: JsonObject, version: str) -> None:
+    """Create a KubeadmConfig of a cluster in a dry run: nothing is stored, and the webhook reports nothing."""
+    found = facts.management
+    namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
+    labels: JsonObject = {CLUSTER_LABEL: name}
+    argument: JsonObject = {"name": "provider-id", "value": f"{_TRIAL}://trial"}
+    arguments: JsonValue = {"provider-id": argument["value"]} if version == "v1beta1" else [argument]
+    body: JsonObject = {
+        "apiVersion": f"{_BOOTSTRAP}/{version}",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": _TRIAL, "namespace": namespace, "labels": labels},
+        "spec": {"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": arguments}}},
+    }
+    path = paths.collection_path(_BOOTSTRAP, version, "kubeadmconfigs", namespace=namespace)
+    try:
+        found.dry_run = {**await client.create(f"{path}?dryRun=All", body), "kind": "KubeadmConfig"}
+    except Unreachable as error:
+        found.dry_run = Unread(str(error))
+    except ApiError as error:
+        if isinstance(error, Forbidden) and "webhook" not in error.message:
+            found.dry_run = Unread(str(explained(error)))
+        else:
+            found.refusal = str(error)
+
+
+def _user_of(facts: HealthFacts) -> str:
+    """Name the controller's user: its Deployment's ServiceAccount, else the shipped one."""
+    deployments = facts.management.deployments
+    found = () if isinstance(deployments, Unread) else deployments
+    named = (text(one, "spec", "template", "spec", "serviceAccountName") for one in found)
+    return f"system:serviceaccount:{facts.namespace}:{next((one for one in named if one), _NAME)}"
+
+
+def _groups_of(facts: HealthFacts) -> list[str]:
+    return ["system:serviceaccounts", f"system:serviceaccounts:{facts.namespace}", "system:authenticated"]
+
+
+async def _reviews(
+    client: ApiClient, rights: Sequence[ShippedRight], user: tuple[str, Sequence[str]] | None, namespace: str = ""
+) -> Mapping[ShippedRight, bool] | Unread:
+    """Ask for each right; the first refusal ends it."""
+    resource = "selfsubjectaccessreviews" if user is None else "subjectaccessreviews"
+    path = paths.collection_path("authorization.k8s.io", "v1", resource)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def _is_allowed(right: ShippedRight) -> bool:
+        async with turn:
+            return flag(await client.create(path, review_body(right, user, namespace=namespace)), "status", "allowed")
+
+    async def _all() -> list[bool]:
+        first = [await _is_allowed(right) for right in rights[:1]]  # alone: who may not ask is refused once
+        return first + list(await asyncio.gather(*(_is_allowed(right) for right in rights[1:])))
+
+    answers = await _attempt(_all())
+    return answers if isinstance(answers, Unread) else dict(zip(rights, answers, strict=True))
+
+
+async def _read_workloads(client: ApiClient, facts: HealthFacts, workload: Callable[[], ApiClient] | None) -> None:
+    """Read each protected cluster, some at a time."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+    protected = facts.protected()
+    if workload is not None and len(protected) > 1:
+        raise UserError("--workload-kubeconfig: is for one cluster; say --cluster and --namespace")
+
+    async def _one(cluster: JsonObject) -> WorkloadFacts:
+        async with turn:
+            try:
+                own = (
+                    workload()
+                    if workload is not None
+                    else await workload_client(
+                        client, text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
+                    )
+                )
+                async with own:
+                    return await _read_workload(own, client, facts, is_operators=workload is not None)
+            except ApiError as error:
+                return WorkloadFacts(unreached=Unread(str(explained(error))))
+            except UserError as error:
+                return WorkloadFacts(unreached=Unread(str(error)))
+
+    found = await asyncio.gather(*(_one(one) for one in protected))
+    facts.workloads = {key_of(one): each for one, each in zip(protected, found, strict=True)}
+
+
+async def _read_workload(
+    client: ApiClient, management: ApiClient, facts: HealthFacts, *, is_operators: bool
+) -> WorkloadFacts:
+    """Read one cluster; raises ``ApiError`` where it does not answer."""
+    found = WorkloadFacts()
+    try:
+        found.version = text(await client.get("/version"), "gitVersion")
+    except (Forbidden, NotFound) as error:
+        found.version = Unread(str(explained(error)))
+    found.roles = await _attempt(_listed(client, paths.collection_path(*_RBAC, "clusterroles")))
+    found.bindings = await _attempt(_listed(client, paths.collection_path(*_RBAC, "clusterrolebindings")))
+    info = paths.core_path("configmaps", "cluster-info", namespace="kube-public")
+    found.cluster_info = await _optional(client.get(info))
+    if is_operators:
+        found.reviews = Unread("the given kubeconfig is not the controller's own, whose rights are asked for")
+    else:
+        rights = shipped_rights(workload_folders(facts), namespace=facts.namespace)
+        found.reviews = await _reviews(client, rights, None)
+    theirs, ours = client.server_time(), management.server_time()
+    if theirs is not None and ours is not None:
+        found.ahead = (theirs - ours).total_seconds()
+    return found

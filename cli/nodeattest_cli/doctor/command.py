@@ -1,0 +1,138 @@
+"""``nodeattest doctor``: fetches, has it looked at, prints the findings; with ``--fix``, what can safely be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, kubeconfig_option, run
+from nodeattest_cli.doctor.collect import HealthTarget, gather
+from nodeattest_cli.doctor.facts import HealthFacts
+from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
+from nodeattest_cli.doctor.groups import GROUPS, examine
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, exit_code, to_document
+from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.output import output_option, to_json
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.printable import visible
+
+__all__ = ["doctor"]
+
+_MARKS: Final = {
+    HealthSeverity.OK: "ok",
+    HealthSeverity.WARNING: "warn",
+    HealthSeverity.ERROR: "FAIL",
+    HealthSeverity.UNKNOWN: "?",
+}
+_MARK: Final = 4
+"""Characters."""
+
+
+@click.command()
+@kubeconfig_option
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("-n", "--namespace", help="Namespace of the Clusters  [the context's; default]")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Clusters of every namespace.")
+@click.option("--cluster", help="Of this workload cluster only.")
+@click.option(
+    "--workload-kubeconfig",
+    metavar="FILE",
+    help="How to reach the one workload cluster  [the Secret <cluster>-kubeconfig]",
+)
+@click.option("--controller-namespace", default="nodeattest-system", show_default=True, help="Where the controller is.")
+@click.option("--lease-name", default="node-attestation-controller", show_default=True, help="The controller's Lease.")
+@click.option("--fix", is_flag=True, help="Say what can safely be repaired: definitions that are not there.")
+@click.option("--yes", is_flag=True, help="With --fix: do it, then look again.")
+@output_option("text", "json")
+def doctor(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    cluster: str | None,
+    workload_kubeconfig: str | None,
+    controller_namespace: str,
+    lease_name: str,
+    fix: bool,
+    yes: bool,
+    output: str,
+) -> int:
+    """Look at an installation in both clusters: what is wrong, and what to do.
+
+    Versions, definitions, Leases, rights, webhook, policies, automatic approval, bootstrap data, machines, certificates
+    and clocks. What this user may not look at is "?", with the reason. No Secret is read but <cluster>-kubeconfig.
+
+    Exit code 0: nothing fails, though there may be warnings. 1: something fails. 3: nothing fails, and something could
+    not be looked at.
+    """
+    if yes and not fix:
+        raise UserError("--yes: is for --fix")
+    if namespace and all_namespaces:
+        raise UserError("say --namespace or --all-namespaces")
+    connection = Connection(kubeconfig, context)
+    target = HealthTarget(
+        namespace=None if all_namespaces else connection.namespace(namespace),
+        cluster=cluster,
+        controller_namespace=controller_namespace,
+        lease_name=lease_name,
+    )
+    workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
+    facts = run(connection, lambda client: _gather(client, target, workload))
+    if cluster is not None and not facts.clusters():
+        raise StateError(f"no Cluster or ClusterRecord {cluster} in {target.namespace or 'any namespace'}")
+    if fix and _fix(connection, facts, yes=yes):
+        facts = run(connection, lambda client: _gather(client, target, workload))
+    found = examine(facts)
+    click.echo(to_json(to_document(found)) if output == "json" else "\n".join(_lines(found)))
+    return exit_code(found)
+
+
+async def _gather(client: ApiClient, target: HealthTarget, workload: Callable[[], ApiClient] | None) -> HealthFacts:
+    return await gather(client, target, workload=workload, now=lambda: datetime.now(UTC))
+
+
+def _fix(connection: Connection, facts: HealthFacts, *, yes: bool) -> bool:
+    """Say what would be done, and do it if that was agreed to; tells whether anything changed."""
+    wanted = safe_fixes(facts)
+    if not wanted:
+        click.echo("nodeattest: nothing can safely be repaired here", err=True)
+        return False
+    for one in wanted:
+        click.echo(f"nodeattest: create CustomResourceDefinition {text(one, 'metadata', 'name')}", err=True)
+    if not yes:
+        click.echo("nodeattest: nothing was done; --yes does it", err=True)
+        return False
+    run(connection, lambda client: create_definitions(client, wanted))
+    return True
+
+
+def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:
+    """Write one line for what is ok, and what to do for everything else; then the counts."""
+    for title, group in GROUPS.items():
+        own = [one for one in found if one.id in group.IDS]
+        if not own:
+            continue
+        yield title
+        for one in own:
+            yield from _entry(one)
+        yield ""
+    counts = {severity: sum(one.severity is severity for one in found) for severity in HealthSeverity}
+    yield (
+        f"{counts[HealthSeverity.OK]} ok, {counts[HealthSeverity.WARNING]} warnings, "
+        f"{counts[HealthSeverity.ERROR]} failed, {counts[HealthSeverity.UNKNOWN]} could not be looked at"
+    )
+
+
+def _entry(one: HealthFinding) -> Iterator[str]:
+    where = f" {visible(one.cluster)}" if one.cluster else ""
+    head = f"  {_MARKS[one.severity].ljust(_MARK)}  {one.id}{where}: "
+    yield head + visible(" ".join(one.found.split()))
+    if one.severity is not HealthSeverity.OK:
+        yield f"          expected  {visible(one.expected)}"
+        if one.remedy:
+            yield f"          do        {visible(one.remedy)}"

@@ -1,0 +1,124 @@
+"""Our CustomResourceDefinitions: there, of this release, and without versions that are served no more. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Final
+
+from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
+from nodeattest_controller import manifests
+from nodeattest_controller.model.objects import condition, flag, items, mapping, strings, text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = ["IDS", "look", "missing"]
+
+IDS: Final = ("definitions-served", "definitions-of-release", "definitions-stored")
+_APPLY: Final = "kubectl apply -k manifests/crd of this release"
+_RULES_FROM: Final = (1, 25)
+"""Older API servers drop CEL rules."""
+_RULES: Final = "x-kubernetes-validations"
+_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\b", re.ASCII)
+
+
+def look(facts: HealthFacts) -> Iterator[HealthFinding]:
+    """Compare what the server has with what this release ships."""
+    known = facts.management.definitions
+    shipped = _shipped()
+    unread = [value.why for value in known.values() if isinstance(value, Unread)]
+    if unread:
+        yield report(
+            "definitions-served",
+            HealthSeverity.UNKNOWN,
+            "our CustomResourceDefinitions are there",
+            unread[0],
+            "let this user read them",
+        )
+        return
+    there = {name: value for name, value in known.items() if value is not None and not isinstance(value, Unread)}
+    yield _served(facts, shipped, there)
+    yield _of_release(facts, shipped, there)
+    yield _stored(there)
+
+
+def missing(facts: HealthFacts) -> list[JsonObject]:
+    """Return the definitions of this release that the server does not have."""
+    known = facts.management.definitions
+    return [one for name, one in _shipped().items() if known.get(name, one) is None]
+
+
+@cache
+def _shipped() -> Mapping[str, JsonObject]:
+    """Return those of this release by name."""
+    return {text(one, "metadata", "name"): one for one in manifests.crds()}
+
+
+def _served(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[str, JsonObject]) -> HealthFinding:
+    wrong = [f"{text(one, 'metadata', 'name')} is not there" for one in missing(facts)]
+    for name, definition in there.items():
+        wanted = {text(one, "name") for one in items(shipped[name], "spec", "versions") if flag(one, "served")}
+        served = {text(one, "name") for one in items(definition, "spec", "versions") if flag(one, "served")}
+        established = condition(items(definition, "status", "conditions"), "Established")
+        if not wanted <= served:
+            wrong.append(f"{name} does not serve {listed(sorted(wanted - served))}")
+        elif established is None or established.get("status") != "True":
+            wrong.append(f"{name} is not established")
+    return report(
+        "definitions-served",
+        HealthSeverity.ERROR if wrong else HealthSeverity.OK,
+        "our CustomResourceDefinitions are there and served",
+        "; ".join(wrong) or listed(sorted(there)),
+        f"{_APPLY}; nodeattest doctor --fix creates those that are not there" if wrong else "",
+    )
+
+
+def _of_release(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[str, JsonObject]) -> HealthFinding:
+    """Compare the schemas; what an API server has added to or dropped from them is no difference."""
+    version = facts.management.version
+    parsed = _VERSION.match(version) if isinstance(version, str) else None
+    has_rules = parsed is None or (int(parsed[1]), int(parsed[2])) >= _RULES_FROM
+    other = sorted(
+        name for name, definition in there.items() if not _is_same(definition, shipped[name], rules=has_rules)
+    )
+    return report(
+        "definitions-of-release",
+        HealthSeverity.WARNING if other else HealthSeverity.OK,
+        "their schemas are those of this release",
+        f"another schema: {listed(other)}" if other else f"the same in {len(there)} definitions",
+        f"{_APPLY}, unless the controller is of another release" if other else "",
+    )
+
+
+def _is_same(definition: JsonObject, shipped: JsonObject, *, rules: bool) -> bool:
+    found = {text(one, "name"): one for one in items(definition, "spec", "versions")}
+    for wanted in items(shipped, "spec", "versions"):
+        schema = mapping(found.get(text(wanted, "name"), {}), "schema", "openAPIV3Schema")
+        expected = mapping(wanted, "schema", "openAPIV3Schema")
+        if schema != expected and (rules or schema != _without_rules(expected)):
+            return False
+    return True
+
+
+def _without_rules(value: JsonValue) -> JsonValue:
+    if isinstance(value, list):
+        return [_without_rules(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without_rules(one) for name, one in value.items() if name != _RULES}
+    return value
+
+
+def _stored(there: dict[str, JsonObject]) -> HealthFinding:
+    wrong: list[str] = []
+    for name, definition in there.items():
+        served = {text(one, "name") for one in items(definition, "spec", "versions") if flag(one, "served")}
+        left = sorted(set(strings(definition, "status", "storedVersions")) - served)
+        wrong += [f"{name} stores {listed(left)}"] if left else []
+    return report(
+        "definitions-stored",
+        HealthSeverity.ERROR if wrong else HealthSeverity.OK,
+        "objects are stored in versions that are served",
+        "; ".join(wrong) or "they are",
+        "write each object once again, then take the version out of status.storedVersions" if wrong else "",
+    )

@@ -1,0 +1,140 @@
+"""What ``nodeattest doctor`` fetched, for the modules that look at it. Pure.
+
+Promises: what could not be read is an ``Unread`` with its reason, and is never taken for what is not there (None, or an
+empty list).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+from nodeattest_cli.doctor.shipped_rights import ShippedRight
+from nodeattest_controller.model.objects import items, strings, text
+from nodeattest_controller.model.policy import selects
+from nodeattest_kube.jsontypes import JsonObject, key_of
+from nodeattest_kube.shard_leases import ResourceVersion
+
+__all__ = ["HealthFacts", "ManagementFacts", "Unread", "WorkloadFacts"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Why something could not be read, in one line."""
+
+    why: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ManagementFacts:
+    """The management cluster."""
+
+    version: str | Unread = ""
+    """Of Kubernetes, such as ``v1.36.2``."""
+    ahead: float | None = None
+    """Seconds by which its clock is ahead of this machine's; None where it does not say."""
+    cluster_api: str | Unread = ""
+    """The version of Cluster API that it prefers; empty: it has none."""
+    definitions: Mapping[str, JsonObject | Unread | None] = field(default_factory=dict[str, JsonObject | Unread | None])
+    """Our CustomResourceDefinitions by name; None: not there."""
+    policies: Sequence[JsonObject] | Unread = ()
+    clusters: Sequence[JsonObject] | Unread = ()
+    """Clusters and ClusterRecords."""
+    machines: Sequence[JsonObject] | Unread = ()
+    """Machines, MachinePools and MachineRecords."""
+    attestations: Sequence[JsonObject] | Unread = ()
+    configs: Sequence[JsonObject] | Unread | None = None
+    """KubeadmConfigs; None: no machine is about to join, so nobody asked."""
+    leases: Sequence[JsonObject] | Unread = ()
+    """Of the controller's namespace, as read last."""
+    earlier_leases: Mapping[str, ResourceVersion] = field(default_factory=dict[str, ResourceVersion])
+    """Their versions as read first, by ``namespace/name``."""
+    deployments: Sequence[JsonObject] | Unread = ()
+    """Of the controller."""
+    webhook: JsonObject | Unread | None = None
+    """Our MutatingWebhookConfiguration; None: not there."""
+    endpoints: Sequence[JsonObject] | Unread = ()
+    """EndpointSlices of the Service that it names."""
+    dry_run: JsonObject | Unread | None = None
+    """What the API server made of a KubeadmConfig that was created on trial; None: nobody asked."""
+    refusal: str = ""
+    """What the webhook, or the API server that did not reach it, said instead."""
+    reviews: Mapping[ShippedRight, bool] | Unread = field(default_factory=dict[ShippedRight, bool])
+    """Whether the controller has each right that the shipped manifests give."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkloadFacts:
+    """One workload cluster; ``unreached`` says why there is nothing else of it."""
+
+    unreached: Unread | None = None
+    version: str | Unread = ""
+    ahead: float | None = None
+    """Seconds by which its clock is ahead of the management cluster's."""
+    roles: Sequence[JsonObject] | Unread = ()
+    bindings: Sequence[JsonObject] | Unread = ()
+    cluster_info: JsonObject | Unread | None = None
+    reviews: Mapping[ShippedRight, bool] | Unread = field(default_factory=dict[ShippedRight, bool])
+
+
+@dataclass(slots=True, kw_only=True)
+class HealthFacts:
+    """All of it."""
+
+    now: datetime
+    """The management cluster's time; this machine's where that does not say."""
+    namespace: str = "nodeattest-system"
+    """The controller's."""
+    lease_name: str = "node-attestation-controller"
+    management: ManagementFacts = field(default_factory=ManagementFacts)
+    workloads: Mapping[str, WorkloadFacts] = field(default_factory=dict[str, WorkloadFacts])
+    """By ``namespace/name``: the protected clusters."""
+
+    def protected(self) -> list[JsonObject]:
+        """Return the clusters that a policy selects."""
+        return [one for one in self.clusters() if self.policies_of(one)]
+
+    def clusters(self) -> Sequence[JsonObject]:
+        """Return the clusters; none where they could not be read."""
+        found = self.management.clusters
+        return () if isinstance(found, Unread) else found
+
+    def policies_of(self, cluster: JsonObject) -> list[JsonObject]:
+        """Return the policies that select a cluster."""
+        found = self.management.policies
+        namespace = text(cluster, "metadata", "namespace")
+        known = () if isinstance(found, Unread) else found
+        return [one for one in known if text(one, "metadata", "namespace") == namespace and selects(one, cluster)]
+
+    def enforces(self, key: str) -> bool:
+        """Tell whether a policy of a cluster says Enforce."""
+        cluster = next((one for one in self.clusters() if key_of(one) == key), None)
+        chosen = self.policies_of(cluster) if cluster is not None else []
+        return any(text(one, "spec", "enforcement") != "Audit" for one in chosen)
+
+    def argument(self, name: str) -> str | None:
+        """Return a flag of the controller's Deployment, such as ``--controllers``; None where it is not set."""
+        found = self.management.deployments
+        for deployment in () if isinstance(found, Unread) else found:
+            for container in items(deployment, "spec", "template", "spec", "containers"):
+                words = strings(container, "args")
+                for number, word in enumerate(words):
+                    flag, equals, value = word.partition("=")
+                    if flag == name:
+                        return value if equals else next(iter(words[number + 1 :]), "")
+        return None
+
+    def runs(self, controller: str) -> bool:
+        """Tell whether a controller runs, by the Deployment's flag; unless it says otherwise, as by default."""
+        from nodeattest_controller.settings import Settings
+        from nodeattest_serving.settings import SettingsError
+
+        given = self.argument("--controllers")
+        try:
+            return Settings(identity="doctor", controllers=tuple((given or "*").split(","))).enabled(controller)
+        except SettingsError:
+            return True

@@ -1,0 +1,41 @@
+"""The groups of findings, in the order in which they are shown. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodeattest_cli.doctor import (
+    access,
+    approval,
+    attested,
+    bootstrap,
+    clocks,
+    definitions,
+    leadership,
+    policy_findings,
+    versions,
+    webhook,
+)
+from nodeattest_cli.doctor.facts import HealthFacts
+from nodeattest_cli.doctor.model import HealthFinding
+
+__all__ = ["GROUPS", "examine"]
+
+GROUPS: Final = {
+    "versions": versions,
+    "definitions": definitions,
+    "controller": leadership,
+    "rights": access,
+    "webhook": webhook,
+    "policies": policy_findings,
+    "automatic approval": approval,
+    "bootstrap": bootstrap,
+    "machines": attested,
+    "clocks": clocks,
+}
+"""By their titles; each has ``IDS`` and ``look``."""
+
+
+def examine(facts: HealthFacts) -> list[HealthFinding]:
+    """Look at everything."""
+    return [finding for group in GROUPS.values() for finding in group.look(facts)]

@@ -1,0 +1,105 @@
+"""Versions: Kubernetes of both clusters, Cluster API, and the controller that runs. Pure.
+
+The controller's version is what it wrote on its Lease itself; the Deployment says only what ought to run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
+from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
+from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.shard_leases import MemberLease, ShardGroup
+from nodeattest_providers import __version__
+
+__all__ = ["IDS", "look", "running_versions"]
+
+IDS: Final = ("management-version", "workload-version", "cluster-api-version", "controller-version")
+_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\b", re.ASCII)
+_PAGE: Final = "docs/versions.md"
+
+
+def look(facts: HealthFacts) -> Iterator[HealthFinding]:
+    """Compare each version with what this release supports."""
+    yield _kubernetes("management-version", facts.management.version, OLDEST_MANAGEMENT)
+    for key, workload in facts.workloads.items():
+        if workload.unreached is None:
+            yield _kubernetes("workload-version", workload.version, OLDEST, key)
+    yield _cluster_api(facts)
+    yield _controller(facts)
+
+
+def running_versions(facts: HealthFacts) -> list[str]:
+    """Return the versions that replicas wrote on the Leases which they hold; unique, in order."""
+    leases = facts.management.leases
+    group = ShardGroup(facts.namespace, facts.lease_name)
+    found: set[str] = set()
+    for lease in () if isinstance(leases, Unread) else leases:
+        read = group.read(lease)
+        leads = text(lease, "metadata", "name") == facts.lease_name and bool(text(lease, "spec", "holderIdentity"))
+        if leads or (isinstance(read, MemberLease) and not read.ended):
+            found.add(text(lease, "metadata", "annotations", VERSION_ANNOTATION))
+    return sorted(found - {""})
+
+
+def _kubernetes(name: str, version: str | Unread, whole: tuple[int, int], cluster: str = "") -> HealthFinding:
+    """Compare a server's version; from ``whole`` on nothing is missing there."""
+    expected = f"Kubernetes {_minor(whole)} to {_minor(NEWEST_TESTED)} ({_PAGE})"
+    if isinstance(version, Unread):
+        severity, found, remedy = HealthSeverity.UNKNOWN, version.why, "let this user read /version"
+        return HealthFinding(id=name, severity=severity, expected=expected, found=found, remedy=remedy, cluster=cluster)
+    parsed = _VERSION.match(version)
+    minor = (int(parsed[1]), int(parsed[2])) if parsed else None
+    severity, remedy = HealthSeverity.OK, ""
+    if minor is None:
+        severity, remedy = HealthSeverity.UNKNOWN, f"compare its version with {_PAGE}"
+    elif minor < whole:
+        severity = HealthSeverity.WARNING if minor >= OLDEST else HealthSeverity.ERROR
+        remedy = f"upgrade it, or see what it lacks: {_PAGE}"
+    elif minor > NEWEST_TESTED:
+        severity, remedy = HealthSeverity.WARNING, "see whether a newer release of nodeattest was tested with it"
+    return HealthFinding(
+        id=name, severity=severity, expected=expected, found=version or "no version", remedy=remedy, cluster=cluster
+    )
+
+
+def _cluster_api(facts: HealthFacts) -> HealthFinding:
+    version = facts.management.cluster_api
+    expected = f"Cluster API {' or '.join(CONTRACTS)}, or none where machines are MachineRecords"
+    if isinstance(version, Unread):
+        severity, found, remedy = HealthSeverity.UNKNOWN, version.why, "let this user read /apis/cluster.x-k8s.io"
+    elif version and version not in CONTRACTS:
+        severity, found = HealthSeverity.ERROR, f"{version} is preferred"
+        remedy = f"see whether a newer release of nodeattest supports it: {_PAGE}"
+    else:
+        severity, found, remedy = HealthSeverity.OK, version or "none", ""
+    return HealthFinding(id="cluster-api-version", severity=severity, expected=expected, found=found, remedy=remedy)
+
+
+def _controller(facts: HealthFacts) -> HealthFinding:
+    """Compare what runs with this program; who holds no Lease, or wrote no version, is older than this check."""
+    expected = f"the controller's version is this program's, {__version__}: so are its wire versions"
+    leases = facts.management.leases
+    running = running_versions(facts)
+    if isinstance(leases, Unread):
+        severity, found, remedy = HealthSeverity.UNKNOWN, leases.why, "let this user list Leases there"
+    elif not running:
+        severity, found = HealthSeverity.WARNING, f"no holder of a Lease in {facts.namespace} says its version"
+        remedy = (
+            "if a controller runs, it is older: compare node-attestation-controller --version with nodeattest version"
+        )
+    elif running != [__version__]:
+        severity, found = HealthSeverity.WARNING, listed(running)
+        remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/operate.md)"
+    else:
+        severity, found, remedy = HealthSeverity.OK, __version__, ""
+    return HealthFinding(id="controller-version", severity=severity, expected=expected, found=found, remedy=remedy)
+
+
+def _minor(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -1,0 +1,191 @@
+"""The webhook that renders bootstrap configuration: its configuration, CAs, endpoints, and whether it answers. Pure.
+
+The Secret with the serving certificate is not read: that the API server takes that certificate is seen by a
+KubeadmConfig that is created on trial (``dryRun``), which the webhook renders without a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cryptography import x509
+
+from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
+from nodeattest_controller import manifests
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
+from nodeattest_controller.model.objects import items, mapping, rfc3339, text
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["IDS", "WEBHOOK_NAME", "look", "shipped_configuration"]
+
+IDS: Final = ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers")
+WEBHOOK_NAME: Final = "bootstrap-config.attestation.cluster.x-k8s.io"
+_SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")
+"""Fields that an installation has no reason to change."""
+_PARTS: Final = 4
+"""An end within a quarter of a CA's lifetime is reported: the controller replaces one when a third is left."""
+_APPLY: Final = "kubectl apply -k manifests/webhook of this release"
+
+
+def shipped_configuration() -> JsonObject:
+    """Return the configuration of this release."""
+    return next(one for one in manifests.objects("webhook") if text(one, "kind") == "MutatingWebhookConfiguration")
+
+
+def look(facts: HealthFacts) -> Iterator[HealthFinding]:
+    """Look at the configuration, and at what it leads to."""
+    found = facts.management.webhook
+    if found is None:
+        yield _absent(facts)
+        return
+    if isinstance(found, Unread):
+        yield report(
+            "webhook-configuration",
+            HealthSeverity.UNKNOWN,
+            "the webhook is configured",
+            found.why,
+            "let this user read it",
+        )
+        return
+    yield _configuration(found)
+    yield _authorities(facts, found)
+    yield from _endpoints(facts, found)
+    yield _answers(facts, found)
+
+
+def _absent(facts: HealthFacts) -> HealthFinding:
+    """Without the webhook, an installation is whole where the Deployment does not serve it."""
+    serves = facts.argument("--webhook-bind-address") not in {None, "0"}
+    return report(
+        "webhook-configuration",
+        HealthSeverity.ERROR if serves else HealthSeverity.OK,
+        "the webhook is configured where the controller serves it",
+        "the controller serves it, and no API server calls it" if serves else "no webhook (manifests without it)",
+        _APPLY if serves else "",
+    )
+
+
+def _configuration(found: JsonObject) -> HealthFinding:
+    shipped = {text(one, "name"): one for one in items(shipped_configuration(), "webhooks")}
+    there = {text(one, "name"): one for one in items(found, "webhooks")}
+    wrong = [f"it lacks the webhook {name}" for name in shipped if name not in there]
+    weak: list[str] = []
+    for name, webhook in there.items():
+        wanted = shipped.get(name)
+        if wanted is None:
+            continue
+        wrong += [f"{name}: {field} is another" for field in _SAME if webhook.get(field) != wanted[field]]
+        if text(webhook, "failurePolicy") != "Fail":
+            weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
+    severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if weak else HealthSeverity.OK
+    remedy = _APPLY if wrong else ""
+    if weak and not wrong:
+        remedy = "with Ignore, machines are made without the agent while no replica answers: set Fail"
+    return report(
+        "webhook-configuration",
+        severity,
+        "it is that of this release, with failurePolicy Fail",
+        "; ".join([*wrong, *weak]) or "the same",
+        remedy,
+    )
+
+
+def _authorities(facts: HealthFacts, found: JsonObject) -> HealthFinding:
+    """See that each bundle holds a CA that is good now, and how long."""
+    ends: list[str] = []
+    wrong: list[str] = []
+    soon = False
+    for webhook in items(found, "webhooks"):
+        name = text(webhook, "name")
+        bundle = _certificates(text(webhook, "clientConfig", "caBundle"))
+        if not bundle:
+            given = "is not certificates in PEM" if text(webhook, "clientConfig", "caBundle") else "is empty"
+            wrong.append(f"{name}: caBundle {given}")
+            continue
+        last = max(bundle, key=lambda one: one.not_valid_after_utc)
+        begin, end = last.not_valid_before_utc, last.not_valid_after_utc
+        if end <= facts.now:
+            wrong.append(f"{name}: its CA ended at {rfc3339(end)}")
+        else:
+            soon = soon or end - facts.now < (end - begin) / _PARTS
+            ends.append(f"{name}: until {rfc3339(end)}")
+    severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if soon else HealthSeverity.OK
+    remedy = (
+        ""
+        if severity is HealthSeverity.OK
+        else ("the controller writes it, or cert-manager: see the controller's log, and apply manifests/webhook")
+    )
+    return report(
+        "webhook-ca", severity, "API servers know a CA of it that is valid", "; ".join([*wrong, *ends]), remedy
+    )
+
+
+def _certificates(bundle: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(decode_base64(bundle))
+    except X509_ERRORS:
+        return []
+
+
+def _endpoints(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]:
+    """Where a Service is named, it leads to a replica that is ready."""
+    services = [mapping(one, "clientConfig", "service") for one in items(found, "webhooks")]
+    named = {f"{text(one, 'namespace')}/{text(one, 'name')}" for one in services if one}
+    if not named:
+        return
+    slices = facts.management.endpoints
+    expected = f"the Service {listed(sorted(named))} leads to replicas that are ready"
+    if isinstance(slices, Unread):
+        yield report(
+            "webhook-endpoints", HealthSeverity.UNKNOWN, expected, slices.why, "let this user list EndpointSlices there"
+        )
+        return
+    ready = sum(
+        mapping(endpoint, "conditions").get("ready") is not False
+        for one in slices
+        for endpoint in items(one, "endpoints")
+    )
+    yield report(
+        "webhook-endpoints",
+        HealthSeverity.OK if ready else HealthSeverity.ERROR,
+        expected,
+        f"{ready} are",
+        "" if ready else "see that the Deployment's pods are ready, and that the Service's selector fits their labels",
+    )
+
+
+def _answers(facts: HealthFacts, found: JsonObject) -> HealthFinding:
+    expected = "it renders a KubeadmConfig that is created on trial (dryRun)"
+    made, refusal = facts.management.dry_run, facts.management.refusal
+    remedy = ""
+    if isinstance(made, Unread):
+        severity, said, remedy = (
+            HealthSeverity.UNKNOWN,
+            made.why,
+            "let this user create KubeadmConfigs, or ask one who may",
+        )
+    elif f'admission webhook "{WEBHOOK_NAME}" denied' in refusal:
+        severity, said = HealthSeverity.OK, f"it answers: {refusal}"
+    elif WEBHOOK_NAME in refusal:
+        severity, said = HealthSeverity.ERROR, refusal
+        remedy = "docs/runbooks/NodeAttestationWebhookErrors.md"
+    elif refusal:
+        severity, said = HealthSeverity.UNKNOWN, f"the API server refused the trial for another reason: {refusal}"
+        remedy = "docs/bootstrap-config.md"
+    elif made is None:
+        severity, said = HealthSeverity.OK, "no policy selects a Cluster, so there is nothing to render yet"
+    elif is_rendered(made):
+        severity, said = HealthSeverity.OK, "it does"
+    else:
+        severity, said = HealthSeverity.ERROR, "the KubeadmConfig stayed as it was" + _exempt(found)
+        remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
+    return report("webhook-answers", severity, expected, said, remedy)
+
+
+def _exempt(found: JsonObject) -> str:
+    ignores = any(text(one, "failurePolicy") != "Fail" for one in items(found, "webhooks"))
+    return "; with failurePolicy Ignore, nothing says why" if ignores else ""

@@ -1,0 +1,347 @@
+"""``nodeattest doctor``: a healthy installation is ok in every finding, and what is spoilt turns exactly its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+from health_facts import BLUE, NOW, attestation, binding, config, healthy_facts, lease, machine, policy, webhook
+
+from nodeattest_cli.doctor import groups
+from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.fix import safe_fixes
+from nodeattest_cli.doctor.groups import GROUPS, examine
+from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
+from nodeattest_cli.main import main
+from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
+from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
+from nodeattest_kube.shard_leases import ShardGroup
+
+ERROR, WARNING, UNKNOWN = HealthSeverity.ERROR, HealthSeverity.WARNING, HealthSeverity.UNKNOWN
+DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
+Spoil = Callable[[HealthFacts], None]
+NOT_ALLOWED = Unread("403 Forbidden: cannot list")
+
+
+def management(**fields: object) -> Spoil:
+    def spoil(facts: HealthFacts) -> None:
+        facts.management = replace(facts.management, **fields)  # pyright: ignore[reportArgumentType] - real fields
+
+    return spoil
+
+
+def workload(**fields: object) -> Spoil:
+    def spoil(facts: HealthFacts) -> None:
+        facts.workloads = {BLUE: replace(facts.workloads[BLUE], **fields)}  # pyright: ignore[reportArgumentType] - real fields
+
+    return spoil
+
+
+def definition(name: str, change: Callable[[JsonObject], JsonObject | None]) -> Spoil:
+    def spoil(facts: HealthFacts) -> None:
+        known = dict(facts.management.definitions)
+        known[f"{name}.attestation.cluster.x-k8s.io"] = change(
+            cast("JsonObject", known[f"{name}.attestation.cluster.x-k8s.io"])
+        )
+        facts.management.definitions = known
+
+    return spoil
+
+
+def another_schema(one: JsonObject) -> JsonObject:
+    [version] = items(one, "spec", "versions")
+    mapping(version, "schema", "openAPIV3Schema", "properties", "spec")["description"] = "older"
+    return one
+
+
+def stores_older(one: JsonObject) -> JsonObject:
+    mapping(one, "status")["storedVersions"] = ["v1alpha0", "v1alpha1"]
+    return one
+
+
+def without(verb: str, resource: str, whose: str) -> Spoil:
+    def spoil(facts: HealthFacts) -> None:
+        holder = facts.management if whose == "management" else facts.workloads[BLUE]
+        assert not isinstance(holder.reviews, Unread)
+        lacking = {right for right in holder.reviews if (right.verb, right.resource) == (verb, resource)}
+        assert lacking
+        holder.reviews = {right: right not in lacking for right in holder.reviews}
+
+    return spoil
+
+
+def policy_status(**status: JsonValue) -> Spoil:
+    found = policy()
+    mapping(found, "status").update(status)
+    return management(policies=[found])
+
+
+def condition(status: str, reason: str) -> Spoil:
+    def spoil(facts: HealthFacts) -> None:
+        [said] = items(facts.clusters()[0], "status", "conditions")
+        said.update({"status": status, "reason": reason})
+
+    return spoil
+
+
+def audit(facts: HealthFacts) -> None:
+    found = policy()
+    mapping(found, "spec")["enforcement"] = "Audit"
+    facts.management.policies = [found]
+    condition("False", "Audit")(facts)
+
+
+def reader(*bindings: JsonObject) -> Spoil:
+    own = binding("nodeattest:node-bootstrapper", "system:node-bootstrapper", "system:bootstrappers")
+    return workload(bindings=[own, *bindings])
+
+
+LEASE = "nodeattest-system/node-attestation-controller"
+TOKENS = "system:bootstrappers:kubeadm:default-node-token"
+CLAIMED: JsonObject = {
+    "type": "NodeAttested",
+    "status": "Unknown",
+    "message": "no certificate yet; 3 requests that claim this machine refused since 2026-05-04T11:00:00Z, the last "
+    "one: TokenNotThisMachines; any holder",
+}
+REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
+SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
+    "an old management cluster": (management(version="v1.19.16"), ERROR, "management-version"),
+    "a management cluster that lacks a part": (management(version="v1.20.2"), WARNING, "management-version"),
+    "a management cluster that was not tested": (management(version="v1.99.0"), WARNING, "management-version"),
+    "no version": (management(version=NOT_ALLOWED), UNKNOWN, "management-version"),
+    "an old workload cluster": (workload(version="v1.19.16"), ERROR, "workload-version"),
+    "another contract": (management(cluster_api="v1alpha4"), ERROR, "cluster-api-version"),
+    "another controller": (
+        management(leases=[lease(version="9.9.9")]),
+        WARNING,
+        "controller-version",
+    ),
+    "a definition is missing": (definition("clusterrecords", lambda _one: None), ERROR, "definitions-served"),
+    "a definition of another release": (
+        definition("machineattestations", another_schema),
+        WARNING,
+        "definitions-of-release",
+    ),
+    "a version that is not served any more": (
+        definition("machineattestations", stores_older),
+        ERROR,
+        "definitions-stored",
+    ),
+    "nobody leads": (management(leases=[lease("")]), WARNING, "controller-version, controller-leader"),
+    "the leader is silent": (management(leases=[lease(written=timedelta(seconds=-40))]), ERROR, "controller-leader"),
+    "Leases may not be read": (management(leases=NOT_ALLOWED), UNKNOWN, "controller-version, controller-leader"),
+    "a right is missing": (without("patch", "machines", "management"), ERROR, "management-rights"),
+    "a right is missing in the workload cluster": (without("sign", "signers", "workload"), ERROR, "workload-rights"),
+    "rights may not be asked for": (management(reviews=NOT_ALLOWED), UNKNOWN, "management-rights"),
+    "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
+    "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
+    "failurePolicy Ignore": (management(webhook=webhook(failurePolicy="Ignore")), WARNING, "webhook-configuration"),
+    "the CA has ended": (management(webhook=webhook(until=timedelta(hours=-1))), ERROR, "webhook-ca"),
+    "the CA ends soon": (management(webhook=webhook(until=timedelta(days=60))), WARNING, "webhook-ca"),
+    "no endpoint": (management(endpoints=[]), ERROR, "webhook-endpoints"),
+    "the webhook does not answer": (
+        management(
+            dry_run=None,
+            refusal='500 InternalError: failed calling webhook "bootstrap-config.attestation.cluster.x-k8s.io": x509: '
+            "certificate has expired",
+        ),
+        ERROR,
+        "webhook-answers",
+    ),
+    "nothing is rendered": (management(dry_run=config("trial", rendered=False)), ERROR, "webhook-answers"),
+    "another webhook refuses": (
+        management(dry_run=None, refusal='500 failed calling webhook "x.y"'),
+        UNKNOWN,
+        "webhook-answers",
+    ),
+    "no trial is allowed": (management(dry_run=NOT_ALLOWED), UNKNOWN, "webhook-answers"),
+    "a policy is invalid": (
+        management(policies=[policy("prod", "tpm", "insecure")]),
+        ERROR,
+        "policies-valid",
+    ),
+    "a provider is not known": (management(policies=[policy("prod", "tpn")]), WARNING, "policies-providers"),
+    "a policy is not looked at yet": (policy_status(observedGeneration=2), WARNING, "policies-accepted"),
+    "two policies": (management(policies=[policy("one"), policy("two")]), ERROR, "policies-overlap"),
+    "automatic approval is open": (condition("False", "Open"), ERROR, "automatic-approval"),
+    "nodes may still renew": (condition("False", "ClosedForBootstrap"), WARNING, "automatic-approval"),
+    "automatic approval cannot be verified": (condition("Unknown", "CannotVerify"), WARNING, "automatic-approval"),
+    "the policy says Audit": (audit, WARNING, "automatic-approval"),
+    "a binding was made again": (
+        reader(binding("kubeadm:node-autoapprove-bootstrap", NODE_CLIENT_ROLE, TOKENS)),
+        ERROR,
+        "automatic-approval",
+    ),
+    "bindings may not be read": (workload(roles=NOT_ALLOWED), UNKNOWN, "automatic-approval"),
+    "a machine is about to join without the agent": (
+        management(configs=[config("b", rendered=False)]),
+        ERROR,
+        "bootstrap-data",
+    ),
+    "a machine of another bootstrap provider": (
+        management(machines=[machine("a", joined=True), machine("b", kind="RKE2Config")]),
+        ERROR,
+        "bootstrap-data",
+    ),
+    "configurations may not be read": (management(configs=NOT_ALLOWED), UNKNOWN, "bootstrap-data"),
+    "a configuration was refused": (policy_status(refusedConfigurations=[REFUSED]), WARNING, "bootstrap-refused"),
+    "tokens may not ask": (workload(bindings=[]), ERROR, "bootstrap-tokens"),
+    "a renewal is refused": (
+        management(attestations=[attestation("a", verdict="Denied")]),
+        ERROR,
+        "machines-attested",
+    ),
+    "a request that claims a machine is refused": (
+        management(
+            machines=[machine("a", joined=True), {**machine("b"), "status": {"conditions": [CLAIMED]}}],
+        ),
+        WARNING,
+        "machines-attested",
+    ),
+    "a node joined without attestation": (
+        management(machines=[machine("a", joined=True), machine("b", joined=True)]),
+        WARNING,
+        "machines-attested",
+    ),
+    "a certificate has ended": (
+        management(attestations=[attestation("a", left=timedelta(minutes=-1))]),
+        ERROR,
+        "certificates",
+    ),
+    "a certificate was not renewed": (
+        management(attestations=[attestation("a", left=timedelta(days=3))]),
+        WARNING,
+        "certificates",
+    ),
+    "the controller's clock is off, or nobody leads": (
+        management(leases=[lease(written=timedelta(minutes=7))], earlier_leases={LEASE: ("1", "7")}),
+        ERROR,
+        "controller-leader",
+    ),
+    "this machine's clock is off": (management(ahead=-4000.0), WARNING, "local-clock"),
+    "the controller's clock is off": (
+        management(leases=[lease(written=timedelta(minutes=7))], earlier_leases={LEASE: ("1", "6")}),
+        ERROR,
+        "controller-clock",
+    ),
+    "the workload cluster's clock is a little off": (workload(ahead=-90.0), WARNING, "workload-clock"),
+    "a cluster is out of reach": (workload(unreached=Unread("no route")), UNKNOWN, "cluster-reachable"),
+}
+
+
+def findings(facts: HealthFacts) -> dict[str, HealthSeverity]:
+    return {one.id: one.severity for one in examine(facts)}
+
+
+def test_a_healthy_installation_is_ok_in_every_finding() -> None:
+    found = examine(healthy_facts())
+    assert [one for one in found if one.severity is not HealthSeverity.OK] == []
+    assert exit_code(found) == 0
+    told = {one.id: one.found for one in found}
+    assert told["clusters-without-policy"] == "fleet/green"
+    assert told["machines-attested"] == "1 Attested; 1 NotYetAttested"
+    assert told["certificates"] == "the first ends at 2026-05-17T12:00:00Z (a)"
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_what_is_spoilt_turns_exactly_its_finding(case: str) -> None:
+    spoil, severity, ids = SPOILT[case]
+    facts = healthy_facts()
+    spoil(facts)
+    found = examine(facts)
+    wrong = [one for one in found if one.severity is not HealthSeverity.OK]
+    assert {one.id for one in wrong} == set(ids.split(", "))
+    assert severity in {one.severity for one in wrong}
+    assert all(one.remedy and one.found and one.expected for one in wrong)
+    assert exit_code(found) == {ERROR: 1, UNKNOWN: 3, WARNING: 0}[min(one.severity for one in wrong)] or len(wrong) > 1
+
+
+def test_without_the_webhook_and_without_flags_for_it_an_installation_is_whole() -> None:
+    facts = healthy_facts()
+    facts.management = replace(facts.management, webhook=None, deployments=[])
+    assert set(findings(facts).values()) == {HealthSeverity.OK}
+
+
+def test_replicas_that_share_clusters_are_found_by_their_own_leases() -> None:
+    group = ShardGroup("nodeattest-system", "node-attestation-controller")
+    member = lease("replica-1")
+    mapping(member, "metadata").update({"name": group.name_of_member("replica-1")})
+    mapping(member, "metadata", "annotations").update(group.member_annotations("replica-1"))
+    shard = group.held_shard(BLUE, None, "replica-1", NOW)
+    facts = healthy_facts()
+    facts.management.leases = [lease("shared-among-replicas"), member, shard]
+    assert findings(facts)["cluster-served"] is HealthSeverity.OK
+    facts.management.leases = [lease("shared-among-replicas"), member]
+    assert findings(facts)["cluster-served"] is ERROR
+    facts.management.leases = [lease("shared-among-replicas"), member, group.held_shard(BLUE, None, "replica-2", NOW)]
+    assert findings(facts)["cluster-served"] is ERROR
+
+
+def test_an_api_server_without_rules_of_definitions_has_the_same_schema() -> None:
+    def drop(value: JsonValue) -> JsonValue:
+        if isinstance(value, list):
+            return [drop(one) for one in value]
+        if isinstance(value, dict):
+            return {name: drop(one) for name, one in value.items() if name != "x-kubernetes-validations"}
+        return value
+
+    facts = healthy_facts()
+    known = facts.management.definitions
+    facts.management.definitions = {
+        name: cast("JsonObject", drop(cast("JsonValue", one))) for name, one in known.items()
+    }
+    assert findings(facts)["definitions-of-release"] is WARNING
+    facts.management.version = "v1.24.17"
+    assert findings(facts)["definitions-of-release"] is HealthSeverity.OK
+
+
+def test_only_definitions_that_are_missing_are_repaired_and_none_beside_another_release() -> None:
+    facts = healthy_facts()
+    assert safe_fixes(facts) == []
+    definition("machinerecords", lambda _one: None)(facts)
+    assert [text(one, "spec", "names", "kind") for one in safe_fixes(facts)] == ["MachineRecord"]
+    facts.management.leases = [lease(version="9.9.9")]
+    assert safe_fixes(facts) == []
+    facts.management.leases = [lease()]
+    facts.management.definitions = dict.fromkeys(facts.management.definitions, NOT_ALLOWED)
+    assert safe_fixes(facts) == []
+
+
+def test_the_json_form_counts_and_lists() -> None:
+    facts = healthy_facts()
+    workload(ahead=-90.0)(facts)
+    document = to_document(examine(facts))
+    assert document["severity"] == "warning"
+    assert mapping(document, "counts")["warning"] == 1
+    [entry] = [one for one in items(document, "findings") if one["severity"] == "warning"]
+    assert entry == {
+        "id": "workload-clock",
+        "severity": "warning",
+        "cluster": BLUE,
+        "expected": "the workload cluster's clock is within 60 s of the management cluster's",
+        "found": "90 s behind",
+        "remedy": "synchronize the clocks (NTP)",
+    }
+
+
+def test_the_page_has_every_finding_and_no_other() -> None:
+    ids: Sequence[str] = [name for group in GROUPS.values() for name in group.IDS]
+    assert len(ids) == len(set(ids))
+    told = re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert told == ids
+    spoilt = {name for _, _, names in SPOILT.values() for name in names.split(", ")}
+    assert set(ids) - spoilt == {"clusters-without-policy", "cluster-served"}
+    assert groups.examine is examine
+
+
+@pytest.mark.parametrize("words", [["--yes"], ["-A", "-n", "fleet"]])
+def test_flags_that_contradict_are_usage(words: list[str]) -> None:
+    assert main(["doctor", *words]) == 2
+    assert key_of(healthy_facts().clusters()[0]) == BLUE
