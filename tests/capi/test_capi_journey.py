@@ -12,6 +12,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -35,6 +36,7 @@ from kinds import (
     made,
     name_of,
 )
+from older_release import unpacked
 from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -155,9 +157,9 @@ def test_a_rollout_replaces_the_machine_and_what_attested_it(world: CapiWorld) -
     assert name_of(new) != name_of(old)
 
 
-def test_a_controller_that_is_replaced_amid_a_join_goes_on_where_the_other_one_ended(world: CapiWorld) -> None:
+def begin_join(world: CapiWorld) -> None:
+    """Scale to two workers, and wait until the new machine asked for a certificate."""
     before = {name_of(one) for one in world.management.workers()}
-    controller = world.management.controller
     replicas(world, 2)
 
     def asks() -> bool:
@@ -165,12 +167,10 @@ def test_a_controller_that_is_replaced_amid_a_join_goes_on_where_the_other_one_e
         return bool(names & world.requested_names())
 
     world.eventually(asks, "the first request of the new machine")
-    controller.terminate()
-    controller.start()
-    world.eventually(lambda: joined(world, 2), "the second worker")
 
 
-def test_scaling_down_leaves_nothing_of_the_machine(world: CapiWorld) -> None:
+def remove_one(world: CapiWorld) -> None:
+    """Scale to one worker again."""
     victim, *_ = world.management.workers(deployment=WORKERS)
     world.management.patch(
         MACHINE, name_of(victim), metadata={"annotations": {"cluster.x-k8s.io/delete-machine": "yes"}}
@@ -178,6 +178,34 @@ def test_scaling_down_leaves_nothing_of_the_machine(world: CapiWorld) -> None:
     replicas(world, 1)
     world.eventually(lambda: gone(world, victim), "the end of the machine")
     assert joined(world)
+
+
+def test_a_controller_that_is_replaced_amid_a_join_goes_on_where_the_other_one_ended(world: CapiWorld) -> None:
+    controller = world.management.controller
+    begin_join(world)
+    controller.terminate()
+    controller.start()
+    world.eventually(lambda: joined(world, 2), "the second worker")
+
+
+def test_scaling_down_leaves_nothing_of_the_machine(world: CapiWorld) -> None:
+    remove_one(world)
+
+
+def test_a_machine_that_an_older_controller_rendered_joins_when_that_one_is_upgraded(
+    world: CapiWorld, tmp_path: Path
+) -> None:
+    management = world.management
+    older = unpacked(tmp_path).controller(management.kubeconfig, tmp_path / "older.log", management.flags)
+    assert management.controller.terminate() == 0
+    try:
+        with older:
+            begin_join(world)
+            assert older.terminate() == 0, older.log()
+    finally:
+        management.controller.start()
+    world.eventually(lambda: joined(world, 2), "the second worker")
+    remove_one(world)
 
 
 def test_a_health_check_deletes_no_machine_for_what_a_thief_of_its_token_asks(world: CapiWorld) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from needs import not_possible
-from world import Agent, Controller, World
+from world import Agent, Controller
 
 __all__ = ["COMMIT", "OlderRelease", "unpacked"]
 
@@ -41,9 +41,9 @@ class OlderRelease:
         """Its kustomizations."""
         return self.tree / _MANIFESTS
 
-    def controller(self, world: World, kubeconfig: Path, log: str) -> Controller:
+    def controller(self, kubeconfig: Path, log: Path, flags: Sequence[str] = ()) -> Controller:
         """Make its controller; it does not run yet."""
-        return _OlderController(self._python("-m", "nodeattest_controller.main"), kubeconfig, world.directory / log)
+        return _OlderController(self._python("-m", "nodeattest_controller.main"), kubeconfig, log, flags)
 
     def agent(self, agent: Agent) -> Agent:
         """Let a machine run its agent."""
@@ -57,9 +57,9 @@ class OlderRelease:
 class _OlderController(Controller):
     """It knows no ``--allowed-addresses``, and reaches any."""
 
-    def __init__(self, program: Sequence[str], kubeconfig: Path, log: Path) -> None:
+    def __init__(self, program: Sequence[str], kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
         super().__init__(kubeconfig, log)
-        self._command = [*program, "run", "--kubeconfig", str(kubeconfig), *_HEALTH]
+        self._command = [*program, "run", "--kubeconfig", str(kubeconfig), *_HEALTH, *flags]
 
     def command(self) -> list[str]:
         return self._command

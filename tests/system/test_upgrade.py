@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from killed_controller import which
 from needs import not_possible
 from older_release import OlderRelease, unpacked
-from polling import eventually
+from polling import eventually, succeeds
 from world import BIN, CSRS, OWN, Agent, Controller, World
 from write_gate import Call, Gate
 
@@ -208,9 +208,9 @@ def upgraded(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with Gate(world.workload) as gate:
         there = account_kubeconfig(world.workload, "kube-system")
         world.route_workload(gate.kubeconfig(there, world.directory / "gated.kubeconfig").read_bytes())
-        world.set_policy(authorizedAttestors=["tpm"])
+        succeeds(lambda: world.set_policy(authorizedAttestors=["tpm"]))  # the definitions take a moment
         agents = {name: tpm_agent(world, name) for name in ("joined", "between")}
-        with older.controller(world, kubeconfig, "older.log") as before:
+        with older.controller(kubeconfig, world.directory / "older.log") as before:
             world.await_service(before)
             joins = {"joined": older.agent(agents["joined"]).join(world.token())}
             with in_flight(world, older, gate) as others:
@@ -268,7 +268,7 @@ def test_after_a_roll_back_a_node_renews_that_todays_agent_joined(upgraded: Upgr
     world, agent = upgraded.world, upgraded.agents["joined"]
     before = issued(map_at(world.ledger("joined"), "spec"))
     assert upgraded.controller.terminate() == 0, upgraded.controller.log()
-    with upgraded.older.controller(world, upgraded.kubeconfig, "rolled-back.log"):
+    with upgraded.older.controller(upgraded.kubeconfig, world.directory / "rolled-back.log"):
         renewal = agent.join(SPENT, "--renew")
         assert renewal.returncode == 0, renewal.stderr
         after = [text_at(one, "serial") for one in issued(map_at(world.ledger("joined"), "spec"))]
