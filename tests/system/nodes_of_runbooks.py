@@ -1,0 +1,45 @@
+"""Nodes with a TPM that the tests of runbooks bring into a broken state, and what is on record of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, cast
+
+from polling import eventually
+from world import OWN, Agent, World
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+__all__ = ["SPENT", "ended", "joined", "serials", "status"]
+
+SPENT: Final = "gone00.0123456789abcdef"
+"""A bootstrap token of the past: a node renews by its own certificate."""
+
+
+def joined(world: World, name: str, *, tpm: SoftwareTpm | None = None, **settings: str) -> Agent:
+    """Let a machine join by a token of its own."""
+    tpm = tpm or world.tpm(name)
+    world.machine(name, tpm=tpm)
+    agent = world.agent(name, "tpm", tcti=tpm.tcti, **settings)
+    done = agent.join(world.token())
+    assert done.returncode == 0, done.stderr
+    return agent
+
+
+def status(agent: Agent) -> JsonMap:
+    """Return what the agent says of its certificate."""
+    return cast("JsonMap", json.loads(agent.run("status", "--json", *agent.files()).stdout))
+
+
+def ended(agent: Agent) -> None:
+    """Wait until the node's certificate has ended."""
+    eventually(lambda: status(agent)["state"] == "none", what="the end of the certificate")
+
+
+def serials(world: World) -> dict[str, list[str]]:
+    """Return the certificates on record, by machine."""
+    return {
+        text_at(one, "spec", "machineName"): [text_at(entry, "serial") for entry in maps_at(one, "spec", "issued")]
+        for one in world.admin.list(f"{OWN}/machineattestations")
+    }

@@ -1,0 +1,131 @@
+"""Runs the commands of a page of docs/runbooks as they stand there, against the control planes of a world.
+
+Promises: each shell block runs as a whole, in the page's order, and ends at the first command that fails; ``finished``
+says whether the test ran all of them. Only what names a machine or an address of the example is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+from typing import Final, TypedDict
+
+from needs import lacks
+from world import BIN, LOOPBACK_FLAGS, Agent, World
+
+__all__ = ["Runbook"]
+
+PAGES: Final = Path(__file__).parents[2] / "docs" / "runbooks"
+SERVER: Final = "https://10.0.0.1:6443"
+"""The workload cluster's API server in the pages."""
+_BLOCK: Final = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_SHELL: Final = ("/bin/bash", "-euo", "pipefail", "-c")
+_AGENT: Final = """\
+#!/bin/sh
+# What stands at its usual place on a node is in a folder here, and the TPM is a software TPM.
+case $1 in
+join) exec {program} "$@" {files} {join} {settings} ;;
+evidence) exec {program} "$@" {settings} ;;
+*) exec {program} "$@" {files} ;;
+esac
+"""
+
+
+class _Place(TypedDict):
+    """Where a block runs."""
+
+    cwd: Path
+    env: dict[str, str]
+    stdin: int
+
+
+class Runbook:
+    """One page, and the folder of the operator who follows it."""
+
+    def __init__(self, world: World, page: str, *, names: Mapping[str, str] | None = None) -> None:
+        if world.management.kubectl is None:
+            lacks("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
+        self.folder = world.directory / page
+        self.folder.mkdir(exist_ok=True)
+        self._kubectl = world.management.kubectl
+        self._kubeconfig = world.management.admin_kubeconfig
+        self._names = {SERVER: world.workload.server, **(names or {})}
+        self._blocks = iter(_BLOCK.findall((PAGES / f"{page}.md").read_text()))
+        self._programs = self.folder / "bin"
+        self._programs.mkdir(exist_ok=True)
+        _write_program(
+            self._programs / "node-attestation-controller",
+            f'#!/bin/sh\nexec {BIN}/node-attestation-controller "$@" {shlex.join(LOOPBACK_FLAGS)}\n',
+        )
+        shutil.copy(world.workload.ca_certificate, self.folder / "ca.crt")
+        (self.folder / "manifests").symlink_to(PAGES.parents[1] / "manifests")
+
+    def run(self, *, node: Agent | None = None, expected: int = 0) -> str:
+        """Run the next block, as the operator or on a node, and return what it printed."""
+        if node is not None:
+            _install(node, self._programs / "kubelet-authenticator")
+        script = self._script()
+        done = subprocess.run(
+            [*_SHELL, script], **self._place(), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == expected, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    @contextmanager
+    def start(self) -> Generator[Path]:
+        """Run the next block until the end of the context, and yield the file with what it prints."""
+        log = self.folder / "started.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [*_SHELL, self._script()], **self._place(), stdout=out, stderr=out, start_new_session=True
+            )
+        try:
+            yield log
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(30)
+
+    def _script(self) -> str:
+        script = dedent(next(self._blocks))
+        for name, replacement in self._names.items():
+            script = script.replace(name, replacement)
+        return script
+
+    def _place(self) -> _Place:
+        path = f"{self._programs}:{BIN}:{self._kubectl.parent}:{os.environ['PATH']}"
+        env = {**os.environ, "PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self._kubeconfig)}
+        return {"cwd": self.folder, "env": env, "stdin": subprocess.DEVNULL}
+
+    def bring(self, printed: str) -> None:
+        """Carry the token of ``machines rejoin`` to the node, as the file ``token``."""
+        found = re.search(r"^ *([a-z0-9]{6}\.[a-z0-9]{16})$", printed, re.MULTILINE)
+        assert found, printed
+        file = self.folder / "token"
+        file.write_text(found[1])
+        file.chmod(0o600)
+
+    def finished(self) -> bool:
+        """Tell whether every block was run."""
+        return next(self._blocks, None) is None
+
+
+def _install(node: Agent, program: Path) -> None:
+    """Put the node's agent on the path."""
+    settings = [word for key, value in node.settings.items() for word in ("--set", f"{key}={value}")]
+    join = ["--node-name", node.node_name, "--kubeconfig", str(node.kubeconfig)]
+    node.directory.mkdir(parents=True, exist_ok=True)
+    words = {"program": node.program, "files": node.files(), "join": join, "settings": settings}
+    _write_program(program, _AGENT.format(**{key: shlex.join(value) for key, value in words.items()}))
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
