@@ -31,6 +31,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 )
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
+from nodeattest_controller.model.webhook_label import is_decided, label_command, needs_webhook
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_parsing import structural_schema
 from nodeattest_providers import registry
@@ -96,7 +97,7 @@ def check(*, path: str, installed: tuple[str, ...]) -> int:
             click.echo(f"{name}: {problem}")
         if not said:
             click.echo(f"{name}: valid; {_summary(document)}")
-            for note in notes(document):
+            for note in (*notes(document), *_namespace_notes(document, documents)):
                 click.echo(f"{name}: note: {note}")
     for cluster in documents:
         if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
@@ -106,6 +107,16 @@ def check(*, path: str, installed: tuple[str, ...]) -> int:
         wrong = True
         click.echo(refused)
     return ExitCode.REFUSED if wrong else ExitCode.DONE
+
+
+def _namespace_notes(document: JsonObject, documents: Sequence[JsonObject]) -> Iterator[str]:
+    """Yield what the policy's namespace needs, unless the file has it and it says what the webhook does there."""
+    namespace = text(document, "metadata", "namespace")
+    beside = [one for one in documents if text(one, "kind") == "Namespace" and text(one, "apiVersion") == "v1"]
+    if needs_webhook(document) and not any(
+        is_decided(one) for one in beside if text(one, "metadata", "name") == namespace
+    ):
+        yield f"where the webhook is to render, its namespace needs a label: {label_command(namespace)}"
 
 
 def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> None:

@@ -231,7 +231,12 @@ def _csr_controller(
 
 def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
     reconciler = PolicyStatusReconciler(
-        shared.management, ownership=shared.ownership, events=shared.events, metrics=shared.metrics, now=_now
+        shared.management,
+        ownership=shared.ownership,
+        events=shared.events,
+        metrics=shared.metrics,
+        now=_now,
+        has_webhook=shared.settings.has_webhook,
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
     shared.changes.subscribe_policies(reconciler.changed)

@@ -194,6 +194,11 @@ class Settings:
         return None if self.webhook_bind_address == "0" else split_address(self.webhook_bind_address)
 
     @property
+    def has_webhook(self) -> bool:
+        """Whether controller ``bootstrap-config`` runs."""
+        return self.enabled("bootstrap-config") and self.webhook_address is not None
+
+    @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Host and port, or None when metrics are not served."""
         return None if self.metrics_bind_address == "0" else split_address(self.metrics_bind_address)

@@ -18,6 +18,7 @@ from polling import eventually
 from world import Controller, node_of
 
 from nodeattest_controller.configfile import API_VERSION, KIND
+from nodeattest_controller.model.webhook_label import label_command
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
@@ -161,6 +162,7 @@ class CapiWorld:
             # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
             self.kubectl(plane, "apply", "--validate=false", "-k", str(MANIFESTS / folder))
         self.kubectl(plane, "create", "namespace", NAMESPACE)
+        self.kubectl(plane, *label_command(NAMESPACE).split()[1:])
         kubeconfig = account_kubeconfig(plane)
         (port,) = free_ports(1)
         for path in (CONFIGURATION, VALIDATION):

@@ -182,6 +182,33 @@ def lunar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
 
 
+@pytest.mark.parametrize(
+    ("labels", "enforcement", "is_noted"),
+    [
+        (None, "Enforce", True),
+        ({}, "Enforce", True),
+        ({"attestation.cluster.x-k8s.io/bootstrap-config": "enabled"}, "Enforce", False),
+        ({"attestation.cluster.x-k8s.io/bootstrap-config": "disabled"}, "Enforce", False),
+        (None, "Audit", False),
+    ],
+    ids=["no Namespace", "no label", "enabled", "disabled", "an audit"],
+)
+def test_a_namespace_without_the_webhooks_label_is_noted_with_the_command(
+    labels: JsonObject | None,
+    enforcement: str,
+    is_noted: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    policy = {**made(enforcement=enforcement), "metadata": {"name": "blue", "namespace": "fleet"}}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet", "labels": labels}}
+    file = tmp_path / "policy.yaml"
+    file.write_text(yaml.safe_dump_all([policy] if labels is None else [policy, namespace]))
+    assert main(["policy", "check", "-f", str(file)]) == 0
+    said = "kubectl label namespace fleet attestation.cluster.x-k8s.io/bootstrap-config=enabled"
+    assert (said in capsys.readouterr().out) == is_noted
+
+
 @pytest.mark.usefixtures("lunar")
 def test_a_third_partys_section_is_read_by_its_own_provider() -> None:
     good = made(authorizedAttestors=["lunar"], providers={"lunar": {"craters": ["tycho"]}})

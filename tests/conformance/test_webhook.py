@@ -217,13 +217,13 @@ def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(
         with pytest.raises(ApiRefusal, match="failed calling webhook"):
             world.client.create(world.path("kubeadmconfigs"), world.config("waiting", "prod"))
         world.cluster("meanwhile", "prod")
-        namespace = f"/api/v1/namespaces/{NAMESPACE}"
-        label = "attestation.cluster.x-k8s.io/bootstrap-config"
-        world.client.patch(namespace, {"metadata": {"labels": {label: "disabled"}}})
-        try:
-            eventually(lambda: passes(world, "passing"), what="the way out")
-        finally:
-            world.client.patch(namespace, {"metadata": {"labels": {label: None}}})
+        for name, value in (("decided", "disabled"), ("unlabelled", None)):
+            world.label(value)
+            try:
+                eventually(lambda name=name: passes(world, f"passing-{name}"), what="the way out")
+            finally:
+                world.label("enabled")
+            eventually(lambda name=name: not passes(world, f"waiting-{name}"), what="the webhook's return")
     finally:
         replica.start()
         world.await_announced()
@@ -263,6 +263,36 @@ def test_a_policy_that_came_to_overlap_while_nobody_answered_is_told_and_can_be_
     with pytest.raises(ApiRefusal, match="narrow the clusterSelectors"):
         world.client.patch(path, {"spec": {"clusterSelector": {"matchLabels": {"env": "prod"}}}})
     world.client.delete(path)
+
+
+@pytest.mark.usefixtures("replica")
+def test_without_the_namespaces_label_no_policy_comes_to_enforce_and_those_that_do_say_so(world: WebhookWorld) -> None:
+    world.label(None)
+    remedy = f"kubectl label namespace {NAMESPACE} attestation.cluster.x-k8s.io/bootstrap-config=enabled"
+    path = f"{POLICIES}/unlabelled"
+    try:
+        eventually(lambda: refuses(world, remedy), what="the first call by the other path")
+        world.policy("unlabelled", "nowhere", enforcement="Audit")
+        with pytest.raises(ApiRefusal, match=remedy):
+            world.client.patch(path, {"spec": {"enforcement": "Enforce"}})
+        world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
+        eventually(lambda: ready_reason(world, "enforced") == "NamespaceNotLabelled", seconds=60, what="the condition")
+        assert ready_reason(world, "unlabelled") == "SelectsNothing"
+        stored = world.client.create(world.path("kubeadmconfigs"), world.config("unlabelled", "prod"))
+        assert not is_rendered(map_at(stored, "spec"))
+    finally:
+        world.label("enabled")
+    world.client.patch(path, {"spec": {"clusterSelector": {"matchLabels": {"env": "elsewhere"}}}})
+    eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the condition")
+    world.client.delete(path)
+
+
+def refuses(world: WebhookWorld, remedy: str) -> bool:
+    try:
+        world.policy("probe", "nowhere", dry_run=True)
+    except ApiRefusal as refusal:
+        return remedy in str(refusal)
+    return False
 
 
 def ready_reason(world: WebhookWorld, policy: str) -> str:

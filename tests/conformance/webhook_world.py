@@ -19,6 +19,7 @@ from world import Controller
 
 from nodeattest_controller import manifests
 from nodeattest_controller.configfile import API_VERSION, KIND
+from nodeattest_controller.model.webhook_label import LABEL
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -92,7 +93,7 @@ class WebhookWorld:
             # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
             self.kubectl("apply", "--validate=false", "-k", str(TREE / base))
         eventually(self._knows_policies, what="our kinds")
-        client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}})
         # A url in the place of the Service: there is no network of pods here.
         for path in (CONFIGURATION, VALIDATION):
             replaced: list[JsonValue] = []
@@ -190,6 +191,10 @@ class WebhookWorld:
             "spec": {"controlPlaneRef": reference, "infrastructureRef": infrastructure, "paused": paused},
         }
         return self.client.create(self.path("clusters"), body)
+
+    def label(self, value: str | None) -> None:
+        """Give the namespace the webhook's label, or take it away; API servers go by the former one for a moment."""
+        self.client.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {LABEL: value}}})
 
     def config(self, name: str, cluster: str | None = None, **metadata: JsonValue) -> JsonMap:
         """Make the KubeadmConfig of a worker, as a MachineSet clones it; without a cluster, as a user writes it."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from polling import until
 
-from nodeattest_controller.controllers.policy_status.reconciler import RECOUNT, PolicyStatusReconciler
+from nodeattest_controller.controllers.policy_status.reconciler import LABEL_RESYNC, RECOUNT, PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
@@ -77,9 +77,18 @@ class Office:
 
 @asynccontextmanager
 async def working(
-    plane: ControlPlane, *, ownership: Ownership | None = None, serves: bool = True, recount: float = RECOUNT
+    plane: ControlPlane,
+    *,
+    ownership: Ownership | None = None,
+    serves: bool = True,
+    recount: float = RECOUNT,
+    has_webhook: bool = False,
+    label_resync: float = LABEL_RESYNC,
 ) -> AsyncGenerator[Office]:
-    """Run both as a term does, on the administrator's client; ``recount``: seconds, of policies in conflict."""
+    """Run both as a term does, on the administrator's client.
+
+    ``recount``: seconds, of policies in conflict; ``label_resync``: of those whose namespace has the webhook's label.
+    """
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         metrics, owner, changes = Metrics(), Asked(ownership or LeaderOwnsAll(lambda: True)), ChangeBus()
         events = EventRecorder(client, component="test", instance="here", now=lambda: NOW)
@@ -91,7 +100,14 @@ async def working(
             now=lambda: NOW,
         )
         keeper = PolicyStatusReconciler(
-            management, ownership=owner, events=events, metrics=metrics, now=lambda: NOW, recount=recount
+            management,
+            ownership=owner,
+            events=events,
+            metrics=metrics,
+            now=lambda: NOW,
+            recount=recount,
+            has_webhook=has_webhook,
+            label_resync=label_resync,
         )
         publisher = SignerNamesReconciler(
             management, guard=ClusterGuard(management, owner), serves=serves, now=lambda: NOW

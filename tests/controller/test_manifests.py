@@ -17,7 +17,7 @@ from nodeattest_controller.controllers.auto_approval import approval_block, perm
 from nodeattest_controller.controllers.bootstrap_config import cert_rotator, config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
 from nodeattest_controller.main import run
-from nodeattest_controller.model import attestation, policy
+from nodeattest_controller.model import attestation, policy, webhook_label
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
@@ -383,18 +383,36 @@ def test_policies_are_reviewed_when_they_are_written_and_no_outage_stops_that() 
     settings = Settings(identity="replica-a")
     configuration = find("webhook", "ValidatingWebhookConfiguration")
     assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
-    [called] = items(configuration, "webhooks")
-    where = mapping(called, "clientConfig", "service")
-    assert (where["name"], where["path"]) == (settings.webhook_service_name, policy_reviewer.PATH)
-    [rule] = items(called, "rules")
-    assert (strings(rule, "resources"), strings(rule, "operations")) == (
-        ("nodeattestationpolicies",),
-        ("CREATE", "UPDATE"),
-    )
-    assert (called["failurePolicy"], called["sideEffects"], called["matchPolicy"]) == ("Ignore", "None", "Equivalent")
-    patience = called["timeoutSeconds"]
-    assert isinstance(patience, int)
-    assert patience > admission.MAX_WAIT
+    asked = items(configuration, "webhooks")
+    wheres = [mapping(called, "clientConfig", "service") for called in asked]
+    assert [where["name"] for where in wheres] == [settings.webhook_service_name] * 2
+    assert [where["path"] for where in wheres] == [policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH]
+    for called in asked:
+        [rule] = items(called, "rules")
+        assert strings(rule, "resources") == ("nodeattestationpolicies",)
+        assert strings(rule, "operations") == ("CREATE", "UPDATE")
+        assert [called[field] for field in ("failurePolicy", "sideEffects", "matchPolicy")] == [
+            "Ignore", "None", "Equivalent",
+        ]  # fmt: skip
+        patience = called["timeoutSeconds"]
+        assert isinstance(patience, int)
+        assert patience > admission.MAX_WAIT
+
+
+def test_a_namespace_is_rendered_by_its_label_and_each_policy_is_reviewed_once() -> None:
+    [rendered] = items(find("webhook", "MutatingWebhookConfiguration"), "webhooks")
+    reviewed = items(find("webhook", "ValidatingWebhookConfiguration"), "webhooks")
+    terms = [items(called, "namespaceSelector", "matchExpressions") for called in (rendered, *reviewed)]
+    assert [
+        [(text(term, "key"), text(term, "operator"), strings(term, "values")) for term in each] for each in terms
+    ] == [
+        [(webhook_label.LABEL, "In", ("enabled",))],
+        [(webhook_label.LABEL, "In", ("enabled", "disabled"))],
+        [(webhook_label.LABEL, "NotIn", ("enabled", "disabled"))],
+    ]
+    for value in ("enabled", "disabled", "Enabled", ""):
+        namespace: JsonObject = {"metadata": {"labels": {webhook_label.LABEL: value}}}
+        assert webhook_label.is_decided(namespace) == (value in ("enabled", "disabled"))
 
 
 def test_the_webhook_writes_one_secret_and_two_configurations_by_name_and_reads_owners() -> None:
@@ -412,6 +430,7 @@ def test_the_webhook_writes_one_secret_and_two_configurations_by_name_and_reads_
         ("validatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
         ("machinesets", (), ("get",)),
         ("kubeadmcontrolplanes", (), ("get",)),
+        ("namespaces", (), ("get",)),
     }
 
 

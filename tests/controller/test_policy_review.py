@@ -43,14 +43,21 @@ def policy(name: str = "metal", env: str = "prod", **spec: JsonValue) -> JsonObj
     }
 
 
-def change(after: JsonObject, before: JsonObject | None = None) -> PolicyChange | None:
+def change(after: JsonObject, before: JsonObject | None = None, *, is_unlabelled: bool = False) -> PolicyChange | None:
     asked = json.dumps(review(after, before)).encode()
-    return policy_change(admission_review.parse(asked))
+    return policy_change(admission_review.parse(asked), is_unlabelled=is_unlabelled)
 
 
-async def verdict(after: JsonObject, before: JsonObject | None, *others: JsonObject, **clusters: str) -> Verdict:
+async def verdict(
+    after: JsonObject,
+    before: JsonObject | None,
+    /,
+    *others: JsonObject,
+    is_unlabelled: bool = False,
+    **clusters: str,
+) -> Verdict:
     """Decide as the reviewer does; ``clusters``: their label ``env`` by name."""
-    asked = change(after, before)
+    asked = change(after, before, is_unlabelled=is_unlabelled)
     assert asked is not None
     beside: list[JsonObject] = [{"metadata": {"name": name, "labels": {"env": env}}} for name, env in clusters.items()]
     return decide_alone(asked) or await decide_beside(asked, Neighbours([*others], beside))
@@ -121,9 +128,34 @@ async def test_a_policy_that_would_overlap_another_is_refused_and_one_that_did_b
     assert (await verdict(after, before, policy("other", ""), c1=env)).outcome is outcome
 
 
+@pytest.mark.parametrize(
+    ("after", "before", "outcome"),
+    [
+        (policy(), None, AdmissionOutcome.DENIED),
+        (policy(enforcement="Enforce"), None, AdmissionOutcome.DENIED),
+        (policy(enforcement="Audit"), None, AdmissionOutcome.ACCEPTED),
+        (policy(), policy(enforcement="Audit"), AdmissionOutcome.DENIED),
+        (policy(certificateLifetime="24h"), policy(), AdmissionOutcome.ACCEPTED),
+        (policy(enforcement="Audit"), policy(), AdmissionOutcome.ACCEPTED),
+    ],
+    ids=["by default", "created", "an audit", "that comes to enforce", "enforced before", "that comes to audit"],
+)
+async def test_where_the_namespace_has_no_label_no_policy_comes_to_enforce(
+    after: JsonObject, before: JsonObject | None, outcome: AdmissionOutcome
+) -> None:
+    found = await verdict(after, before, is_unlabelled=True)
+    assert found.outcome is outcome
+    if isinstance(found, Refuse):
+        remedy = "kubectl label namespace default attestation.cluster.x-k8s.io/bootstrap-config=enabled"
+        assert str(found.denied).endswith(remedy)
+        assert found.public.endswith(remedy)
+
+
 async def test_a_refused_overlap_names_clusters_and_policies_and_what_to_do() -> None:
-    many = {f"c{number}": "prod" for number in range(9)}
-    refused = await verdict(policy(), None, policy("cloud"), policy("all", ""), **many)
+    beside: list[JsonObject] = [{"metadata": {"name": f"c{number}", "labels": {"env": "prod"}}} for number in range(9)]
+    asked = change(policy())
+    assert asked is not None
+    refused = await decide_beside(asked, Neighbours([policy("cloud"), policy("all", "")], beside))
     assert isinstance(refused, Refuse)
     said = str(refused.denied)
     assert said.startswith("PolicyInvalid: expected one NodeAttestationPolicy for a Cluster, got metal as another one")
@@ -188,6 +220,15 @@ async def test_the_clusters_that_are_there_count_but_paused_ones(plane: ControlP
 async def test_clusters_that_operators_write_down_count_where_they_are_served(plane: ControlPlane) -> None:
     both = ("ClusterAPI", "MachineRecords")
     assert (await ask(plane, review(policy(env="rack")), inventory=both))["allowed"] is False
+
+
+async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() -> None:
+    async with alone() as handler:
+        asked = json.dumps(review(policy())).encode()
+        reply = await handled(handler, "client", asked, path=policy_reviewer.UNLABELLED_PATH)
+    refused = answer_of(reply.body)
+    assert (refused["allowed"], text(refused, "status", "reason")) == (False, "PolicyInvalid")
+    assert "kubectl label namespace default" in text(refused, "status", "message")
 
 
 async def test_a_policy_that_cannot_be_compared_passes_with_a_warning() -> None:

@@ -22,6 +22,7 @@ from nodeattest_controller.controllers.policy_status.decide import (
 )
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
+from nodeattest_controller.model import webhook_label
 from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
@@ -59,10 +60,18 @@ def flaw_of(obj: JsonObject) -> Denied | None:
 
 
 def finding(
-    *policies: JsonObject, clusters: tuple[JsonObject, ...] = (), of: str = "p", joined: dict[str, int] | None = None
+    *policies: JsonObject,
+    clusters: tuple[JsonObject, ...] = (),
+    of: str = "p",
+    joined: dict[str, int] | None = None,
+    is_unlabelled: bool = False,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
-    return asyncio.run(evaluate(policies, clusters, flaw_of, lambda _cluster, name: (joined or {}).get(name, 0)))[of]
+
+    def machines_under(_cluster: JsonObject, name: str) -> int:
+        return (joined or {}).get(name, 0)
+
+    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, is_unlabelled=is_unlabelled))[of]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
@@ -70,6 +79,19 @@ def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> N
     assert (found.why, found.clusters, found.conflicts) == (PolicyReason.VALID, 2, ())
     assert found.message == "admits tpm"
     assert found.condition.status == "True"
+
+
+def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do() -> None:
+    found = finding(policy(), clusters=(cluster("a"),), is_unlabelled=True)
+    assert (found.why, found.condition.status) == (PolicyReason.NAMESPACE_NOT_LABELLED, "False")
+    assert found.message.endswith(
+        f"kubectl label namespace {NAMESPACE} attestation.cluster.x-k8s.io/bootstrap-config=enabled"
+    )
+    assert finding(policy(), is_unlabelled=True).why is PolicyReason.NAMESPACE_NOT_LABELLED
+    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), is_unlabelled=True)
+    assert audit.why is PolicyReason.VALID
+    assert finding(policy(serving="x"), is_unlabelled=True).why is PolicyReason.INVALID
+    assert finding(policy(), policy("q"), clusters=(cluster("a"),), is_unlabelled=True).why is PolicyReason.CONFLICT
 
 
 def test_an_audit_is_said_to_be_one() -> None:
@@ -246,6 +268,30 @@ async def test_a_policys_life_is_told_in_its_status(plane: ControlPlane) -> None
         events = f"/api/v1/namespaces/{NAMESPACE}/events"
         wanted = {"PolicyInvalid", "PolicyConflict"}
         await until(lambda: wanted <= {text_at(event, "reason") for event in client.list(events)})
+
+
+async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_for_again(plane: ControlPlane) -> None:
+    client = plane.client()
+    create_cluster(client, "labelled")
+    path, namespace = create_policy(client, "labelled"), f"/api/v1/namespaces/{NAMESPACE}"
+
+    def label(value: str | None) -> None:
+        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: value}}})
+
+    async with working(plane):
+        await until(says(plane, path, "Valid"))
+    async with working(plane, has_webhook=True, recount=0.05, label_resync=0.05) as office:
+        await until(says(plane, path, "NamespaceNotLabelled"))
+        sample = office.metrics.registry.get_sample_value
+        assert sample("nodeattest_policies", {"reason": "NamespaceNotLabelled"}) == 1
+        for value in ("enabled", "disabled"):
+            label(value)
+            await until(says(plane, path, "Valid"))
+            label(None)
+            await until(says(plane, path, "NamespaceNotLabelled"))
+    events = client.list(f"{namespace}/events")
+    assert "PolicyNamespaceNotLabelled" in {text_at(event, "reason") for event in events}
+    assert not [one for one in plane.requests() if one.resource == "namespaces" and one.verb in {"list", "watch"}]
 
 
 def record(name: str, under: str, ends: datetime) -> JsonMap:

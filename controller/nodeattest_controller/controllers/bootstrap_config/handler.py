@@ -1,4 +1,4 @@
-"""The webhook's two resources: an API server POSTs an AdmissionReview and gets its answer.
+"""The webhook's resources: an API server POSTs an AdmissionReview and gets its answer.
 
 Promises: every request gets an answer within ``MAX_WAIT`` of its head, whatever it holds and however slowly its body
 comes; what is no AdmissionReview of v1 is a 400 that says so; no object, no patch and no token is logged, nor kept.
@@ -100,7 +100,8 @@ class AdmissionHandler:
         """
         self._reviewers: Mapping[str, Reviewer] = {
             config_reviewer.PATH: config_reviewer.ConfigReviewer(reader, renderer, reporter, max_wait=max_wait),
-            policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader),
+            policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=False),
+            policy_reviewer.UNLABELLED_PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=True),
         }
         self._metrics = metrics
         self._clock = clock

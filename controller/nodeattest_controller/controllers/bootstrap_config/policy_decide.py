@@ -18,6 +18,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionO
 from nodeattest_controller.controllers.bootstrap_config.facts import Neighbours
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import selecting, selects
+from nodeattest_controller.model.webhook_label import EXPECTED, label_command, needs_webhook
 from nodeattest_controller.verification.policy_validation import flaw_of
 from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject
@@ -50,6 +51,8 @@ class PolicyChange:
     flaw: Denied | None
     """What is wrong with it alone."""
     was_flawed: bool
+    is_unlabelled: bool
+    """Whether its namespace does not say if the webhook renders there."""
 
     @property
     def selector_size(self) -> int:
@@ -60,10 +63,12 @@ class PolicyChange:
         return len(mapping(selector, "matchLabels")) + len(expressions) + values
 
 
-def policy_change(question: AdmissionReview, *, sections: bool = True) -> PolicyChange | None:
+def policy_change(
+    question: AdmissionReview, *, is_unlabelled: bool = False, sections: bool = True
+) -> PolicyChange | None:
     """Take the question for a policy whose spec changes and that stays; None for any other.
 
-    ``sections``: whether providers are asked about theirs.
+    ``is_unlabelled`` as in ``PolicyChange``; ``sections``: whether providers are asked about theirs.
     """
     after, before = question.target, question.before if question.operation is Operation.UPDATE else None
     named = (question.group, question.kind) == (_GROUP, _KIND) and question.operation is not None
@@ -78,19 +83,27 @@ def policy_change(question: AdmissionReview, *, sections: bool = True) -> Policy
         before=before,
         flaw=flaw_of(after, sections=sections),
         was_flawed=before is not None and flaw_of(before, sections=sections) is not None,
+        is_unlabelled=is_unlabelled,
     )
 
 
 def decide_alone(change: PolicyChange) -> Verdict | None:
     """Decide where no other object matters; None where others do.
 
-    1. What is invalid, and was not before, is refused. 2. Without another selector no other Cluster is selected.
+    1. What is invalid, and was not before, is refused. 2. So is what comes to enforce where nothing is rendered.
+    3. Without another selector no other Cluster is selected.
     """
     # 1
     if change.flaw is not None and not change.was_flawed:
         return Refuse(change.flaw, public=_said(change.flaw))
     # 2
     before = change.before
+    if change.is_unlabelled and needs_webhook(change.after) and not needs_webhook(before):
+        denied = Denied(
+            Reason.POLICY_INVALID, expected=EXPECTED, got="one without", remedy=label_command(change.namespace)
+        )
+        return Refuse(denied, public=_said(denied))
+    # 3
     if before is not None and _selector(before) == _selector(change.after):
         return _allowed(change)
     if change.selector_size > MAX_SELECTOR:

@@ -25,9 +25,11 @@ from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
 from nodeattest_controller.logs import fields
 from nodeattest_kube.client import ApiError
 
-__all__ = ["MAX_SECTIONS", "PATH", "PolicyReviewer"]
+__all__ = ["MAX_SECTIONS", "PATH", "UNLABELLED_PATH", "PolicyReviewer"]
 
 PATH: Final = "/validate-policy"
+UNLABELLED_PATH: Final = "/validate-policy-of-unlabelled-namespace"
+"""By the path an API server says whether a namespace has the label: it knows, and the webhook need not read it."""
 MAX_SECTIONS: Final = 32 << 10
 """Bytes of a review whose providers' sections are checked: providers keep the certificates that they read in a section,
 and whoever reaches the port can send one."""
@@ -43,13 +45,16 @@ class PolicyReviewer:
 
     log_message: ClassVar[str] = "policy review"
 
-    def __init__(self, reader: FactReader) -> None:
+    def __init__(self, reader: FactReader, *, is_unlabelled: bool) -> None:
+        """``is_unlabelled``: the policies' namespaces do not have the label."""
         self.reader = reader
+        self._is_unlabelled = is_unlabelled
 
     def read(self, content: bytes) -> _PolicyReview:
         """Read a review, and decide where no facts are needed; raises ``Denied``."""
         question = admission_review.parse(content)
-        change = policy_change(question, sections=len(content) <= MAX_SECTIONS)
+        sections = len(content) <= MAX_SECTIONS
+        change = policy_change(question, is_unlabelled=self._is_unlabelled, sections=sections)
         settled = Allow(AdmissionOutcome.UNCONCERNED) if change is None else decide_alone(change)
         return _PolicyReview(self.reader, question, change, settled)
 

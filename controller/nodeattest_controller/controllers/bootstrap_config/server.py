@@ -42,7 +42,7 @@ class WebhookServer:
     """Serves controller ``bootstrap-config``; does nothing where that is off."""
 
     def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
-        self._address = settings.webhook_address if settings.enabled("bootstrap-config") else None
+        self._address = settings.webhook_address if settings.has_webhook else None
         self._settings = settings
         self._client_ca = settings.webhook_client_ca_file
         self._client = client

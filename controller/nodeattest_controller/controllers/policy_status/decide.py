@@ -15,6 +15,7 @@ from typing import Final
 
 from nodeattest_controller.model.objects import items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
+from nodeattest_controller.model.webhook_label import EXPECTED, label_command, needs_webhook
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -41,6 +42,7 @@ class PolicyReason(StrEnum):
     SELECTS_NOTHING = "SelectsNothing"
     INVALID = "Invalid"
     CONFLICT = "Conflict"
+    NAMESPACE_NOT_LABELLED = "NamespaceNotLabelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,13 @@ async def evaluate(
     clusters: Sequence[JsonObject],
     flaw_of: Callable[[JsonObject], Denied | None],
     machines_under: Callable[[JsonObject, str], int],
+    *,
+    is_unlabelled: bool = False,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
-    ``machines_under`` counts the machines of a Cluster that joined under a policy.
+    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``is_unlabelled``: there is a
+    webhook, and the namespace does not say whether it renders there.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
@@ -106,7 +111,9 @@ async def evaluate(
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
-        found[name] = _finding(policy, flaws[name], ruled[name], tuple(shared[name]))
+        found[name] = _finding(
+            policy, flaws[name], ruled[name], tuple(shared[name]), is_unlabelled=is_unlabelled and needs_webhook(policy)
+        )
     return found
 
 
@@ -150,7 +157,12 @@ def _repeated(refused: JsonObject, now: datetime) -> bool:
 
 
 def _finding(
-    policy: JsonObject, flaw: Denied | None, clusters: int, conflicts: tuple[SharedCluster, ...]
+    policy: JsonObject,
+    flaw: Denied | None,
+    clusters: int,
+    conflicts: tuple[SharedCluster, ...],
+    *,
+    is_unlabelled: bool,
 ) -> PolicyFinding:
     why, message = PolicyReason.VALID, _admits(policy)
     if not clusters:
@@ -158,6 +170,8 @@ def _finding(
             PolicyReason.SELECTS_NOTHING,
             f"no Cluster of this namespace has the labels of clusterSelector; {message}",
         )
+    if is_unlabelled:
+        why, message = PolicyReason.NAMESPACE_NOT_LABELLED, _not_rendered(text(policy, "metadata", "namespace"))
     if conflicts:
         why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
     if flaw is not None:
@@ -169,6 +183,13 @@ def _admits(policy: JsonObject) -> str:
     named = ", ".join(strings(policy, "spec", "authorizedAttestors")) or "nobody: authorizedAttestors is empty"
     audit = text(policy, "spec", "enforcement") == "Audit"
     return f"admits {named}" + ("; Audit: what hardening would change is reported and left" if audit else "")
+
+
+def _not_rendered(namespace: str) -> str:
+    return (
+        f"new machines join without attestation, or not at all: expected {EXPECTED}, got one without; "
+        f"{label_command(namespace)}"
+    )
 
 
 def _quarrel(conflicts: Sequence[SharedCluster]) -> str:

@@ -2,7 +2,8 @@
 
 Promises: no write without a difference, each against the version that was read, so that two replicas do no harm and a
 restart writes nothing; a failed write is logged with its remedy once in ten minutes and repeated with back-off; a
-replica that does not own the management shard writes and counts nothing.
+replica that does not own the management shard writes and counts nothing. Whether a namespace has the webhook's label is
+read by name when its policies are evaluated, at least every five minutes: no list of namespaces is read.
 Leaves to others: what a status says (``decide``).
 """
 
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -27,6 +28,7 @@ from nodeattest_controller.controllers.policy_status.decide import (
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
+from nodeattest_controller.model.webhook_label import is_decided, needs_webhook
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -39,9 +41,11 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Denied
 
-__all__ = ["RECOUNT", "PolicyStatusReconciler"]
+__all__ = ["LABEL_RESYNC", "RECOUNT", "PolicyStatusReconciler"]
 
 _LOG: Final = logging.getLogger(__name__)
+LABEL_RESYNC: Final = 300.0
+"""Seconds between two evaluations of policies whose namespace must have the webhook's label; ``RECOUNT`` without it."""
 SETTLE: Final = 1.0
 """Seconds from a change to the evaluation: changes that come together are evaluated together."""
 RECOUNT: Final = 60.0
@@ -49,6 +53,9 @@ RECOUNT: Final = 60.0
 LOG_PERIOD: Final = 600.0
 """Seconds between two lines about a policy whose status cannot be written."""
 REMEDY: Final = "apply manifests/crd and manifests/rbac in the management cluster"
+_LABEL_REMEDY: Final = "apply manifests/webhook in the management cluster"
+_WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, PolicyReason.NAMESPACE_NOT_LABELLED})
+"""Reasons of which an Event tells."""
 
 
 class PolicyStatusReconciler:
@@ -64,13 +71,20 @@ class PolicyStatusReconciler:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
         recount: float = RECOUNT,
+        has_webhook: bool = False,
+        label_resync: float = LABEL_RESYNC,
     ) -> None:
+        """``has_webhook``: controller ``bootstrap-config`` runs, and namespaces of policies need its label."""
         self._management = management
         self._ownership = ownership
         self._events = events
         self._metrics = metrics
         self._now = now
         self._recount = recount
+        self._has_webhook = has_webhook
+        self._label_resync = label_resync
+        self._unlabelled: dict[str, bool] = {}
+        """By namespace: what was read of its label last."""
         self._queue: WorkQueue[str] = WorkQueue()
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
         """By policy: the version that was read, and what was wrong with it."""
@@ -114,7 +128,10 @@ class PolicyStatusReconciler:
             self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
         clusters = self._management.clusters_in(namespace)
-        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under)
+        is_unlabelled = await self._is_unlabelled(namespace, policies)
+        found = await evaluate(
+            policies, clusters, self._flaw_of, self._management.machines_under, is_unlabelled=is_unlabelled
+        )
         self._count(namespace, found.values())
         errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
         if any(not isinstance(error, Conflict) for error in errors):
@@ -126,8 +143,30 @@ class PolicyStatusReconciler:
             ends = [end for policy in policies if (end := refusals_end(policy, self._now())) is not None]
             if ends:
                 self._queue.add_after(namespace, min(ends) + SETTLE)
-            if any(finding.conflicts for finding in found.values()):
+            if is_unlabelled or any(finding.conflicts for finding in found.values()):
                 self._queue.add_after(namespace, self._recount)
+            elif namespace in self._unlabelled:
+                self._queue.add_after(namespace, self._label_resync)
+
+    async def _is_unlabelled(self, namespace: str, policies: Sequence[JsonObject]) -> bool:
+        """Read whether a namespace lacks the webhook's label; as before where that cannot be read."""
+        if not self._has_webhook or not any(map(needs_webhook, policies)):
+            self._unlabelled.pop(namespace, None)
+            return False
+        known = self._unlabelled.get(namespace, False)
+        try:
+            found = await self._management.client.get(paths.core_path("namespaces", namespace))
+        except ApiError as error:
+            if self._limiter.allow(("namespace", error.reason), LOG_PERIOD):
+                remedy = _LABEL_REMEDY if isinstance(error, Forbidden) else ""
+                _LOG.warning(
+                    "cannot read a namespace's labels",
+                    extra=fields(namespace=namespace, error=str(error), remedy=remedy),
+                )
+            self._unlabelled[namespace] = known
+            return known
+        self._unlabelled[namespace] = not is_decided(found)
+        return self._unlabelled[namespace]
 
     async def _write(self, policy: JsonObject, finding: PolicyFinding) -> ApiError | None:
         patch = status_patch(policy, finding, self._now())
@@ -152,7 +191,7 @@ class PolicyStatusReconciler:
         if before is not None and before.get("reason") == finding.why:
             return
         _LOG.info("policy", extra=fields(policy=key_of(policy), reason=str(finding.why), message_=finding.message))
-        if finding.why in {PolicyReason.INVALID, PolicyReason.CONFLICT}:
+        if finding.why in _WITH_EVENT:
             self._events.record(_subject(policy), "Warning", f"Policy{finding.why}", finding.message)
 
     def _report_failure(self, policy: JsonObject, error: ApiError) -> None:
