@@ -200,6 +200,8 @@ def test_the_tests_of_a_shell_block_have_the_words_of_each_of_its_commands() -> 
     for page in PAGES:
         for tests, block in TESTED_BLOCK.findall(page.read_text()):
             sources = "\n".join(map(with_helpers, {TREE / test.partition("::")[0] for test in tests.split(", ")}))
+            if f'Runbook(world, "{page.stem}"' in sources:  # it runs the page's commands as they stand there
+                continue
             for line in block.replace("\\\n", " ").splitlines():
                 words = [word for word in verb_of(line) if not re.search(rf"(?<![\w-]){word}(?![\w-])", sources)]
                 missing += [f"{page.relative_to(TREE)}: {line.strip()[:60]}: {word}" for word in words]
