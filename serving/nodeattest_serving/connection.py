@@ -19,6 +19,7 @@ from aiohttp import web
 
 from nodeattest_serving.bounded_server import client_of
 from nodeattest_serving.fair_turns import FairTurns
+from nodeattest_serving.read_ahead import not_read_while_waiting
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import ConnectionLimits
 
@@ -139,7 +140,8 @@ class CountedServer(web.Server):
         turns = FairTurns()
 
         async def in_turn(request: web.BaseRequest) -> web.StreamResponse:
-            await turns.wait(requester(request))
+            with not_read_while_waiting(request.protocol):  # else its body is read before anybody takes it
+                await turns.wait(requester(request))
             return await handler(request)
 
         super().__init__(in_turn, handler_cancellation=handler_cancellation)

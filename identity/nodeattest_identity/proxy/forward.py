@@ -39,10 +39,10 @@ from nodeattest_identity.proxy import upgrade
 from nodeattest_identity.proxy.headers import Sender, request_headers, response_headers
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.paths import RequestTarget
-from nodeattest_identity.proxy.read_ahead import not_read
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request_body import RequestBody
 from nodeattest_kube.addresses import IPNetwork
+from nodeattest_serving.read_ahead import not_read
 
 __all__ = ["ForwardOptions", "Forwarder", "Upstream", "sender_of"]
 

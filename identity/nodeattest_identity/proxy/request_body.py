@@ -15,8 +15,8 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.read_ahead import not_read_while_waiting
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_serving.read_ahead import not_read_while_waiting
 
 __all__ = ["RequestBody"]
 

@@ -1,4 +1,4 @@
-"""Stops reading from one side of a proxy while the other side does not read.
+"""Stops reading from a connection while what it sent waits: for a turn, or for the other side of a proxy.
 
 aiohttp alone reads up to 384 KiB ahead for each stream, so a few hundred that nobody reads would fill the memory.
 """
