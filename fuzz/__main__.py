@@ -1,6 +1,7 @@
 """``python -m fuzz [TARGET ...] [--seconds N] [--jobs N] [--list]``: a minute each, and a table.
 
-``costs`` in place of a target's name looks for the dearest input of each handler; ``costs/NAME`` of one.
+``costs`` in place of a target's name looks for the dearest input of each handler; ``costs/NAME`` of one; ``strangers``
+of those that are reached without authentication, or with a bootstrap token only.
 """
 
 from __future__ import annotations
@@ -26,16 +27,14 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the targets and end")
     options = parser.parse_args()
     if options.list:
-        print("\n".join((*TARGETS, *_COSTS)))
+        print("\n".join((*TARGETS, *_GROUPS, *_COSTS)))
         return 0
-    asked: list[str] = options.names or [*TARGETS, _ALL_COSTS]
-    names = [name for each in asked for name in (_COSTS if each == _ALL_COSTS else (each,))]
+    asked: list[str] = options.names or [*TARGETS, "costs"]
+    names = [name for each in asked for name in _GROUPS.get(each, (each,))]
     seconds: int = options.seconds
     unknown = sorted(set(names) - TARGETS.keys() - _COSTS.keys())
     if unknown:
-        parser.error(
-            f"no target {', '.join(unknown)}; known are {', '.join(TARGETS)}, {_ALL_COSTS}, {', '.join(_COSTS)}"
-        )
+        parser.error(f"no target {', '.join(unknown)}; known are {', '.join((*TARGETS, *_GROUPS, *_COSTS))}")
     if seconds < 1 or options.jobs < 1:
         parser.error("--seconds and --jobs are at least 1")
     if find_spec("atheris") is None and TARGETS.keys() & set(names):
@@ -60,8 +59,8 @@ def main() -> int:
 
 _ROW = "{:<24} {:>12} {:>12} {:>14}  {}"
 _COST_ROW = "{:<24} {:>12} {:>18} {:>18}  {}"
-_ALL_COSTS = "costs"
-_COSTS = {f"{_ALL_COSTS}/{name}": handler for name, handler in HANDLERS.items()}
+_COSTS = {f"costs/{name}": handler for name, handler in HANDLERS.items()}
+_GROUPS = {"costs": tuple(_COSTS), "strangers": tuple(name for name, each in _COSTS.items() if each.strangers)}
 
 
 def _show(one: Outcome) -> Outcome:
