@@ -97,6 +97,11 @@ def audit(facts: HealthFacts) -> None:
     condition("False", "Audit")(facts)
 
 
+def two_policies(facts: HealthFacts) -> None:
+    facts.management.policies = [policy("one"), policy("two")]
+    condition("Unknown", "CannotVerify")(facts)
+
+
 def reader(*bindings: JsonObject) -> Spoil:
     own = binding("nodeattest:node-bootstrapper", "system:node-bootstrapper", "system:bootstrappers")
     return workload(bindings=[own, *bindings])
@@ -170,6 +175,11 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "a provider is not known": (management(policies=[policy("prod", "tpn")]), WARNING, "policies-providers"),
     "a policy is not looked at yet": (policy_status(observedGeneration=2), WARNING, "policies-accepted"),
     "two policies": (management(policies=[policy("one"), policy("two")]), ERROR, "policies-overlap"),
+    "two policies, so that automatic approval cannot be verified": (
+        two_policies,
+        ERROR,
+        "policies-overlap",
+    ),
     "automatic approval is open": (condition("False", "Open"), ERROR, "automatic-approval"),
     "nodes may still renew": (condition("False", "ClosedForBootstrap"), WARNING, "automatic-approval"),
     "automatic approval cannot be verified": (condition("Unknown", "CannotVerify"), WARNING, "automatic-approval"),

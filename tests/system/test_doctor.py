@@ -113,6 +113,7 @@ def test_each_thing_that_is_broken_turns_its_finding(installed: World, capsys: p
     finally:
         world.admin.delete(f"{policy}/stray")
         eventually(lambda: _ready(world), what="the first policy alone")
+        eventually(lambda: condition(world).get("status") == "True", seconds=90, what="automatic approval verified")
     api = "rbac.authorization.k8s.io"
     made: JsonMap = {
         "apiVersion": f"{api}/v1",
