@@ -10,7 +10,7 @@ from functools import cache
 from nodeattest_cli.doctor.access import management_folders, workload_folders
 from nodeattest_cli.doctor.facts import HealthFacts, ManagementFacts, WorkloadFacts
 from nodeattest_cli.doctor.shipped_rights import shipped_rights
-from nodeattest_cli.doctor.webhook import shipped_configuration
+from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_controller.controllers.bootstrap_config.certificates import Lifetimes, advance
@@ -49,6 +49,7 @@ def _made() -> HealthFacts:
         leases=[lease()],
         deployments=[deployment("--webhook-bind-address=:9443")],
         webhook=webhook(),
+        validation=webhook(VALIDATING),
         endpoints=[{"endpoints": [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}]}],
         dry_run=config("trial"),
     )
@@ -169,11 +170,11 @@ def deployment(*arguments: JsonValue) -> JsonObject:
     return shipped
 
 
-def webhook(*, until: timedelta = timedelta(days=300), **fields: JsonValue) -> JsonObject:
+def webhook(kind: str = MUTATING, *, until: timedelta = timedelta(days=300), **fields: JsonValue) -> JsonObject:
     """Make the shipped configuration with a CA that ends so far from now."""
     made = advance(None, now=NOW + until - timedelta(days=365), names=("w",), lifetimes=Lifetimes(), announced=False)
     assert made is not None
-    found = shipped_configuration()
+    found = shipped_configuration(kind)
     for one in items(found, "webhooks"):
         mapping(one, "clientConfig")["caBundle"] = base64.b64encode(made.bundle).decode()
         one.update(fields)

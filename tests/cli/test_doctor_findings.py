@@ -17,6 +17,7 @@ from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
+from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_controller.model.objects import items, mapping, text
@@ -148,6 +149,12 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
     "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
     "failurePolicy Ignore": (management(webhook=webhook(failurePolicy="Ignore")), WARNING, "webhook-configuration"),
+    "policies are not reviewed": (management(validation=None), ERROR, "webhook-configuration"),
+    "the CA for policies has ended": (
+        management(validation=webhook(VALIDATING, until=timedelta(hours=-1))),
+        ERROR,
+        "webhook-ca",
+    ),
     "the CA has ended": (management(webhook=webhook(until=timedelta(hours=-1))), ERROR, "webhook-ca"),
     "the CA ends soon": (management(webhook=webhook(until=timedelta(days=60))), WARNING, "webhook-ca"),
     "no endpoint": (management(endpoints=[]), ERROR, "webhook-endpoints"),
@@ -275,7 +282,7 @@ def test_what_is_spoilt_turns_exactly_its_finding(case: str) -> None:
 
 def test_without_the_webhook_and_without_flags_for_it_an_installation_is_whole() -> None:
     facts = healthy_facts()
-    facts.management = replace(facts.management, webhook=None, deployments=[])
+    facts.management = replace(facts.management, webhook=None, validation=None, deployments=[])
     assert set(findings(facts).values()) == {HealthSeverity.OK}
 
 

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import pytest
 import rights
-from auto_approval_kit import BINDINGS, condition, make_cluster_info
+from auto_approval_kit import BINDINGS, condition, make_cluster_info, nudge
 from polling import eventually
 from world import NAMESPACE, OWN, Controller, World, built_world
 
@@ -113,6 +113,7 @@ def test_each_thing_that_is_broken_turns_its_finding(installed: World, capsys: p
     finally:
         world.admin.delete(f"{policy}/stray")
         eventually(lambda: _ready(world), what="the first policy alone")
+        nudge(world)
         eventually(lambda: condition(world).get("status") == "True", seconds=90, what="automatic approval verified")
     api = "rbac.authorization.k8s.io"
     made: JsonMap = {
@@ -129,6 +130,7 @@ def test_each_thing_that_is_broken_turns_its_finding(installed: World, capsys: p
         assert "made-again" in found["automatic-approval"]
     finally:
         world.workload_admin.delete(f"{BINDINGS}/made-again")
+        nudge(world)
         eventually(lambda: condition(world).get("status") == "True", seconds=90, what="automatic approval closed again")
     world.machine("doctor-unrendered")
     assert set(wrong(capsys, world, code=1)) == {"bootstrap-data"}

@@ -20,7 +20,7 @@ from nodeattest_cli.doctor.bootstrap import joiners
 from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts
 from nodeattest_cli.doctor.renewals import longest_wait
 from nodeattest_cli.doctor.shipped_rights import ShippedRight, review_body, shipped_rights
-from nodeattest_cli.doctor.webhook import shipped_configuration
+from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machines.rejoin import workload_client
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
@@ -179,9 +179,13 @@ async def _await_renewals(client: ApiClient, facts: HealthFacts, now: Callable[[
 async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:
     """Read the webhook's configuration and where it leads."""
     found = facts.management
-    name = text(shipped_configuration(), "metadata", "name")
-    admission = ("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
-    found.webhook = await _optional(client.get(paths.object_path(*admission, name)))
+    admission = ("admissionregistration.k8s.io", "v1")
+    name = text(shipped_configuration(MUTATING), "metadata", "name")
+    path = paths.object_path(*admission, "mutatingwebhookconfigurations", name)
+    found.webhook = await _optional(client.get(path))
+    name = text(shipped_configuration(VALIDATING), "metadata", "name")
+    path = paths.object_path(*admission, "validatingwebhookconfigurations", name)
+    found.validation = await _optional(client.get(path))
     if not isinstance(found.webhook, dict):
         return
     service = next(

@@ -57,6 +57,8 @@ class ManagementFacts:
     """Of the controller."""
     webhook: JsonObject | Unread | None = None
     """Our MutatingWebhookConfiguration; None: not there."""
+    validation: JsonObject | Unread | None = None
+    """Our ValidatingWebhookConfiguration."""
     endpoints: Sequence[JsonObject] | Unread = ()
     """EndpointSlices of the Service that it names."""
     dry_run: JsonObject | Unread | None = None

@@ -1,4 +1,4 @@
-"""The webhook that renders bootstrap configuration: its configuration, CAs, endpoints, and whether it answers. Pure.
+"""The webhook for bootstrap configuration and policies: configurations, CAs, endpoints, and whether it answers. Pure.
 
 The Secret with the serving certificate is not read: that the API server takes that certificate is seen by a
 KubeadmConfig that is created on trial (``dryRun``), which the webhook renders without a trace.
@@ -6,7 +6,7 @@ KubeadmConfig that is created on trial (``dryRun``), which the webhook renders w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cryptography import x509
@@ -20,10 +20,12 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["IDS", "WEBHOOK_NAME", "look", "shipped_configuration"]
+__all__ = ["IDS", "MUTATING", "VALIDATING", "WEBHOOK_NAME", "look", "shipped_configuration"]
 
 IDS: Final = ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers")
 WEBHOOK_NAME: Final = "bootstrap-config.attestation.cluster.x-k8s.io"
+MUTATING: Final = "MutatingWebhookConfiguration"
+VALIDATING: Final = "ValidatingWebhookConfiguration"
 _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")
 """Fields that an installation has no reason to change."""
 _PARTS: Final = 4
@@ -31,28 +33,25 @@ _PARTS: Final = 4
 _APPLY: Final = "kubectl apply -k manifests/webhook of this release"
 
 
-def shipped_configuration() -> JsonObject:
-    """Return the configuration of this release."""
-    return next(one for one in manifests.objects("webhook") if text(one, "kind") == "MutatingWebhookConfiguration")
+def shipped_configuration(kind: str = MUTATING) -> JsonObject:
+    """Return a configuration of this release."""
+    return next(one for one in manifests.objects("webhook") if text(one, "kind") == kind)
 
 
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:
-    """Look at the configuration, and at what it leads to."""
-    found = facts.management.webhook
-    if found is None:
+    """Look at the configurations, and at what they lead to."""
+    found, validation = facts.management.webhook, facts.management.validation
+    for one in (found, validation):
+        if isinstance(one, Unread):
+            expected, remedy = "the webhook is configured", "let this user read it"
+            yield report("webhook-configuration", HealthSeverity.UNKNOWN, expected, one.why, remedy)
+            return
+    if not isinstance(found, dict):
         yield _absent(facts)
         return
-    if isinstance(found, Unread):
-        yield report(
-            "webhook-configuration",
-            HealthSeverity.UNKNOWN,
-            "the webhook is configured",
-            found.why,
-            "let this user read it",
-        )
-        return
-    yield _configuration(found)
-    yield _authorities(facts, found)
+    there = [found, *([validation] if isinstance(validation, dict) else [])]
+    yield _configuration(found, validation if isinstance(validation, dict) else {})
+    yield _authorities(facts, there)
     yield from _endpoints(facts, found)
     yield _answers(facts, found)
 
@@ -69,18 +68,20 @@ def _absent(facts: HealthFacts) -> HealthFinding:
     )
 
 
-def _configuration(found: JsonObject) -> HealthFinding:
-    shipped = {text(one, "name"): one for one in items(shipped_configuration(), "webhooks")}
-    there = {text(one, "name"): one for one in items(found, "webhooks")}
-    wrong = [f"it lacks the webhook {name}" for name in shipped if name not in there]
+def _configuration(mutating: JsonObject, validating: JsonObject) -> HealthFinding:
+    """Compare both with this release; one that is there is weak where it is ignored and should not be."""
+    wrong: list[str] = []
     weak: list[str] = []
-    for name, webhook in there.items():
-        wanted = shipped.get(name)
-        if wanted is None:
-            continue
-        wrong += [f"{name}: {field} is another" for field in _SAME if webhook.get(field) != wanted[field]]
-        if text(webhook, "failurePolicy") != "Fail":
-            weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
+    for kind, found in ((MUTATING, mutating), (VALIDATING, validating)):
+        there = {text(one, "name"): one for one in items(found, "webhooks")}
+        for wanted in items(shipped_configuration(kind), "webhooks"):
+            name, webhook = text(wanted, "name"), there.get(text(wanted, "name"))
+            if webhook is None:
+                wrong.append(f"there is no webhook {name}")
+                continue
+            wrong += [f"{name}: {field} is another" for field in _SAME if webhook.get(field) != wanted.get(field)]
+            if text(wanted, "failurePolicy") == "Fail" and text(webhook, "failurePolicy") != "Fail":
+                weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
     severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if weak else HealthSeverity.OK
     remedy = _APPLY if wrong else ""
     if weak and not wrong:
@@ -88,18 +89,18 @@ def _configuration(found: JsonObject) -> HealthFinding:
     return report(
         "webhook-configuration",
         severity,
-        "it is that of this release, with failurePolicy Fail",
+        "it is that of this release, with its failurePolicy",
         "; ".join([*wrong, *weak]) or "the same",
         remedy,
     )
 
 
-def _authorities(facts: HealthFacts, found: JsonObject) -> HealthFinding:
+def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFinding:
     """See that each bundle holds a CA that is good now, and how long."""
     ends: list[str] = []
     wrong: list[str] = []
     soon = False
-    for webhook in items(found, "webhooks"):
+    for webhook in (one for configuration in found for one in items(configuration, "webhooks")):
         name = text(webhook, "name")
         bundle = _certificates(text(webhook, "clientConfig", "caBundle"))
         if not bundle:
