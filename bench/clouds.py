@@ -94,10 +94,10 @@ def _of(provider: ProviderName) -> list[Figure]:
         for one in filed:
             if isinstance(one.attestor, _Closable):
                 stack.callback(one.attestor.close)
-        return asyncio.run(_judge(provider, platform, filed))
+        return asyncio.run(_verify(provider, platform, filed))
 
 
-async def _judge(provider: ProviderName, platform: DemoPlatform, filed: Sequence[Filed]) -> list[Figure]:
+async def _verify(provider: ProviderName, platform: DemoPlatform, filed: Sequence[Filed]) -> list[Figure]:
     calls = Calls()
     settings = _plain(mapping(platform.platforms, provider))
     signer = make_signer(provider, Platform(settings=settings, observe=calls))

@@ -83,7 +83,7 @@ class Search:
         parent = self.random.choice(self.random.choice((self._dense, self._dear))).data
         return self.mutate(parent)[: self.handler.largest]
 
-    def judge(self, data: bytes) -> None:
+    def measure(self, data: bytes) -> None:
         """Run an input, keep it if it costs much, and note it if it costs too much."""
         self.executions += 1
         cost = self._cost(data, 1)
@@ -180,7 +180,7 @@ def main() -> None:
         memory[HEADER : HEADER + len(data)] = data
         memory[:HEADER] = search.executions.to_bytes(8, "little") + len(data).to_bytes(8, "little")
         signal.setitimer(signal.ITIMER_VIRTUAL, endless)  # its signal ends the process
-        search.judge(data)
+        search.measure(data)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if search.found is not None:
         memory[HEADER : HEADER + len(search.found)] = search.found

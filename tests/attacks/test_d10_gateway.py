@@ -1,4 +1,4 @@
-"""D10: what is brought to the gateway, as its pure parts judge it; ``tests/identity`` does the same over sockets."""
+"""D10: what is brought to the gateway, as its pure parts decide; ``tests/identity`` does the same over sockets."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from composite_world import (
     filed,
     first_of,
     parts_of,
-    signer_of_halves,
+    signer_of_parts,
     sound_exchange,
     verify,
 )
@@ -76,7 +76,7 @@ def after_other_parts(sound: Exchange) -> object:
 
 
 def of_two_names(sound: Exchange) -> object:
-    signer = signer_of_halves(tpm="node-7", challenge="node-8")
+    signer = signer_of_parts(tpm="node-7", challenge="node-8")
     return verify(filed(sound.answer(), second=True), sound.facts, signer)
 
 

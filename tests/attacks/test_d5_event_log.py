@@ -19,8 +19,8 @@ from tpm_boots import (
     SELECTION,
     TPM,
     WITHOUT_LOADER,
-    judge,
     registers,
+    verify_log,
 )
 
 from nodeattest_providers.node_interface import JsonValue
@@ -49,12 +49,12 @@ def locality(number: int) -> Measurement:
 
 def logged(log: bytes | None, booted: Boot = BOOT, *selection: int) -> Case:
     """A log beside the quote of a boot."""
-    return lambda: judge(log, registers(booted), selection=selection or SELECTION)
+    return lambda: verify_log(log, registers(booted), selection=selection or SELECTION)
 
 
 def unasked() -> object:
     settings: Mapping[str, JsonValue] = {**TPM.settings, "pcrs": {"selection": [*SELECTION]}}
-    return judge(crypto_agile_log(BOOT), settings=settings)
+    return verify_log(crypto_agile_log(BOOT), settings=settings)
 
 
 BOOT_GUARD = (Measurement(0, 0x00000007, bytes(4)), *BOOT)
@@ -92,5 +92,5 @@ CASES: Mapping[str, Case] = {
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_log_that_is_not_the_boots_gets_no_node(row: Row, case: Case) -> None:
-    assert judge(crypto_agile_log(BOOT))
+    assert verify_log(crypto_agile_log(BOOT))
     assert evaluated(case) == row.expected

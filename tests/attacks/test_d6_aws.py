@@ -45,7 +45,7 @@ def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def shown(change: Callable[[Node, AwsEvidence], AwsEvidence]) -> Case:
     """Spoil the instance's own evidence."""
-    return lambda stage: stage.judge(filed_aws(stage.node, change(stage.node, stage.node.evidence())))
+    return lambda stage: stage.attest(filed_aws(stage.node, change(stage.node, stage.node.evidence())))
 
 
 def signed(**document: object) -> Case:
@@ -70,7 +70,7 @@ def ended(how: str) -> Case:
         (client.stop_instances if how == "stopped" else client.terminate_instances)(InstanceIds=[other])
         stage.cloud.principal = node_role(other)
         node = replace(stage.node, instance_id=other)
-        return stage.judge(filed_aws(node), node)
+        return stage.attest(filed_aws(node), node)
 
     return case
 
@@ -78,14 +78,14 @@ def ended(how: str) -> Case:
 def stolen(stage: Stage) -> AttestedNode:
     """Show the document, and sign with credentials that one has: AWS knows them as nobody's here."""
     thief = replace(stage.node, session=RoleSession(token="FwoGZXIvYXdzTHIEF00"))
-    return stage.judge(filed_aws(thief))
+    return stage.attest(filed_aws(thief))
 
 
 def borrowed(stage: Stage) -> AttestedNode:
     """Show another instance's document and sign, bound rightly, with one's own role."""
     (other,) = stage.cloud.start()
     stage.cloud.principal = node_role(other)
-    return stage.judge(filed_aws(stage.node))
+    return stage.attest(filed_aws(stage.node))
 
 
 def weak(node: Node, _: cms.Document) -> bytes:
@@ -110,18 +110,18 @@ def own_chain(node: Node, _: cms.Document) -> bytes:
 
 def elsewhere(stage: Stage) -> AttestedNode:
     node = replace(stage.node, region="ap-south-1", zone="ap-south-1a")
-    return stage.judge(filed_aws(node, stage.node.evidence()), node)
+    return stage.attest(filed_aws(node, stage.node.evidence()), node)
 
 
 def never(stage: Stage) -> AttestedNode:
     stage.cloud.principal = node_role(INSTANCE)
     node = replace(stage.node, instance_id=INSTANCE)
-    return stage.judge(filed_aws(node), node)
+    return stage.attest(filed_aws(node), node)
 
 
 def moved(stage: Stage) -> AttestedNode:
     node = replace(stage.node, zone="us-east-1b")
-    return stage.judge(filed_aws(node, replace(node, zone="us-east-1a").evidence()), node)
+    return stage.attest(filed_aws(node, replace(node, zone="us-east-1a").evidence()), node)
 
 
 def twice(node: Node, evidence: AwsEvidence) -> AwsEvidence:
@@ -146,14 +146,14 @@ CASES: dict[str, Case] = {
     "D6-26": packed(lambda _, document: replace(document, digest=cms.algorithm(SHA1)).der()),
     "D6-27": packed(lambda _, document: replace(document, content=b"").der().replace(b"\xa0\x02\x04\x00", b"")),
     "D6-28": elsewhere,
-    "D6-29": lambda stage: stage.judge(filed_aws(stage.node), tags={"kubernetes.io/cluster/c1": "owned"}),
+    "D6-29": lambda stage: stage.attest(filed_aws(stage.node), tags={"kubernetes.io/cluster/c1": "owned"}),
     "D6-30": never,
     "D6-31": moved,
 }
 
 
 def test_the_honest_instance_passes(stage: Stage) -> None:
-    assert stage.judge(filed_aws(stage.node)).provider_id == stage.node.provider_id
+    assert stage.attest(filed_aws(stage.node)).provider_id == stage.node.provider_id
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))

@@ -45,7 +45,7 @@ class Stage:
     victim: SandboxMachine
     trap: socket.socket
 
-    def judge(self, request: NodeRequest, facts: Facts | None = None) -> AttestedNode:
+    def attest(self, request: NodeRequest, facts: Facts | None = None) -> AttestedNode:
         async def asked() -> AttestedNode:
             signer = signer_for_cloud(self.cloud)
             try:
@@ -85,7 +85,7 @@ def changed(created: timedelta = timedelta(0), nonce: str | None = None, **conte
         request = stage.request()
         signing = stage.cloud.signing
         document = document_for(request, stage.victim, signing, created=created, nonce=nonce, changes=content)
-        return stage.judge(with_document(request, document))
+        return stage.attest(with_document(request, document))
 
     return case
 
@@ -95,7 +95,7 @@ def of(machine: Callable[[Stage], SandboxMachine]) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         request = stage.request()
-        return stage.judge(with_document(request, document_for(request, machine(stage), stage.cloud.signing)))
+        return stage.attest(with_document(request, document_for(request, machine(stage), stage.cloud.signing)))
 
     return case
 
@@ -105,7 +105,7 @@ def by(signing: Callable[[Stage], Signing]) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         request = stage.request()
-        return stage.judge(with_document(request, document_for(request, stage.victim, signing(stage))))
+        return stage.attest(with_document(request, document_for(request, stage.victim, signing(stage))))
 
     return case
 
@@ -122,7 +122,7 @@ def packed(change: Callable[[cms.Document], bytes]) -> Case:
         request, signing = stage.request(), stage.cloud.signing
         data = json.dumps(stage.content(request)).encode()
         document = change(cms.azure_form(data, signing.key, signing.certificate))
-        return stage.judge(with_document(request, document))
+        return stage.attest(with_document(request, document))
 
     return case
 
@@ -132,7 +132,7 @@ def replayed(to: Callable[[NodeRequest], NodeRequest]) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         request = stage.request()
-        return stage.judge(with_document(request, document_for(to(request), stage.victim, stage.cloud.signing)))
+        return stage.attest(with_document(request, document_for(to(request), stage.victim, stage.cloud.signing)))
 
     return case
 
@@ -140,7 +140,7 @@ def replayed(to: Callable[[NodeRequest], NodeRequest]) -> Case:
 def of_another_cluster(stage: Stage) -> AttestedNode:
     request = stage.request()
     pin = ClusterPin("sha256:" + "ee" * 32)
-    return stage.judge(with_document(request, document_for(request, stage.victim, stage.cloud.signing, pin=pin)))
+    return stage.attest(with_document(request, document_for(request, stage.victim, stage.cloud.signing, pin=pin)))
 
 
 def lured(stage: Stage) -> AttestedNode:
@@ -164,7 +164,7 @@ def lured(stage: Stage) -> AttestedNode:
     request = stage.request()
     document = document_for(request, stage.victim, Signing(builder.sign(key, hashes.SHA256()), key))
     try:
-        return stage.judge(with_document(request, document))
+        return stage.attest(with_document(request, document))
     finally:
         stage.trap.settimeout(0)
         with pytest.raises(BlockingIOError):
@@ -179,12 +179,12 @@ def maze(stage: Stage) -> AttestedNode:
     certificate, leaf_key = signer_of(own)
     request = stage.request()
     data = json.dumps(stage.content(request)).encode()
-    return stage.judge(with_document(request, cms.azure_form(data, leaf_key, certificate, embedded).der()))
+    return stage.attest(with_document(request, cms.azure_form(data, leaf_key, certificate, embedded).der()))
 
 
 def token(**more: JsonValue) -> Case:
     def case(stage: Stage) -> AttestedNode:
-        return stage.judge(request_of(stage.victim, Evidence(AZURE, 1, {"token": "eyJhbGciOiJub25lIn0.e30.", **more})))
+        return stage.attest(request_of(stage.victim, Evidence(AZURE, 1, {"token": "eyJhbGciOiJub25lIn0.e30.", **more})))
 
     return case
 
@@ -194,7 +194,7 @@ def twice(stage: Stage) -> AttestedNode:
     other = stage.cloud.launch(f"other-{len(stage.cloud.state.machines)}")
     data = json.dumps(content_of(other, request.binding(PIN).digest.hex()[:32], request.created)).encode()
     data = data[:-1] + f',"vmId":"{stage.victim.vm_id}"}}'.encode()
-    return stage.judge(with_document(request, cms.azure_form(data, signing.key, signing.certificate).der()))
+    return stage.attest(with_document(request, cms.azure_form(data, signing.key, signing.certificate).der()))
 
 
 def after(change: Callable[[SandboxMachine], None]) -> Case:
@@ -204,7 +204,7 @@ def after(change: Callable[[SandboxMachine], None]) -> Case:
         request = stage.request()
         request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
         change(stage.victim)
-        return stage.judge(request)
+        return stage.attest(request)
 
     return case
 
@@ -213,7 +213,7 @@ def altered(stage: Stage) -> AttestedNode:
     request = stage.request()
     other = stage.cloud.launch(f"mine-{len(stage.cloud.state.machines)}")
     document = document_for(request, other, stage.cloud.signing)
-    return stage.judge(with_document(request, document.replace(other.vm_id.encode(), stage.victim.vm_id.encode())))
+    return stage.attest(with_document(request, document.replace(other.vm_id.encode(), stage.victim.vm_id.encode())))
 
 
 def as_content(stage: Stage) -> AttestedNode:
@@ -225,7 +225,7 @@ def as_content(stage: Stage) -> AttestedNode:
         attributes=None,
         certificates=cms.azure_form(b"", signing.key, signing.certificate).certificates,
     )
-    return stage.judge(with_document(request, swapped.der()))
+    return stage.attest(with_document(request, swapped.der()))
 
 
 def traversing(stage: Stage) -> AttestedNode:
@@ -234,13 +234,13 @@ def traversing(stage: Stage) -> AttestedNode:
     facts = facts_for(stage.victim)
     away = ProviderID(stage.victim.provider_id.replace("/fleet-rg/", "/fleet-rg/../other-rg/"))
     about = dataclasses.replace(facts.machine, provider_id=away)
-    return stage.judge(request, dataclasses.replace(facts, machine=about))
+    return stage.attest(request, dataclasses.replace(facts, machine=about))
 
 
 def unlisted(stage: Stage) -> AttestedNode:
     request = stage.request()
     request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
-    return stage.judge(request, facts_for(stage.victim, resourceGroups=["other-rg"]))
+    return stage.attest(request, facts_for(stage.victim, resourceGroups=["other-rg"]))
 
 
 CASES: dict[str, Case] = {
@@ -276,7 +276,7 @@ CASES: dict[str, Case] = {
 def test_the_honest_machine_passes(stage: Stage) -> None:
     request = stage.request()
     honest = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
-    assert stage.judge(honest).fingerprints == {"vm": stage.victim.vm_id}
+    assert stage.attest(honest).fingerprints == {"vm": stage.victim.vm_id}
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))

@@ -41,11 +41,11 @@ def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def with_fields(**fields: JsonValue) -> Case:
     """Send fields that a gullible verifier would use."""
-    return lambda stage: stage.judge(filed_with(stage.node, {**stage.node.evidence().to_json(), **fields}))
+    return lambda stage: stage.attest(filed_with(stage.node, {**stage.node.evidence().to_json(), **fields}))
 
 
 def shown(change: Callable[[Node, AwsEvidence], AwsEvidence]) -> Case:
-    return lambda stage: stage.judge(filed_aws(stage.node, change(stage.node, stage.node.evidence())))
+    return lambda stage: stage.attest(filed_aws(stage.node, change(stage.node, stage.node.evidence())))
 
 
 def header(old: str, new: str) -> Case:
@@ -54,7 +54,7 @@ def header(old: str, new: str) -> Case:
 
 
 def signed_at(before: timedelta) -> Case:
-    return lambda stage: stage.judge(filed_aws(replace(stage.node, signed_at=T1 - before)))
+    return lambda stage: stage.attest(filed_aws(replace(stage.node, signed_at=T1 - before)))
 
 
 def signed_body(body: bytes) -> Case:
@@ -64,7 +64,7 @@ def signed_body(body: bytes) -> Case:
         request = filed_aws(stage.node)
         asked = replace(sts_request(stage.node.region, request.binding(PIN)), body=body)
         evidence = replace(stage.node.evidence(), sts=sign(asked, stage.node.session, T1))
-        return stage.judge(filed_aws(stage.node, evidence))
+        return stage.attest(filed_aws(stage.node, evidence))
 
     return case
 
@@ -76,7 +76,7 @@ def known_as(arn: str) -> Case:
         stage.cloud.principal = replace(
             node_role(stage.node.instance_id), arn=arn.format(account=ACCOUNT, id=stage.node.instance_id, role=ROLE)
         )
-        return stage.judge(filed_aws(stage.node))
+        return stage.attest(filed_aws(stage.node))
 
     return case
 
@@ -84,29 +84,29 @@ def known_as(arn: str) -> Case:
 def answered(answer: Answer) -> Case:
     def case(stage: Stage) -> AttestedNode:
         stage.cloud.spoil = lambda action: answer if action == "GetCallerIdentity" else None
-        return stage.judge(filed_aws(stage.node))
+        return stage.attest(filed_aws(stage.node))
 
     return case
 
 
 def in_china(stage: Stage) -> AttestedNode:
     node = replace(stage.node, region="cn-north-1", zone="cn-north-1a")
-    return stage.judge(filed_aws(node, stage.node.evidence()), node)
+    return stage.attest(filed_aws(node, stage.node.evidence()), node)
 
 
 def elsewhere(stage: Stage) -> AttestedNode:
     evidence = stage.node.evidence(pin=ClusterPin("sha256:" + "cc" * 32))
-    return stage.judge(filed_aws(stage.node, evidence))
+    return stage.attest(filed_aws(stage.node, evidence))
 
 
 def to_the_other_signer(stage: Stage) -> AttestedNode:
     evidence = stage.node.evidence()
-    return stage.judge(filed_aws(stage.node, replace(evidence, sts=stage.node.evidence(Purpose.SERVING).sts)))
+    return stage.attest(filed_aws(stage.node, replace(evidence, sts=stage.node.evidence(Purpose.SERVING).sts)))
 
 
 def copied(stage: Stage) -> AttestedNode:
     evidence = replace(stage.node, instance_id=OTHER).evidence()
-    return stage.judge(filed_aws(stage.node, replace(stage.node.evidence(), sts=evidence.sts)))
+    return stage.attest(filed_aws(stage.node, replace(stage.node.evidence(), sts=evidence.sts)))
 
 
 def for_another_region(node: Node, honest: AwsEvidence) -> AwsEvidence:
@@ -153,7 +153,7 @@ CASES: dict[str, Case] = {
 
 def test_a_signature_for_any_ca_of_the_cluster_passes(stage: Stage) -> None:
     for pin in (PIN, OLD_PIN):
-        assert stage.judge(filed_aws(stage.node, stage.node.evidence(pin=pin)))
+        assert stage.attest(filed_aws(stage.node, stage.node.evidence(pin=pin)))
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))

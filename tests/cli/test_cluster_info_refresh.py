@@ -20,7 +20,7 @@ from nodeattest_discovery import clusterinfo
 OLD, NEW, EVIL = Ca("old"), Ca("new"), Ca("evil")
 
 
-class Desk:
+class Workstation:
     """A person's kubeconfig, and the servers around."""
 
     def __init__(self, stack: ExitStack, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,135 +71,135 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+def workstation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Workstation]:
     with ExitStack() as stack:
-        yield Desk(stack, tmp_path / "config", capsys)
+        yield Workstation(stack, tmp_path / "config", capsys)
 
 
-def test_a_new_ca_is_taken_over_and_nothing_else_changes(desk: Desk) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, OLD, NEW)
-    desk.write(server, OLD)
-    before = desk.document()
-    said = desk()
-    assert said.splitlines() == [f"new CA: {NEW.pin}", f"{desk.path} is written"]
-    assert desk.bundle() == OLD.pem + NEW.pem
-    after = desk.document()
+def test_a_new_ca_is_taken_over_and_nothing_else_changes(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, OLD, NEW)
+    workstation.write(server, OLD)
+    before = workstation.document()
+    said = workstation()
+    assert said.splitlines() == [f"new CA: {NEW.pin}", f"{workstation.path} is written"]
+    assert workstation.bundle() == OLD.pem + NEW.pem
+    after = workstation.document()
     before["clusters"][0]["cluster"] = after["clusters"][0]["cluster"]
     assert after == before
-    assert desk.path.stat().st_mode & 0o777 == 0o640
-    assert [one.name for one in desk.path.parent.iterdir()] == ["config"]
+    assert workstation.path.stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in workstation.path.parent.iterdir()] == ["config"]
     assert server.headers <= QUIET
 
 
-def test_nothing_new_leaves_the_file_as_it_is(desk: Desk) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, OLD)
-    desk.write(server, OLD)
-    before = desk.path.read_bytes()
-    assert desk() == f"{desk.path} is up to date\n"
-    assert desk.path.read_bytes() == before
+def test_nothing_new_leaves_the_file_as_it_is(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, OLD)
+    workstation.write(server, OLD)
+    before = workstation.path.read_bytes()
+    assert workstation() == f"{workstation.path} is up to date\n"
+    assert workstation.path.read_bytes() == before
 
 
-def test_a_dry_run_says_and_does_not(desk: Desk) -> None:
-    server = desk.stand(NEW)
-    desk.publish(server, NEW)
-    desk.write(server, OLD, NEW)
-    before = desk.path.read_bytes()
-    assert desk("--dry-run") == f"CA that is no more: {OLD.pin}\n"
-    assert desk.path.read_bytes() == before
+def test_a_dry_run_says_and_does_not(workstation: Workstation) -> None:
+    server = workstation.stand(NEW)
+    workstation.publish(server, NEW)
+    workstation.write(server, OLD, NEW)
+    before = workstation.path.read_bytes()
+    assert workstation("--dry-run") == f"CA that is no more: {OLD.pin}\n"
+    assert workstation.path.read_bytes() == before
 
 
-def test_a_server_is_taken_over_only_if_that_is_said(desk: Desk) -> None:
-    server, moved = desk.stand(OLD), desk.stand(OLD)
-    desk.publish(server, OLD, at=moved)
-    desk.write(server, OLD, **{"tls-server-name": "127.0.0.1"})
-    desk()
-    assert desk.document()["clusters"][0]["cluster"]["server"] == server.url
-    assert "--take-server takes it over" in desk.err
-    assert f"server: {server.url} becomes {moved.url}" in desk("--take-server")
-    cluster = desk.document()["clusters"][0]["cluster"]
+def test_a_server_is_taken_over_only_if_that_is_said(workstation: Workstation) -> None:
+    server, moved = workstation.stand(OLD), workstation.stand(OLD)
+    workstation.publish(server, OLD, at=moved)
+    workstation.write(server, OLD, **{"tls-server-name": "127.0.0.1"})
+    workstation()
+    assert workstation.document()["clusters"][0]["cluster"]["server"] == server.url
+    assert "--take-server takes it over" in workstation.err
+    assert f"server: {server.url} becomes {moved.url}" in workstation("--take-server")
+    cluster = workstation.document()["clusters"][0]["cluster"]
     assert cluster["server"] == moved.url
     assert "tls-server-name" not in cluster
 
 
-def test_another_way_to_the_cluster_is_asked_where_the_old_one_is_gone(desk: Desk) -> None:
-    gone, there = desk.stand(OLD), desk.stand(OLD)
-    desk.publish(there, OLD, NEW)
-    desk.write(gone, OLD)
-    assert "new CA" in desk("--server", there.url, "--take-server")
-    assert desk.document()["clusters"][0]["cluster"]["server"] == there.url
+def test_another_way_to_the_cluster_is_asked_where_the_old_one_is_gone(workstation: Workstation) -> None:
+    gone, there = workstation.stand(OLD), workstation.stand(OLD)
+    workstation.publish(there, OLD, NEW)
+    workstation.write(gone, OLD)
+    assert "new CA" in workstation("--server", there.url, "--take-server")
+    assert workstation.document()["clusters"][0]["cluster"]["server"] == there.url
     assert not gone.seen
 
 
-def test_a_file_with_its_ca_beside_it_has_it_inside_afterwards(desk: Desk) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, OLD, NEW)
-    desk.write(server)
-    document = desk.document()
-    (desk.path.parent / "ca.crt").write_bytes(OLD.pem)
+def test_a_file_with_its_ca_beside_it_has_it_inside_afterwards(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, OLD, NEW)
+    workstation.write(server)
+    document = workstation.document()
+    (workstation.path.parent / "ca.crt").write_bytes(OLD.pem)
     document["clusters"][0]["cluster"] = {"certificate-authority": "ca.crt", "server": server.url}
-    desk.path.write_text(yaml.safe_dump(document))
-    desk()
-    assert desk.bundle() == OLD.pem + NEW.pem
-    assert "certificate-authority" not in desk.document()["clusters"][0]["cluster"]
+    workstation.path.write_text(yaml.safe_dump(document))
+    workstation()
+    assert workstation.bundle() == OLD.pem + NEW.pem
+    assert "certificate-authority" not in workstation.document()["clusters"][0]["cluster"]
 
 
-def test_a_link_stays_a_link(desk: Desk, tmp_path: Path) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, OLD, NEW)
-    desk.write(server, OLD)
+def test_a_link_stays_a_link(workstation: Workstation, tmp_path: Path) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, OLD, NEW)
+    workstation.write(server, OLD)
     real = tmp_path / "real"
-    desk.path.rename(real)
-    desk.path.symlink_to(real)
-    desk()
-    assert desk.path.is_symlink()
-    assert desk.bundle() == OLD.pem + NEW.pem
+    workstation.path.rename(real)
+    workstation.path.symlink_to(real)
+    workstation()
+    assert workstation.path.is_symlink()
+    assert workstation.bundle() == OLD.pem + NEW.pem
 
 
 @ONLY_ROOT
-def test_a_kubeconfig_of_another_user_is_left_to_them(desk: Desk) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, OLD, NEW)
-    desk.write(server, OLD)
-    before = desk.path.read_bytes()
-    os.chown(desk.path, 1234, -1)
-    desk(code=2)
-    assert "belongs to another user" in desk.err
-    assert (desk.path.read_bytes(), desk.path.stat().st_uid) == (before, 1234)
+def test_a_kubeconfig_of_another_user_is_left_to_them(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, OLD, NEW)
+    workstation.write(server, OLD)
+    before = workstation.path.read_bytes()
+    os.chown(workstation.path, 1234, -1)
+    workstation(code=2)
+    assert "belongs to another user" in workstation.err
+    assert (workstation.path.read_bytes(), workstation.path.stat().st_uid) == (before, 1234)
 
 
-def test_whoever_has_no_trusted_ca_changes_nothing(desk: Desk) -> None:
-    impostor = desk.stand(EVIL)
-    desk.publish(impostor, OLD, EVIL)
-    desk.write(impostor, OLD)
-    desk.refused(code=3)
-    assert impostor.headers <= QUIET
+def test_whoever_has_no_trusted_ca_changes_nothing(workstation: Workstation) -> None:
+    forged = workstation.stand(EVIL)
+    workstation.publish(forged, OLD, EVIL)
+    workstation.write(forged, OLD)
+    workstation.refused(code=3)
+    assert forged.headers <= QUIET
 
 
-def test_other_cas_only_are_not_believed(desk: Desk) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, NEW)
-    desk.write(server, OLD)
-    assert "at least one of the CAs" in desk.refused(code=1)
+def test_other_cas_only_are_not_believed(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, NEW)
+    workstation.write(server, OLD)
+    assert "at least one of the CAs" in workstation.refused(code=1)
 
 
-def test_a_cluster_that_does_not_tell_is_one_line(desk: Desk) -> None:
-    server = desk.stand(OLD)
+def test_a_cluster_that_does_not_tell_is_one_line(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
     server.says = status(403)
-    desk.write(server, OLD)
-    assert "403" in desk.refused(code=3)
+    workstation.write(server, OLD)
+    assert "403" in workstation.refused(code=3)
 
 
-def test_a_kubeconfig_that_somebody_writes_is_left_alone(desk: Desk) -> None:
-    server = desk.stand(OLD)
-    desk.publish(server, OLD, NEW)
-    desk.write(server, OLD)
-    Path(f"{desk.path}.lock").touch()
-    before = desk.path.read_bytes()
-    desk(code=2)
-    assert ".lock exists" in desk.err
-    assert desk.path.read_bytes() == before
+def test_a_kubeconfig_that_somebody_writes_is_left_alone(workstation: Workstation) -> None:
+    server = workstation.stand(OLD)
+    workstation.publish(server, OLD, NEW)
+    workstation.write(server, OLD)
+    Path(f"{workstation.path}.lock").touch()
+    before = workstation.path.read_bytes()
+    workstation(code=2)
+    assert ".lock exists" in workstation.err
+    assert workstation.path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,17 @@ def test_a_kubeconfig_that_somebody_writes_is_left_alone(desk: Desk) -> None:
         ),
     ],
 )
-def test_a_kubeconfig_without_a_verified_cluster_is_refused(desk: Desk, change: dict[str, object], says: str) -> None:
-    desk.write(desk.stand(OLD), OLD)
-    desk.path.write_text(yaml.safe_dump({**desk.document(), **change}))
-    assert says in desk.refused()
+def test_a_kubeconfig_without_a_verified_cluster_is_refused(
+    workstation: Workstation, change: dict[str, object], says: str
+) -> None:
+    workstation.write(workstation.stand(OLD), OLD)
+    workstation.path.write_text(yaml.safe_dump({**workstation.document(), **change}))
+    assert says in workstation.refused()
 
 
 @pytest.mark.parametrize("server", ["10.0.0.1:6443", "http://10.0.0.1:6443", ""])
-def test_a_server_that_is_no_url_is_told_by_its_flag(desk: Desk, server: str) -> None:
-    desk.write(desk.stand(OLD), OLD)
-    assert desk.refused("--server", server) == f"nodeattest: --server: expected https://host:port, got {server!r}\n"
+def test_a_server_that_is_no_url_is_told_by_its_flag(workstation: Workstation, server: str) -> None:
+    workstation.write(workstation.stand(OLD), OLD)
+    assert (
+        workstation.refused("--server", server) == f"nodeattest: --server: expected https://host:port, got {server!r}\n"
+    )

@@ -142,21 +142,21 @@ async def at_work(
         ready = asyncio.Event()
         tasks = [asyncio.create_task(management.run(ready))]
         await asyncio.wait_for(ready.wait(), 30)
-        ground = NodeAttestedDeps(
+        deps = NodeAttestedDeps(
             management=management,
             guard=ClusterGuard(management, replica or Replica()),
             metrics=Metrics(),
             now=lambda: datetime.now(UTC),
             clock=time.monotonic,
         )
-        desk = NodeAttestedController(
-            ground,
+        controller = NodeAttestedController(
+            deps,
             events=EventRecorder(client, component="test", instance="test", now=lambda: datetime.now(UTC)),
         )
-        works.append(desk.for_cluster(KEY, client))
+        works.append(controller.for_cluster(KEY, client))
         tasks.append(asyncio.create_task(works[0].run()))
         try:
-            yield desk
+            yield controller
         finally:
             for task in tasks:
                 task.cancel()

@@ -53,7 +53,7 @@ class Recorded:
         self.events.append((kind, reason, message))
 
 
-class Desk:
+class Rig:
     """A reporter and all that it tells."""
 
     def __init__(self) -> None:
@@ -91,53 +91,53 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     ],
 )
 def test_a_failed_write_is_counted_by_its_kind(error: ApiError, outcome: str) -> None:
-    desk = Desk()
+    rig = Rig()
     for controller in TokenController:
-        desk.reporter.failed(controller, error, 1.0)
-        assert desk.count(controller, outcome) == 1
+        rig.reporter.failed(controller, error, 1.0)
+        assert rig.count(controller, outcome) == 1
 
 
 def test_trouble_is_logged_once_a_minute_and_counted_each_time(logged: Callable[[], list[str]]) -> None:
-    desk = Desk()
+    rig = Rig()
     for _ in range(10):
-        desk.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
-    desk.reporter.failed(TokenController.CLEANER, ApiError(500, "InternalError", "sorry"), 1.0)
+        rig.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
+    rig.reporter.failed(TokenController.CLEANER, ApiError(500, "InternalError", "sorry"), 1.0)
     first, second = logged()
     assert "cannot sign cluster-info" in first
     assert "cannot delete an expired token" in second
-    desk.seconds += LOG_PERIOD
-    desk.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
+    rig.seconds += LOG_PERIOD
+    rig.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
     assert len(logged()) == 3
-    assert desk.count(TokenController.SIGNER, "refused") == 11
-    assert not desk.recorded.events
+    assert rig.count(TokenController.SIGNER, "refused") == 11
+    assert not rig.recorded.events
 
 
 def test_a_lost_race_is_no_trouble(logged: Callable[[], list[str]]) -> None:
-    desk = Desk()
-    desk.reporter.failed(TokenController.SIGNER, Conflict(409, "Conflict", "changed"), 0.25)
+    rig = Rig()
+    rig.reporter.failed(TokenController.SIGNER, Conflict(409, "Conflict", "changed"), 0.25)
     assert not logged()
-    assert not desk.recorded.events
+    assert not rig.recorded.events
 
 
 def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Callable[[], list[str]]) -> None:
-    desk = Desk()
+    rig = Rig()
     refusal = Forbidden(403, "Forbidden", "may not update configmaps")
     for _ in range(3):
-        desk.reporter.failed(TokenController.SIGNER, refusal, 1.0)
-        desk.reporter.may_not_watch(refusal)
-    assert [(kind, reason) for kind, reason, _ in desk.recorded.events] == [("Warning", REASON)] * 2
-    assert all("may not update configmaps" in message and REMEDY in message for *_, message in desk.recorded.events)
+        rig.reporter.failed(TokenController.SIGNER, refusal, 1.0)
+        rig.reporter.may_not_watch(refusal)
+    assert [(kind, reason) for kind, reason, _ in rig.recorded.events] == [("Warning", REASON)] * 2
+    assert all("may not update configmaps" in message and REMEDY in message for *_, message in rig.recorded.events)
     assert all(REMEDY in line for line in logged())
-    desk.seconds += PERIOD
-    desk.reporter.may_not_watch(refusal)
-    assert len(desk.recorded.events) == 3
+    rig.seconds += PERIOD
+    rig.reporter.may_not_watch(refusal)
+    assert len(rig.recorded.events) == 3
 
 
 def test_done_work_is_logged_and_counted(logged: Callable[[], list[str]]) -> None:
-    desk = Desk()
-    desk.reporter.signed(3, 0.004)
-    desk.reporter.cleaned("bootstrap-token-abcdef")
-    assert [desk.count(controller, "written") for controller in TokenController] == [1, 1]
+    rig = Rig()
+    rig.reporter.signed(3, 0.004)
+    rig.reporter.cleaned("bootstrap-token-abcdef")
+    assert [rig.count(controller, "written") for controller in TokenController] == [1, 1]
     signed, cleaned = logged()
     assert '"tokens":3' in signed
     assert "bootstrap-token-abcdef" in cleaned

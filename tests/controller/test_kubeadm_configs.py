@@ -74,7 +74,7 @@ def pools_machine() -> JsonObject:
     }
 
 
-async def judge(
+async def check_token(
     plane: ControlPlane,
     member: MachineView,
     *,
@@ -90,9 +90,9 @@ async def judge(
 @pytest.mark.parametrize("version", ["", "v1beta1", "v1beta2"])
 async def test_the_named_token_passes_in_each_version_of_the_reference(plane: ControlPlane, version: str) -> None:
     member = written(plane, f"named-{version or 'none'}", version=version)
-    await judge(plane, member)
+    await check_token(plane, member)
     with pytest.raises(Denied) as denied:
-        await judge(plane, member, asks="fedcba")
+        await check_token(plane, member, asks="fedcba")
     assert denied.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
 
 
@@ -133,7 +133,7 @@ async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
 ) -> None:
     member, kubeconfig = spoilt(plane, binding)
     with pytest.raises(Unavailable) as unreadable:
-        await judge(plane, member, kubeconfig=kubeconfig, binding=binding)
+        await check_token(plane, member, kubeconfig=kubeconfig, binding=binding)
     assert unreadable.value.reason is Reason.BOOTSTRAP_CONFIG_UNREADABLE
     assert "no token at all" not in str(unreadable.value)
 
@@ -190,10 +190,10 @@ async def test_a_pass_without_a_named_token_is_not_remembered(plane: ControlPlan
 
 async def test_nothing_is_read_where_nothing_is_to_be_known(plane: ControlPlane) -> None:
     before = len(plane.requests())
-    await judge(plane, member_of("absent"), binding=TokenBinding.OFF)
+    await check_token(plane, member_of("absent"), binding=TokenBinding.OFF)
     with pytest.raises(Denied, match="RKE2Config"):
-        await judge(plane, member_of("absent", kind="RKE2Config"))
-    await judge(plane, member_of("absent", kind="RKE2Config"), binding=TokenBinding.PREFERRED)
+        await check_token(plane, member_of("absent", kind="RKE2Config"))
+    await check_token(plane, member_of("absent", kind="RKE2Config"), binding=TokenBinding.PREFERRED)
     assert not [one for one in plane.requests()[before:] if one.resource == "kubeadmconfigs"]
 
 

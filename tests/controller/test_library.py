@@ -76,9 +76,9 @@ async def test_a_signer_of_the_callers_has_its_settings_from_the_caller() -> Non
 
 async def test_a_signer_that_was_handed_in_is_used_as_it_is_and_left_open() -> None:
     mine = Mine()
-    halves = VerifierRegistry({}, Metrics(), {mine.provider: mine})
-    assert halves(mine.provider) is mine
-    await halves.aclose()
+    verifiers = VerifierRegistry({}, Metrics(), {mine.provider: mine})
+    assert verifiers(mine.provider) is mine
+    await verifiers.aclose()
     assert not mine.closed
     with pytest.raises(Denied):
         VerifierRegistry({}, Metrics(), {})(mine.provider)

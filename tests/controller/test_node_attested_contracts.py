@@ -94,9 +94,9 @@ async def test_machines_and_pools_say_how_they_stand_beside_others_conditions(pl
 
 async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site: Site) -> None:
     site.ledger(site.machine("refused"))
-    async with at_work(plane) as desk:
+    async with at_work(plane) as controller:
         await until(lambda: site.said("machines", "refused") == ("True", "Attested"), "the certificate")
-        desk.refused(
+        controller.refused(
             CSRDenied(
                 cluster=KEY, provider_id=ProviderID("sandbox://refused"), node_name=NodeName("refused"),
                 username="system:node:refused", by_node=True, provider=ProviderName("tpm"), purpose=Purpose.CLIENT,

@@ -28,8 +28,8 @@ ME, OTHER, NEW = machine(0), machine(1), machine(2, node=False)
 STRANGER = {"by_node": False, "username": "system:bootstrap:abcdef"}
 
 
-class Desk:
-    """Words on a cluster with two machines that joined and one that did not."""
+class Rig:
+    """What is pending in a cluster with two machines that joined and one that did not."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,7 +38,7 @@ class Desk:
             self.inventory.put_machine(f"fleet/{member.name}", document(member))
         for member in (ME, OTHER):
             self.put(member, ledger(member))
-        self.words = PendingOutcomes(KEY, self.inventory, lambda: self.seconds)
+        self.decisions = PendingOutcomes(KEY, self.inventory, lambda: self.seconds)
 
     def put(self, member: MachineView, known: Attestation) -> None:
         self.inventory.put_attestation(f"fleet/{known.name}", render_attestation(known, member, "signer"))
@@ -55,116 +55,116 @@ def document(member: MachineView) -> JsonObject:
 
 
 def test_a_refusal_of_the_nodes_own_request_is_written_down() -> None:
-    desk = Desk()
-    assert desk.words.refused(refusal(BAD))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
+    rig = Rig()
+    assert rig.decisions.refused(refusal(BAD))
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
 
 
 def test_a_stolen_token_says_nothing_of_a_machine_that_has_joined() -> None:
-    desk = Desk()
+    rig = Rig()
     for reason in Reason:
-        assert not desk.words.refused(refusal(reason, **STRANGER))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
-    assert desk.words.claims(ME.provider_id) is None
+        assert not rig.decisions.refused(refusal(reason, **STRANGER))
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
+    assert rig.decisions.claims(ME.provider_id) is None
 
 
 def test_a_node_says_nothing_of_another_nodes_machine() -> None:
-    desk = Desk()
+    rig = Rig()
     for reason in Reason:
         spoken = refusal(reason, node_name=NodeName("node-1"), username="system:node:node-1")
-        assert not desk.words.refused(spoken)
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+        assert not rig.decisions.refused(spoken)
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
 
 
 def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> None:
-    desk = Desk()
-    assert not desk.words.refused(refusal(BAD, provider_id=ProviderID("sandbox://nobody")))
+    rig = Rig()
+    assert not rig.decisions.refused(refusal(BAD, provider_id=ProviderID("sandbox://nobody")))
     twin: JsonObject = {**document(ME), "metadata": {"name": "twin", "namespace": "fleet", "uid": "m-9"}}
-    desk.inventory.put_machine("fleet/twin", twin)
-    assert not desk.words.refused(refusal(BAD))
+    rig.inventory.put_machine("fleet/twin", twin)
+    assert not rig.decisions.refused(refusal(BAD))
 
 
 def test_refused_claims_on_a_machine_that_has_not_joined_are_all_counted_and_shown_rarely() -> None:
-    desk = Desk()
+    rig = Rig()
     claim = refusal(BAD, provider_id=NEW.provider_id, node_name=NodeName("node-2"), **STRANGER)
-    assert [desk.words.refused(claim) for _ in range(100)].count(True) == CLAIM_BURST
-    assert desk.words.claims(NEW.provider_id) == RefusedClaims(CLAIM_BURST, NOW, BAD)
-    desk.words.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
-    desk.seconds += 1 / CLAIM_RATE
-    desk.words.show_claims()
-    assert desk.words.claims(NEW.provider_id) == RefusedClaims(101, NOW, LESS)
+    assert [rig.decisions.refused(claim) for _ in range(100)].count(True) == CLAIM_BURST
+    assert rig.decisions.claims(NEW.provider_id) == RefusedClaims(CLAIM_BURST, NOW, BAD)
+    rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
+    rig.seconds += 1 / CLAIM_RATE
+    rig.decisions.show_claims()
+    assert rig.decisions.claims(NEW.provider_id) == RefusedClaims(101, NOW, LESS)
 
 
 def test_a_token_says_nothing_that_is_recorded_of_a_machine_that_has_not_joined() -> None:
-    desk = Desk()
+    rig = Rig()
     for reason in Reason:
-        desk.words.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
-        desk.words.refused(refusal(reason, provider_id=NEW.provider_id))  # a node of another name
-    assert desk.words.pending() == set()
+        rig.decisions.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
+        rig.decisions.refused(refusal(reason, provider_id=NEW.provider_id))  # a node of another name
+    assert rig.decisions.pending() == set()
 
 
 def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> None:
-    desk = Desk()
+    rig = Rig()
     fleet = [machine(number, node=False) for number in range(10, 10 + 2 * CLAIMS_BURST)]
     for member in fleet:
-        desk.inventory.put_machine(f"fleet/{member.name}", document(member))
-    reported = [desk.words.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
+        rig.inventory.put_machine(f"fleet/{member.name}", document(member))
+    reported = [rig.decisions.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
     assert reported.count(True) == CLAIMS_BURST
 
 
 @pytest.mark.parametrize("reason", [Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED])
 def test_how_first_requests_end_is_no_refused_claim(reason: Reason) -> None:
-    desk = Desk()
-    assert not desk.words.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
+    rig = Rig()
+    assert not rig.decisions.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
 
 
 def test_a_refusal_before_the_newest_certificate_is_history() -> None:
-    desk = Desk()
-    desk.words.refused(refusal(BAD, at=ISSUED - timedelta(seconds=5)))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+    rig = Rig()
+    rig.decisions.refused(refusal(BAD, at=ISSUED - timedelta(seconds=5)))
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
 
 
 def test_the_same_again_is_no_news_and_less_hides_nothing() -> None:
-    desk = Desk()
+    rig = Rig()
     known = ledger(ME, refused=BAD)
     for reason in (BAD, LESS):
-        desk.words.refused(refusal(reason))
-        assert desk.words.verdict(ME.provider_id, known) is None
-        desk.words.remembered(ME.provider_id)
-    desk.words.refused(refusal(BAD))
-    news = desk.words.verdict(ME.provider_id, ledger(ME, refused=LESS))
+        rig.decisions.refused(refusal(reason))
+        assert rig.decisions.verdict(ME.provider_id, known) is None
+        rig.decisions.remembered(ME.provider_id)
+    rig.decisions.refused(refusal(BAD))
+    news = rig.decisions.verdict(ME.provider_id, ledger(ME, refused=LESS))
     assert news == LastDecision(DENIED, BAD, NOW)
 
 
 def test_of_two_refusals_the_one_that_says_more_is_kept() -> None:
-    desk = Desk()
-    desk.words.refused(refusal(BAD))
-    desk.words.refused(refusal(LESS))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
+    rig = Rig()
+    rig.decisions.refused(refusal(BAD))
+    rig.decisions.refused(refusal(LESS))
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
 
 
 def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> None:
-    desk, written = Desk(), 0
+    rig, written = Rig(), 0
     for number in range(100):
-        desk.words.refused(refusal((BAD, Reason.ENDORSEMENT_KEY_CHANGED)[number % 2]))
+        rig.decisions.refused(refusal((BAD, Reason.ENDORSEMENT_KEY_CHANGED)[number % 2]))
         known = ledger(ME, refused=(Reason.ENDORSEMENT_KEY_CHANGED, BAD)[number % 2])
-        written += desk.words.verdict(ME.provider_id, known) is not None
-        desk.words.remembered(ME.provider_id)
+        written += rig.decisions.verdict(ME.provider_id, known) is not None
+        rig.decisions.remembered(ME.provider_id)
     assert written == VERDICT_BURST
 
 
 def test_a_certificate_ends_what_was_refused_before() -> None:
-    desk = Desk()
-    desk.words.refused(refusal(BAD))
-    desk.words.granted(grant(ME))
-    assert desk.words.verdict(ME.provider_id, ledger(ME)) is None
+    rig = Rig()
+    rig.decisions.refused(refusal(BAD))
+    rig.decisions.granted(grant(ME))
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
 
 
 def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:
-    desk = Desk()
+    rig = Rig()
     refused = ledger(ME, refused=BAD, since=NOW - timedelta(minutes=1))
-    desk.words.granted(grant(ME))
-    found = desk.words.verdict(ME.provider_id, refused)
+    rig.decisions.granted(grant(ME))
+    found = rig.decisions.verdict(ME.provider_id, refused)
     assert found is not None
     assert found.verdict == "Approved"
-    assert desk.words.verdict(ME.provider_id, ledger(ME, refused=BAD, since=NOW + timedelta(minutes=1))) is None
+    assert rig.decisions.verdict(ME.provider_id, ledger(ME, refused=BAD, since=NOW + timedelta(minutes=1))) is None

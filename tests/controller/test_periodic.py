@@ -112,12 +112,12 @@ async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
 
 def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> None:
     now = [0.0]
-    tellings = EventLimiter(lambda: now[0])
-    assert tellings.allow("a", 60)
-    assert not tellings.allow("a", 60)
-    assert tellings.allow("b", 60)
+    limiter = EventLimiter(lambda: now[0])
+    assert limiter.allow("a", 60)
+    assert not limiter.allow("a", 60)
+    assert limiter.allow("b", 60)
     now[0] = 60
-    assert tellings.allow("a", 60)
+    assert limiter.allow("a", 60)
 
 
 def test_what_may_be_told_again_is_forgotten_and_asking_looks_at_no_other() -> None:
@@ -129,19 +129,19 @@ def test_what_may_be_told_again_is_forgotten_and_asking_looks_at_no_other() -> N
             return id(self)
 
     now = [0.0]
-    tellings = EventLimiter(lambda: now[0])
+    limiter = EventLimiter(lambda: now[0])
     keys = [Key() for _ in range(1000)]
     for number, key in enumerate(keys):
-        assert tellings.allow(key, 1000 - number)
+        assert limiter.allow(key, 1000 - number)
     Key.looks = 0
-    assert not any(tellings.allow(keys[0], 60) for _ in range(100))
+    assert not any(limiter.allow(keys[0], 60) for _ in range(100))
     assert Key.looks == 100
     now[0] = 900.0
-    assert not tellings.allow(keys[0], 60)
-    assert len(tellings) == 100
+    assert not limiter.allow(keys[0], 60)
+    assert len(limiter) == 100
     now[0] = 1000.0
-    assert tellings.allow(keys[0], 60)
-    assert len(tellings) == 1
+    assert limiter.allow(keys[0], 60)
+    assert len(limiter) == 1
 
 
 @pytest.mark.parametrize("first", [False, REFUSED])

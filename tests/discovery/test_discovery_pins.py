@@ -128,7 +128,7 @@ def test_a_bundle_without_a_pinned_ca_is_denied(bundle: list[x509.Certificate], 
 
 
 def test_a_ca_of_the_same_name_and_number_is_another_ca() -> None:
-    impostor = certificate(OTHER_KEY)
-    assert impostor.subject == CA.subject
+    forged = certificate(OTHER_KEY)
+    assert forged.subject == CA.subject
     with pytest.raises(Denied):
-        pins.select_pinned([impostor], [pins.pin_of(CA)])
+        pins.select_pinned([forged], [pins.pin_of(CA)])

@@ -143,9 +143,9 @@ QUADRATIC = Handler(
 def test_the_search_finds_what_costs_more_than_its_bound() -> None:
     finder = Search(QUADRATIC, Random(7), price=lambda action, _runs: float(lines_run(action)))
     for data in finder.start():
-        finder.judge(data)
+        finder.measure(data)
     while finder.found is None and finder.executions < 5_000:
-        finder.judge(finder.next())
+        finder.measure(finder.next())
     assert finder.found is not None
     assert len(finder.found) <= QUADRATIC.largest
     assert "of 300" in finder.why
@@ -154,9 +154,9 @@ def test_the_search_finds_what_costs_more_than_its_bound() -> None:
 def test_a_cheap_handler_is_searched_and_clean() -> None:
     finder = Search(replace(QUADRATIC, run=len), Random(7), price=lambda _action, _runs: 1.0)
     for data in finder.start():
-        finder.judge(data)
+        finder.measure(data)
     for _ in range(500):
-        finder.judge(finder.next())
+        finder.measure(finder.next())
     assert finder.found is None
 
 

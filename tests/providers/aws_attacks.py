@@ -32,11 +32,11 @@ class Stage:
         self.cloud.principal = node_role(self.node.instance_id)
         return self
 
-    def judge(self, request: NodeRequest, node: Node | None = None, **policy: JsonValue) -> AttestedNode:
+    def attest(self, request: NodeRequest, node: Node | None = None, **policy: JsonValue) -> AttestedNode:
         """Verify one request; raises what the verifier does."""
-        return asyncio.run(self._judge(request, node or self.node, {**POLICY, **policy}))
+        return asyncio.run(self._attest(request, node or self.node, {**POLICY, **policy}))
 
-    async def _judge(self, request: NodeRequest, node: Node, policy: dict[str, JsonValue]) -> AttestedNode:
+    async def _attest(self, request: NodeRequest, node: Node, policy: dict[str, JsonValue]) -> AttestedNode:
         settings = {**self.cloud.settings, "trustBundle": str(self.bundle)}
         signer = AwsSigner(platform=Platform(settings=settings), random=random.Random(0).random)
         try:

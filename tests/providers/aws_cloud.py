@@ -127,7 +127,7 @@ class _Front:
         cloud.hosts.append(environ["HTTP_HOST"])
         answer = cloud.spoil(action)
         if answer is None and action == "GetCallerIdentity":
-            answer = _judged(cloud, environ, body)
+            answer = _verified(cloud, environ, body)
         if answer is None:
             environ["wsgi.input"] = _Replay(body)
             return self._moto(environ, start_response)
@@ -156,7 +156,7 @@ def refusal(code: str, message: str = "", status: int = 403) -> Answer:
     ).encode()
 
 
-def _judged(cloud: Cloud, environ: dict[str, Any], body: bytes) -> Answer:
+def _verified(cloud: Cloud, environ: dict[str, Any], body: bytes) -> Answer:
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): value
         for name, value in environ.items()

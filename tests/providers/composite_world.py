@@ -159,11 +159,11 @@ class OneStep:
         return MachineName(request.csr.node_name)
 
 
-def signer_of(*halves: ClusterAPISigner) -> CompositeSigner:
-    known = {half.provider: half for half in halves}
+def signer_of(*signers: ClusterAPISigner) -> CompositeSigner:
+    known = {signer.provider: signer for signer in signers}
     return CompositeSigner(platform=Platform(find_signer=lambda name: known[name]))
 
 
-def signer_of_halves(**names: str) -> CompositeSigner:
+def signer_of_parts(**names: str) -> CompositeSigner:
     """Let parts say that all is well, each of a node of its own."""
     return signer_of(*(OneStep(part, node_name=name) for part, name in names.items()))

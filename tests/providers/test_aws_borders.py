@@ -44,7 +44,7 @@ def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 def test_where_a_redirect_leads_is_never_asked(stage: Stage, status: int) -> None:
     stage.cloud.spoil = lambda action: (status, b"{}") if action == "GetCallerIdentity" else None
     with pytest.raises(Unavailable):
-        stage.judge(filed_aws(stage.node))
+        stage.attest(filed_aws(stage.node))
     assert stage.cloud.asked == ["GetCallerIdentity"]
 
 
@@ -55,7 +55,7 @@ def test_a_regions_certificate_counts_in_its_time_only(stage: Stage, tmp_path: P
     made = x509.CertificateBuilder(name, name, key.public_key(), 7, begin, begin + timedelta(days=29))
     (tmp_path / f"{REGION}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
     with pytest.raises(Denied) as denied:
-        replace(stage, bundle=tmp_path).judge(filed_aws(stage.node))
+        replace(stage, bundle=tmp_path).attest(filed_aws(stage.node))
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
     assert stage.cloud.asked == []
 
@@ -64,7 +64,7 @@ def test_an_instance_that_ec2_gives_to_another_account_than_document_and_role_is
     node = replace(stage.node, account=OTHER)
     stage.cloud.principal = node_role(node.instance_id, account=OTHER)
     with pytest.raises(Denied) as denied:
-        stage.judge(filed_aws(node), node, accounts=[ACCOUNT, OTHER])
+        stage.attest(filed_aws(node), node, accounts=[ACCOUNT, OTHER])
     assert denied.value.reason is Reason.PLATFORM_INSTANCE_MISMATCH
     assert denied.value.checks[-1].name == "owner of the instance"
 

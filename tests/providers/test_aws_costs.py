@@ -54,12 +54,12 @@ def trust(tmp_path: Path) -> TrustBundle:
 def work(evidence: AwsEvidence, trust: TrustBundle) -> int:
     request, facts = filed_aws(NODE, evidence), facts_of(NODE)
 
-    def judge() -> None:
+    def attest() -> None:
         with suppress(Denied):
             check_evidence(Checks(), request, facts, parse_policy(facts.settings), trust)
 
-    judge()  # what is remembered between requests is no cost of one
-    return lines_run(judge)
+    attest()  # what is remembered between requests is no cost of one
+    return lines_run(attest)
 
 
 def test_an_honest_request_costs_well_below_two_milliseconds(trust: TrustBundle) -> None:

@@ -80,10 +80,10 @@ def moon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "moon_provider-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon-provider\nVersion: 1.0\n")
-    halves = (
+    entry_points = (
         "[nodeattest.attestors]\nmoon = moon_provider:Attestor\n[nodeattest.signers]\nmoon = moon_provider:Signer\n"
     )
-    (info / "entry_points.txt").write_text(halves)
+    (info / "entry_points.txt").write_text(entry_points)
     monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
 
 

@@ -67,7 +67,7 @@ class Asking(Acme):
     provider, takes_platform = "asking", True
     def __init__(self, settings=None, *, platform=None): self.platform = platform
 
-class Impostor(Acme):
+class Forged(Acme):
     provider = "tpm"
 
 class Versionless(Acme):
@@ -118,12 +118,12 @@ def test_a_signer_that_asks_a_platform_gets_its_settings_and_the_others_refuse_a
 
 
 def test_a_built_in_name_cannot_be_taken_over(third_party: Path) -> None:
-    _install(third_party, "acme", tpm="acme_attestation:Impostor")
+    _install(third_party, "acme", tpm="acme_attestation:Forged")
     assert type(make_signer(ProviderName("tpm"))).__module__ == "nodeattest_providers.tpm.verifier"
     assert "acme_attestation" not in sys.modules
 
 
-@pytest.mark.parametrize("target", ["Impostor", "Lame", "Versionless", "Upside", "Twice", "Zeroth", "Wordy"])
+@pytest.mark.parametrize("target", ["Forged", "Lame", "Versionless", "Upside", "Twice", "Zeroth", "Wordy"])
 def test_a_class_of_another_provider_or_without_methods_or_versions_is_refused(third_party: Path, target: str) -> None:
     _install(third_party, "acme", lame=f"acme_attestation:{target}")
     for find in (lambda: make_signer(ProviderName("lame")), lambda: registry.make_attestor(ProviderName("lame"), {})):

@@ -19,9 +19,9 @@ from tpm_boots import (
     TPM,
     WITHOUT_LOADER,
     answer,
-    judge,
     registers,
     settings_of,
+    verify_log,
 )
 from tpm_world import challenge_of, facts_of, request_of, verify
 
@@ -43,7 +43,7 @@ from nodeattest_sandbox.firmware import (
 
 
 def test_a_log_that_explains_every_quoted_register_is_accepted() -> None:
-    assert judge(crypto_agile_log(BOOT)) == [
+    assert verify_log(crypto_agile_log(BOOT)) == [
         "event log present",
         "event log structure",
         "event log bank",
@@ -61,13 +61,13 @@ def test_a_log_that_explains_every_quoted_register_is_accepted() -> None:
 @pytest.mark.parametrize("locality", [3, 4])
 def test_a_start_from_another_locality_is_explained_by_its_event(locality: int) -> None:
     told = (Measurement(0, NO_ACTION, b"StartupLocality\0" + bytes((locality,))), *BOOT)
-    assert judge(crypto_agile_log(told), registers(BOOT, locality=locality))
+    assert verify_log(crypto_agile_log(told), registers(BOOT, locality=locality))
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha384"])
 def test_the_bank_of_the_policy_is_replayed(algorithm: str) -> None:
     log = crypto_agile_log(BOOT, ("sha1", "sha256", "sha384"))
-    assert judge(log, registers(BOOT, algorithm=algorithm), settings=settings_of(bank=algorithm))
+    assert verify_log(log, registers(BOOT, algorithm=algorithm), settings=settings_of(bank=algorithm))
 
 
 TAMPERED: list[tuple[str, bytes | None, tuple[Measurement, ...], Reason, str]] = [
@@ -96,13 +96,13 @@ TAMPERED: list[tuple[str, bytes | None, tuple[Measurement, ...], Reason, str]] =
 def test_a_register_may_have_measured_a_separators_bytes_under_another_type() -> None:
     """Boot Guard on Intel laptops measures 00000000 for an absent record of the FIT, before PCR 0 is closed."""
     booted = (Measurement(0, 0x00000007, bytes(4)), *BOOT)
-    assert judge(crypto_agile_log(booted), registers(booted))
+    assert verify_log(crypto_agile_log(booted), registers(booted))
 
 
 def test_a_register_is_not_closed_by_an_event_of_another_type() -> None:
     booted = tuple(replace(one, kind=0x0D) if one.kind == SEPARATOR and one.pcr == 0 else one for one in BOOT)
     with pytest.raises(Denied) as denied:
-        judge(crypto_agile_log(booted), registers(booted))
+        verify_log(crypto_agile_log(booted), registers(booted))
     assert denied.value.got == "0"
 
 
@@ -113,7 +113,7 @@ def test_a_log_that_does_not_explain_the_quote_is_denied(
     log: bytes | None, booted: tuple[Measurement, ...], reason: Reason, got: str
 ) -> None:
     with pytest.raises(Denied) as denied:
-        judge(log, registers(booted))
+        verify_log(log, registers(booted))
     assert denied.value.reason is reason
     assert denied.value.got.startswith(got)
     assert denied.value.remedy
@@ -124,7 +124,7 @@ def test_a_locality_that_the_tpm_did_not_start_from_is_denied() -> None:
     told = (Measurement(0, NO_ACTION, b"StartupLocality\0\3"), *BOOT)
     for log, held in ((told, registers(BOOT)), (BOOT, registers(BOOT, locality=3))):
         with pytest.raises(Denied) as denied:
-            judge(crypto_agile_log(log), held)
+            verify_log(crypto_agile_log(log), held)
         assert denied.value.reason is Reason.EVENT_LOG_MISMATCH
         assert denied.value.got.startswith("PCR 0 ")
 
@@ -132,9 +132,9 @@ def test_a_locality_that_the_tpm_did_not_start_from_is_denied() -> None:
 @pytest.mark.parametrize("pcr", [10, 14, 16, 17, 22, 23])
 def test_a_register_that_the_log_does_not_mention_must_be_as_the_reset_left_it(pcr: int) -> None:
     measured_later = (*BOOT, Measurement(pcr, 13, b"by the running system"))
-    assert judge(crypto_agile_log(BOOT), selection=(0, pcr))
+    assert verify_log(crypto_agile_log(BOOT), selection=(0, pcr))
     with pytest.raises(Denied) as denied:
-        judge(crypto_agile_log(BOOT), registers(measured_later), selection=(0, pcr))
+        verify_log(crypto_agile_log(BOOT), registers(measured_later), selection=(0, pcr))
     assert denied.value.reason is Reason.EVENT_LOG_MISMATCH
     assert denied.value.got.startswith(f"PCR {pcr} ")
 
@@ -142,40 +142,40 @@ def test_a_register_that_the_log_does_not_mention_must_be_as_the_reset_left_it(p
 def test_a_register_that_the_log_does_not_mention_may_have_a_value_that_the_policy_lists() -> None:
     held = registers((*BOOT, Measurement(11, 13, b"by the running system")))
     allowed: dict[str, JsonValue] = {"11": [held[11].hex()]}
-    assert judge(crypto_agile_log(BOOT), held, settings=settings_of((0, 11), values=allowed), selection=(0, 11))
+    assert verify_log(crypto_agile_log(BOOT), held, settings=settings_of((0, 11), values=allowed), selection=(0, 11))
 
 
 def test_a_firmware_register_that_nothing_was_measured_into_needs_a_value_that_the_policy_lists() -> None:
     unused = tuple(one for one in BOOT if one.pcr != 4)
     log, held = crypto_agile_log(unused), registers(unused)
     with pytest.raises(Denied) as denied:
-        judge(log, held, selection=(0, 4))
+        verify_log(log, held, selection=(0, 4))
     assert (denied.value.reason, denied.value.got) == (Reason.EVENT_LOG_MISMATCH, "0")
     settings = settings_of((0, 4), values={"4": ["00" * 32]})
-    assert "event log replays PCR 4" in judge(log, held, settings=settings, selection=(0, 4))
+    assert "event log replays PCR 4" in verify_log(log, held, settings=settings, selection=(0, 4))
 
 
 def test_a_register_that_the_log_mentions_must_replay_even_where_its_value_is_listed() -> None:
     held = registers((*BOOT, Measurement(4, 13, b"by the running system")))
     allowed: dict[str, JsonValue] = {"4": [held[4].hex()]}
     with pytest.raises(Denied) as denied:
-        judge(crypto_agile_log(BOOT), held, settings=settings_of((0, 4), values=allowed), selection=(0, 4))
+        verify_log(crypto_agile_log(BOOT), held, settings=settings_of((0, 4), values=allowed), selection=(0, 4))
     assert denied.value.reason is Reason.EVENT_LOG_MISMATCH
 
 
 def test_a_log_that_replays_excuses_no_value_that_the_policy_does_not_list() -> None:
     allowed: dict[str, JsonValue] = {"4": ["00" * 32]}
     with pytest.raises(Denied) as denied:
-        judge(crypto_agile_log(BOOT), settings=settings_of(values=allowed))
+        verify_log(crypto_agile_log(BOOT), settings=settings_of(values=allowed))
     assert denied.value.reason is Reason.PCR_VALUE_NOT_ALLOWED
 
 
 @pytest.mark.parametrize("wanted", [{}, {"eventLog": "Ignore"}])
 def test_without_the_policys_wish_no_log_is_asked_for_and_none_is_taken(wanted: dict[str, JsonValue]) -> None:
     settings: dict[str, JsonValue] = {**TPM.settings, "pcrs": {"selection": [*SELECTION]}, **wanted}
-    assert judge(None, settings=settings) == ["event log not asked for"]
+    assert verify_log(None, settings=settings) == ["event log not asked for"]
     with pytest.raises(Denied) as denied:
-        judge(crypto_agile_log(BOOT), settings=settings)
+        verify_log(crypto_agile_log(BOOT), settings=settings)
     assert denied.value.reason is Reason.EVIDENCE_MALFORMED
 
 
@@ -229,7 +229,7 @@ def test_no_event_data_enters_a_message_or_a_record() -> None:
     booted = (*BOOT, Measurement(8, 13, secret))
     for log in (crypto_agile_log(booted), crypto_agile_log(booted) + b"\0", sha1_log(booted)):
         with pytest.raises(Denied) as denied:
-            judge(log, registers(BOOT), selection=(0, 8))
+            verify_log(log, registers(BOOT), selection=(0, 8))
         said = f"{denied.value} {denied.value.checks} {Evidence(PROVIDER, 1, {})}"
         assert secret.decode() not in said
         assert secret.hex() not in said
@@ -238,7 +238,7 @@ def test_no_event_data_enters_a_message_or_a_record() -> None:
 @given(st.binary(max_size=200))
 def test_any_log_gives_a_verdict(log: bytes) -> None:
     with pytest.raises(Denied) as denied:
-        judge(log or b"\0")
+        verify_log(log or b"\0")
     assert denied.value.reason in {Reason.EVENT_LOG_MALFORMED, Reason.EVENT_LOG_MISMATCH, Reason.EVENT_LOG_BANK_MISSING}
 
 
@@ -248,5 +248,5 @@ def test_the_worst_log_costs_little() -> None:
     assert MAX_EVENT_LOG * 0.9 < len(log) <= MAX_EVENT_LOG
     started = time.process_time()
     with pytest.raises(Denied):
-        judge(log)
+        verify_log(log)
     assert time.process_time() - started < 1.0

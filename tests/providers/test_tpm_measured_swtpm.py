@@ -39,7 +39,7 @@ def join(tpm: SoftwareTpm, log: Path, **settings: JsonValue) -> Exchange:
         return exchange(attestor, facts_of({**trusted, "pcrs": PCRS, "eventLog": "Require", **settings}))
 
 
-def judge(joined: Exchange) -> AttestedNode:
+def verify_joined(joined: Exchange) -> AttestedNode:
     return verify(request_of(joined.answer), joined.facts)
 
 
@@ -50,14 +50,14 @@ def test_a_node_joins_with_the_log_of_its_boot_and_is_refused_once_its_boot_is_a
     log.write_bytes(crypto_agile_log((Measurement(0, NO_ACTION, b"StartupLocality\0\0"), *BOOT)))
     with booted as tpm:
         joined = join(tpm, log)
-        node = judge(joined)
+        node = verify_joined(joined)
         assert node.boot is not None
         assert node.boot.bank == "sha256"
         assert set(node.boot.pcrs) == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14}
         with connected(tpm.tcti) as esys:
             extend_with(esys, 4)
         with pytest.raises(Denied) as denied:
-            judge(join(tpm, log))
+            verify_joined(join(tpm, log))
     assert denied.value.reason is Reason.EVENT_LOG_MISMATCH
     assert denied.value.got.startswith("PCR 4 ")
 
@@ -78,14 +78,14 @@ def test_a_spoilt_log_of_a_real_boot_is_denied(
     log = tmp_path / "log"
     log.write_bytes(write())
     with booted as tpm, pytest.raises(Denied) as denied:
-        judge(join(tpm, log))
+        verify_joined(join(tpm, log))
     assert denied.value.reason is reason
 
 
 def test_a_log_is_not_read_unless_the_challenge_asks(real_tpm: SoftwareTpm, tmp_path: Path) -> None:
     joined = join(real_tpm, tmp_path / "absent", eventLog="Ignore", pcrs={})
     assert joined.answer.event_log is None
-    assert judge(joined).checks
+    assert verify_joined(joined).checks
 
 
 def test_a_log_that_is_asked_for_and_cannot_be_had_is_unavailable_and_says_so(
@@ -117,7 +117,7 @@ def test_the_policys_change_between_the_rounds_starts_a_new_first_request(booted
         (unasked, True, Reason.EVENT_LOG_MISSING),
     ):
         with pytest.raises(Denied) as denied:
-            judge(replace(joined, facts=replace(joined.facts, settings=settings[now])))
+            verify_joined(replace(joined, facts=replace(joined.facts, settings=settings[now])))
         assert denied.value.reason is reason
         assert "new first request" in denied.value.remedy
 

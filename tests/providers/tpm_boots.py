@@ -60,14 +60,14 @@ def answer(
     return first, request_of(evidence)
 
 
-def judge(
+def verify_log(
     log: bytes | None,
     held: Mapping[int, bytes] | None = None,
     *,
     settings: Mapping[str, JsonValue] | None = None,
     selection: tuple[int, ...] = SELECTION,
 ) -> list[str]:
-    """Let the verifier judge an answer; returns the names of the checks about the log."""
+    """Let the verifier check an answer; returns the names of the checks about the log."""
     facts = facts_of(settings or settings_of(selection))
     first, second = answer(facts, held or registers(BOOT), log, selection)
     done = verify(second, replace(facts, first_request=first)).checks

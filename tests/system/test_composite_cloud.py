@@ -24,11 +24,11 @@ class Scene:
     """A cloud on loopback, and a controller that asks it."""
 
     world: World
-    ground: AwsDemoPlatform
+    platform: AwsDemoPlatform
 
     def instance(self, name: str) -> tuple[MachineSpec, Agent]:
         """Run an instance with a TPM that the platform names, and make its Machine."""
-        made, tpm = self.ground.create_machine(0), self.world.tpm(name)
+        made, tpm = self.platform.create_machine(0), self.world.tpm(name)
         fleet.create_machine(
             self.world.admin,
             name,
@@ -51,18 +51,18 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(world: World) -> Iterator[Scene]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as monkeypatch:
-        ground = AwsDemoPlatform(world.directory, stack)
-        for name, value in ground.environment.items():
+        platform = AwsDemoPlatform(world.directory, stack)
+        for name, value in platform.environment.items():
             monkeypatch.setenv(name, value)
-        sections = {"authorizedAttestors": ["composite"], "composite": {"allOf": ["aws", "tpm"]}, **ground.policy}
+        sections = {"authorizedAttestors": ["composite"], "composite": {"allOf": ["aws", "tpm"]}, **platform.policy}
         world.set_policy(**sections)  # pyright: ignore[reportArgumentType] - the ground writes JSON
         config = world.directory / "clouds.yaml"
         head = {"apiVersion": "config.nodeattest.x-k8s.io/v1alpha1", "kind": "NodeAttestationControllerConfiguration"}
-        config.write_text(json.dumps({**head, "platforms": ground.platforms}))
+        config.write_text(json.dumps({**head, "platforms": platform.platforms}))
         flags = ("--config", str(config), "--leader-elect", "false")
         with world.controller(*flags, log="clouds.log") as running:
             world.await_service(running)
-            yield Scene(world, ground)
+            yield Scene(world, platform)
 
 
 def denials(world: World, node: str) -> set[str]:

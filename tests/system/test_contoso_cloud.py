@@ -78,7 +78,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1\n")
     groups = project["entry-points"].items()
-    lines = [f"[{group}]\n{name} = {half}\n" for group, halves in groups for name, half in halves.items()]
+    lines = [f"[{group}]\n{name} = {kind}\n" for group, classes in groups for name, kind in classes.items()]
     (metadata / "entry_points.txt").write_text("".join(lines))
     for module in EXAMPLE.glob("*.py"):
         shutil.copy(module, tmp_path)

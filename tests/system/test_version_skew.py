@@ -29,8 +29,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         metadata = folder / "skewed-1.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: skewed\nVersion: 1\n")
-        halves = {registry.SIGNERS: "Signer", registry.ATTESTORS: "Attestor"}
-        lines = [f"[{group}]\nskewed = skewed_attestation:{age.title()}{half}\n" for group, half in halves.items()]
+        classes = {registry.SIGNERS: "Signer", registry.ATTESTORS: "Attestor"}
+        lines = [f"[{group}]\nskewed = skewed_attestation:{age.title()}{kind}\n" for group, kind in classes.items()]
         (metadata / "entry_points.txt").write_text("".join(lines))
     return found
 
