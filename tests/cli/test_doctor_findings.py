@@ -17,6 +17,7 @@ from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
+from nodeattest_cli.doctor.shipped_rights import review_body
 from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
@@ -329,6 +330,32 @@ def test_only_definitions_that_are_missing_are_repaired_and_none_beside_another_
     facts.management.leases = [lease()]
     facts.management.definitions = dict.fromkeys(facts.management.definitions, NOT_ALLOWED)
     assert safe_fixes(facts) == []
+
+
+def test_nothing_is_said_of_what_could_not_be_read() -> None:
+    """No finding is ok by an empty list that stands for a refusal."""
+    facts = healthy_facts()
+    fields = ("policies", "clusters", "machines", "attestations", "leases", "deployments", "webhook", "reviews")
+    facts.management = replace(facts.management, **dict.fromkeys(fields, NOT_ALLOWED))
+    facts.management.definitions = dict.fromkeys(facts.management.definitions, NOT_ALLOWED)
+    facts.workloads = {}
+    fine = {one.id for one in examine(facts) if one.severity is HealthSeverity.OK}
+    assert fine == {"management-version", "cluster-api-version", "local-clock"}
+
+
+def test_a_right_is_asked_for_in_the_namespace_that_the_controller_watches() -> None:
+    facts = healthy_facts()
+    assert not isinstance(facts.management.reviews, Unread)
+    by_name = {str(right): right for right in facts.management.reviews}
+    listing = by_name["list machines.cluster.x-k8s.io"]
+    asked = mapping(review_body(listing, ("u", ["g"]), namespace="fleet"), "spec")
+    attributes = {"verb": "list", "group": "cluster.x-k8s.io", "resource": "machines", "namespace": "fleet"}
+    assert asked == {"user": "u", "groups": ["g"], "resourceAttributes": attributes}
+    own = by_name["update secrets node-attestation-challenge-keys -n nodeattest-system"]
+    assert (
+        mapping(review_body(own, None, namespace="fleet"), "spec", "resourceAttributes")["namespace"] == own.namespace
+    )
+    assert by_name["patch machines/status.cluster.x-k8s.io"].subresource == "status"
 
 
 def test_the_json_form_counts_and_lists() -> None:

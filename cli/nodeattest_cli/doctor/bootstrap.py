@@ -51,14 +51,17 @@ def joiners(facts: HealthFacts) -> list[JsonObject]:
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     """Look at each protected cluster."""
     waiting = joiners(facts)
+    management = facts.management
+    known = not any(isinstance(one, Unread) for one in (management.machines, management.attestations))
     for cluster in facts.protected():
         key = key_of(cluster)
-        if facts.enforces(key):
+        if facts.enforces(key) and known:  # what could not be read is told with the machines
             yield _data(facts, key, [one for one in waiting if _cluster_key(one) == key])
         workload = facts.workloads.get(key)
         if workload is not None and workload.unreached is None:
             yield _tokens(key, workload)
-    yield _refused(facts)
+    if not isinstance(management.policies, Unread):
+        yield _refused(management.policies)
 
 
 def _cluster_key(machine: JsonObject) -> str:
@@ -113,13 +116,12 @@ def _starts_agent(config: JsonObject) -> bool:
         return False
 
 
-def _refused(facts: HealthFacts) -> HealthFinding:
+def _refused(policies: Sequence[JsonObject]) -> HealthFinding:
     """Report for whom the webhook refuses configurations; the controller has written it into the policies' status."""
-    policies = facts.management.policies
     found = [
         f"{text(one, 'kind')} {text(policy, 'metadata', 'namespace')}/{text(one, 'name')}: {text(one, 'reason')}: "
         f"{text(one, 'message')}"
-        for policy in (() if isinstance(policies, Unread) else policies)
+        for policy in policies
         for one in items(policy, "status", "refusedConfigurations")
     ]
     return HealthFinding(

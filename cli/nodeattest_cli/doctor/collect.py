@@ -209,11 +209,15 @@ async def _read_configs(client: ApiClient, target: HealthTarget, facts: HealthFa
     try:
         version = text(await client.get(paths.api_group(_BOOTSTRAP)), "preferredVersion", "version")
     except ApiError as error:
-        found.configs = [] if isinstance(error, NotFound) else Unread(str(explained(error)))
+        if not isinstance(error, NotFound):
+            found.configs = found.dry_run = Unread(str(explained(error)))
         return
     if waiting:
         path = paths.collection_path(_BOOTSTRAP, version, "kubeadmconfigs", namespace=target.namespace)
         found.configs = await _attempt(_listed(client, path))
+    unread = next((one for one in (found.policies, found.clusters) if isinstance(one, Unread)), None)
+    if tries and unread is not None:
+        found.dry_run = unread
     cluster = next((one for one in facts.protected() if not flag(one, "spec", "paused")), None)
     if tries and cluster is not None:
         await _try_webhook(client, facts, cluster, version)

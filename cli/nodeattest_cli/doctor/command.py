@@ -123,7 +123,7 @@ def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:
         yield ""
     counts = {severity: sum(one.severity is severity for one in found) for severity in HealthSeverity}
     yield (
-        f"{counts[HealthSeverity.OK]} ok, {counts[HealthSeverity.WARNING]} warnings, "
+        f"{counts[HealthSeverity.OK]} ok, {counts[HealthSeverity.WARNING]} with a warning, "
         f"{counts[HealthSeverity.ERROR]} failed, {counts[HealthSeverity.UNKNOWN]} could not be looked at"
     )
 

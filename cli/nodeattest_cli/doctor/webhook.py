@@ -178,7 +178,10 @@ def _answers(facts: HealthFacts, found: JsonObject) -> HealthFinding:
         severity, said = HealthSeverity.UNKNOWN, f"the API server refused the trial for another reason: {refusal}"
         remedy = "docs/bootstrap-config.md"
     elif made is None:
-        severity, said = HealthSeverity.OK, "no policy selects a Cluster, so there is nothing to render yet"
+        severity, said = (
+            HealthSeverity.OK,
+            "nothing to render yet: no Cluster has a policy, or no KubeadmConfig can be made",
+        )
     elif is_rendered(made):
         severity, said = HealthSeverity.OK, "it does"
     else:

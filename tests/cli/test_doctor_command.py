@@ -1,0 +1,75 @@
+"""``nodeattest doctor`` as a command: whom it asks for what, and what others wrote on the way to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from attested_fleet import NAMESPACE, AttestedFleet
+
+from nodeattest_cli.main import main
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import start_sandbox
+
+POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttestedFleet]:
+    """Two clusters under one policy, and no controller."""
+    with start_sandbox(tmp_path_factory.mktemp("doctor"), name="management") as plane:
+        made = AttestedFleet.build(plane, "blue", "green")
+        body: JsonMap = {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "NodeAttestationPolicy",
+            "metadata": {"name": "all", "namespace": NAMESPACE},
+            "spec": {"authorizedAttestors": ["tpm"]},
+        }
+        made.client.create(POLICIES, body)
+        yield made
+
+
+def test_of_secrets_only_kubeconfigs_of_clusters_are_read(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = len(fleet.plane.requests())
+    assert main(["doctor", *fleet.access]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL  controller-leader: there is no such Lease" in out
+    assert "ok    cluster-reachable fleet/blue: it does" in out
+    asked = fleet.plane.requests()[before:]
+    assert {one.name for one in asked if one.resource == "secrets"} == {"blue-kubeconfig", "green-kubeconfig"}
+    reviews = {"subjectaccessreviews", "selfsubjectaccessreviews"}
+    assert {one.resource for one in asked if one.verb not in {"get", "list"}} <= reviews
+
+
+def test_one_cluster_may_be_asked_by_a_kubeconfig_of_the_operators_own(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--workload-kubeconfig", str(fleet.plane.admin_kubeconfig)]
+    assert main(["doctor", *fleet.access, *own]) == 2
+    assert "say --cluster" in capsys.readouterr().err
+    before = len(fleet.plane.requests())
+    assert main(["doctor", *fleet.access, *own, "--cluster", "blue"]) == 1
+    assert (
+        "?     workload-rights fleet/blue: the given kubeconfig is not the controller's own" in capsys.readouterr().out
+    )
+    assert [one for one in fleet.plane.requests()[before:] if one.resource == "secrets"] == []
+
+
+def test_what_others_wrote_is_made_printable(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+    refused: JsonMap = {
+        "cluster": "blue",
+        "kind": "MachineSet",
+        "name": "blue-md",
+        "reason": "PolicyInvalid",
+        "message": "\x1b[2Jwhich\u202e attestor?\nok    management-rights: 60 rights",
+        "time": "2026-05-04T12:00:00Z",
+    }
+    fleet.client.patch(f"{POLICIES}/all/status", {"status": {"refusedConfigurations": [refused]}})
+    for words in ([], ["-o", "json"]):
+        main(["doctor", *fleet.access, *words])
+        out = capsys.readouterr().out
+        assert "which" in out
+        assert not {"\x1b", "\u202e"} & set(out)
+    assert "\nok    management-rights" not in out
