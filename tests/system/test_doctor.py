@@ -253,6 +253,9 @@ def test_a_leader_that_is_gone_and_a_clock_that_is_off_are_found(
     with ThreadPoolExecutor(1) as other:
         renewing = other.submit(renew)
         try:
+            eventually(
+                lambda: text_at(world.admin.get(LEASE), "spec", "holderIdentity") == "early", what="the renewals"
+            )
             found = wrong(capsys, world, code=1)
         finally:
             ended.set()
