@@ -154,7 +154,7 @@ def _explain_how_to_look(console: Console, world: World, directory: Path, report
     lines = [
         f"kept in {directory}; Ctrl-C ends the processes. Inspect it from another terminal:",
         f"  export KUBECONFIG={world.management.admin_kubeconfig}",
-        "  kubectl get machines,machineattestations -A; nodeattest machines -A",
+        "  kubectl get machines,machineattestations -A; nodeattest machines list -A",
         f"  export KUBECONFIG={world.workload.admin_kubeconfig}",
         "  kubectl get nodes,csr",
     ]
