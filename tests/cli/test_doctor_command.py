@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 
 import pytest
@@ -55,6 +56,23 @@ def test_one_cluster_may_be_asked_by_a_kubeconfig_of_the_operators_own(
         "?     workload-rights fleet/blue: the given kubeconfig is not the controller's own" in capsys.readouterr().out
     )
     assert [one for one in fleet.plane.requests()[before:] if one.resource == "secrets"] == []
+
+
+def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+    rule: JsonMap = {"apiGroups": ["certificates.k8s.io"], "resources": ["*"], "verbs": ["get", "list", "watch"]}
+    given = base64.b64encode(fleet.grant("short", rule).read_bytes()).decode()
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/green-kubeconfig"
+    fleet.client.patch(secret, {"data": {"value": given}})
+    assert main(["doctor", *fleet.access, "--cluster", "green"]) == 1
+    out = capsys.readouterr().out
+    [lacking] = [line for line in out.splitlines() if "workload-rights" in line]
+    assert lacking.startswith("  FAIL  workload-rights fleet/green: may not: ")
+    assert "delete secrets -n kube-system" in lacking
+    assert (
+        "do        apply manifests/workload-bootstrap-token, manifests/workload-hardening, manifests/workload-rbac"
+        in out
+    )
+    assert "?     bootstrap-tokens fleet/green: 403 Forbidden" in out
 
 
 def test_what_others_wrote_is_made_printable(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,12 +120,13 @@ def _of_clusters(facts: HealthFacts) -> Iterator[HealthFinding]:
         listed(shared) or "no cluster is selected by two",
         "narrow the clusterSelectors so that one policy remains" if shared else "",
     )
+    there = bool(facts.clusters())
     yield report(
         "clusters-without-policy",
-        HealthSeverity.OK,
-        "for information: clusters that no policy selects are not protected",
-        listed(alone) or "none",
-        "",
+        HealthSeverity.OK if there else HealthSeverity.WARNING,
+        "there are clusters; those that no policy selects are not protected, and no more is said of them",
+        (listed(alone) or "none") if there else "there is no Cluster or ClusterRecord, so none was looked at",
+        "" if there else "say --namespace, or --all-namespaces",
     )
 
 
