@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from needs import NOT_POSSIBLE
+from needs import not_possible
 from nodes_of_runbooks import SPENT, ended, joined, serials
 from polling import eventually
 from runbook import Runbook
@@ -36,7 +36,7 @@ def world(assets: Path, tmp_path: Path) -> Iterator[World]:
 
     with built_world(start, tmp_path) as built:
         if not keeps_custom_resources(built.management):
-            pytest.skip(f"{NOT_POSSIBLE} this kube-apiserver dies of custom resources")
+            not_possible("this kube-apiserver dies of custom resources")
         yield built
 
 
