@@ -52,7 +52,7 @@ WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "ref
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
 SHARD_MOVES: Final = ("gained", "lost")
-POLICY_REASONS: Final = ("Valid", "SelectsNothing", "Invalid", "Conflict", "NamespaceNotLabelled")
+POLICY_REASONS: Final = ("Valid", "SelectsNothing", "Invalid", "Conflict", "NamespaceNotLabelled", "NamespaceNotRead")
 """The reasons of a policy's condition Ready."""
 _FORBIDDEN: Final = 403
 _OTHER: Final = "other"

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from polling import until
 
@@ -84,12 +85,13 @@ async def working(
     recount: float = RECOUNT,
     has_webhook: bool = False,
     label_resync: float = LABEL_RESYNC,
+    kubeconfig: Path | None = None,
 ) -> AsyncGenerator[Office]:
-    """Run both as a term does, on the administrator's client.
+    """Run both as a term does, on the administrator's client or that of ``kubeconfig``.
 
     ``recount``: seconds, of policies in conflict; ``label_resync``: of those whose namespace has the webhook's label.
     """
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+    async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
         metrics, owner, changes = Metrics(), Asked(ownership or LeaderOwnsAll(lambda: True)), ChangeBus()
         events = EventRecorder(client, component="test", instance="here", now=lambda: NOW)
         management = ManagementCache(

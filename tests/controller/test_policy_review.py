@@ -231,6 +231,19 @@ async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() 
     assert "kubectl label namespace default" in text(refused, "status", "message")
 
 
+async def test_a_policy_of_a_namespace_that_this_controller_does_not_watch_passes() -> None:
+    def watching(client: ApiClient) -> FactReader:
+        return FactReader(client, namespace="fleet", now=now)
+
+    async with alone(watching) as handler:
+        for asked in (policy(), INVALID):
+            content = json.dumps(review(asked)).encode()
+            for path in (policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH):
+                passed = answer_of((await handled(handler, "client", content, path=path)).body)
+                assert passed["allowed"] is True
+                assert not strings(passed, "warnings")
+
+
 async def test_a_policy_that_cannot_be_compared_passes_with_a_warning() -> None:
     async with alone() as handler:
         reply = await handled(handler, "client", json.dumps(review(policy())).encode(), path=policy_reviewer.PATH)

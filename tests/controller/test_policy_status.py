@@ -13,6 +13,7 @@ from polling import until
 from nodeattest_controller.controllers.policy_status.decide import (
     MAX_CONFLICTS,
     REFUSAL_ENDS,
+    LabelState,
     PolicyFinding,
     PolicyReason,
     SharedCluster,
@@ -64,14 +65,14 @@ def finding(
     clusters: tuple[JsonObject, ...] = (),
     of: str = "p",
     joined: dict[str, int] | None = None,
-    is_unlabelled: bool = False,
+    label: LabelState = LabelState.NO_MATTER,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
     def machines_under(_cluster: JsonObject, name: str) -> int:
         return (joined or {}).get(name, 0)
 
-    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, is_unlabelled=is_unlabelled))[of]
+    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, label=label))[of]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
@@ -82,16 +83,18 @@ def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> N
 
 
 def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do() -> None:
-    found = finding(policy(), clusters=(cluster("a"),), is_unlabelled=True)
+    found = finding(policy(), clusters=(cluster("a"),), label=LabelState.MISSING)
     assert (found.why, found.condition.status) == (PolicyReason.NAMESPACE_NOT_LABELLED, "False")
     assert found.message.endswith(
         f"kubectl label namespace {NAMESPACE} attestation.cluster.x-k8s.io/bootstrap-config=enabled"
     )
-    assert finding(policy(), is_unlabelled=True).why is PolicyReason.NAMESPACE_NOT_LABELLED
-    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), is_unlabelled=True)
+    assert finding(policy(), label=LabelState.MISSING).why is PolicyReason.NAMESPACE_NOT_LABELLED
+    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), label=LabelState.MISSING)
     assert audit.why is PolicyReason.VALID
-    assert finding(policy(serving="x"), is_unlabelled=True).why is PolicyReason.INVALID
-    assert finding(policy(), policy("q"), clusters=(cluster("a"),), is_unlabelled=True).why is PolicyReason.CONFLICT
+    assert finding(policy(serving="x"), label=LabelState.MISSING).why is PolicyReason.INVALID
+    assert (
+        finding(policy(), policy("q"), clusters=(cluster("a"),), label=LabelState.MISSING).why is PolicyReason.CONFLICT
+    )
 
 
 def test_an_audit_is_said_to_be_one() -> None:
@@ -292,6 +295,52 @@ async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_
     events = client.list(f"{namespace}/events")
     assert "PolicyNamespaceNotLabelled" in {text_at(event, "reason") for event in events}
     assert not [one for one in plane.requests() if one.resource == "namespaces" and one.verb in {"list", "watch"}]
+
+
+def test_of_a_namespace_that_could_not_be_read_no_policy_is_called_valid() -> None:
+    ours = cluster("a")
+    unread = finding(policy(), clusters=(ours,), label=LabelState.UNKNOWN)
+    assert (unread.why, unread.condition.status) == (PolicyReason.NAMESPACE_NOT_READ, "Unknown")
+    stored: JsonObject = {"status": {"conditions": [{"type": "Ready", "reason": "NamespaceNotLabelled"}]}}
+    kept = finding({**policy(), **stored}, clusters=(ours,), label=LabelState.UNKNOWN)
+    assert kept.why is PolicyReason.NAMESPACE_NOT_LABELLED
+    audit = finding(policy(enforcement="Audit"), clusters=(ours,), label=LabelState.UNKNOWN)
+    assert audit.why is PolicyReason.VALID
+
+
+async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_called_valid(
+    plane: ControlPlane,
+) -> None:
+    client, namespace = plane.client(), f"/api/v1/namespaces/{NAMESPACE}"
+    create_cluster(client, "unread")
+    path, roles = create_policy(client, "unread"), "/apis/rbac.authorization.k8s.io/v1/"
+    groups: list[JsonValue] = [f"{each}cluster.x-k8s.io" for each in ("", "attestation.", "infrastructure.")]
+    rules: list[JsonValue] = [
+        {"apiGroups": groups, "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["secrets", "events"], "verbs": ["*"]},
+    ]
+    role: JsonMap = {"metadata": {"name": "reads-no-namespace"}, "rules": rules}
+    client.create(f"{roles}clusterroles", role)
+    named: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reads-no-namespace"}
+    user: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reads-no-namespace"}
+    binding: JsonMap = {"metadata": {"name": "reads-no-namespace"}, "roleRef": named, "subjects": [user]}
+    client.create(f"{roles}clusterrolebindings", binding)
+    limited = plane.client_kubeconfig("reads-no-namespace")
+
+    async with working(plane, has_webhook=True, kubeconfig=limited):
+        await until(says(plane, path, "NamespaceNotRead"))
+        assert ready(plane, path)["status"] == "Unknown"
+        more: list[JsonValue] = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}]
+        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
+        await until(says(plane, path, "NamespaceNotLabelled"))
+        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": rules})
+    async with working(plane, has_webhook=True, kubeconfig=limited) as office:
+        await office.policies_reconciled()
+        assert ready(plane, path)["reason"] == "NamespaceNotLabelled"
+        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
+        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
+        await until(says(plane, path, "Valid"))
+    client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
 
 
 def record(name: str, under: str, ends: datetime) -> JsonMap:

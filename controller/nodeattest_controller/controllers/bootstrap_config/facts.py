@@ -83,12 +83,16 @@ class FactReader:
         self._inventory = inventory
         self._max_records = max_records
 
+    def concerns(self, namespace: str) -> bool:
+        """Tell whether a namespace is one whose Clusters are served."""
+        return self._namespace in {None, namespace}
+
     async def of(self, subject: Subject) -> RenderFacts | None:
         """Return what is known of the subject's cluster; None where it has none, or one that no policy selects.
 
         Raises ``ApiError``.
         """
-        if self._namespace is not None and subject.namespace != self._namespace:
+        if not self.concerns(subject.namespace):
             return None
         policies = await self._list(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", subject.namespace)
         cluster = await self._cluster(subject) if policies else None

@@ -1,7 +1,7 @@
 """Reviews of NodeAttestationPolicies: reads them, and compares them with the policies and Clusters beside them.
 
 Promises: a policy that cannot be compared passes with a warning, because the controller's own rule for several policies
-holds without it (ADR 40); nothing is written.
+holds without it (ADR 40); nothing is written. Of a namespace that is not watched any policy passes: others serve it.
 Leaves to others: the verdict (``policy_decide``).
 """
 
@@ -53,6 +53,8 @@ class PolicyReviewer:
     def read(self, content: bytes) -> _PolicyReview:
         """Read a review, and decide where no facts are needed; raises ``Denied``."""
         question = admission_review.parse(content)
+        if not self.reader.concerns(question.namespace):
+            return _PolicyReview(self.reader, question, None, None)
         sections = len(content) <= MAX_SECTIONS
         change = policy_change(question, is_unlabelled=self._is_unlabelled, sections=sections)
         settled = Allow(AdmissionOutcome.UNCONCERNED) if change is None else decide_alone(change)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from nodeattest_controller.model.objects import items, mapping, moment, number, strings, text
+from nodeattest_controller.model.objects import condition, items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
 from nodeattest_controller.model.webhook_label import EXPECTED, label_command, needs_webhook
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
@@ -21,7 +21,16 @@ from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
-__all__ = ["READY", "PolicyFinding", "PolicyReason", "SharedCluster", "evaluate", "refusals_end", "status_patch"]
+__all__ = [
+    "READY",
+    "LabelState",
+    "PolicyFinding",
+    "PolicyReason",
+    "SharedCluster",
+    "evaluate",
+    "refusals_end",
+    "status_patch",
+]
 
 READY: Final = "Ready"
 MAX_CONFLICTS: Final = 32
@@ -43,6 +52,17 @@ class PolicyReason(StrEnum):
     INVALID = "Invalid"
     CONFLICT = "Conflict"
     NAMESPACE_NOT_LABELLED = "NamespaceNotLabelled"
+    NAMESPACE_NOT_READ = "NamespaceNotRead"
+
+
+class LabelState(StrEnum):
+    """What is known of a namespace's label for the webhook."""
+
+    NO_MATTER = "NoMatter"
+    """There is no webhook, or the label is there."""
+    MISSING = "Missing"
+    UNKNOWN = "Unknown"
+    """The namespace could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +93,10 @@ class PolicyFinding:
     def condition(self) -> Condition:
         """Whether the policy lets anybody in where it selects a Cluster."""
         good = self.why in {PolicyReason.VALID, PolicyReason.SELECTS_NOTHING}
-        return Condition(
-            READY, ConditionStatus.TRUE if good else ConditionStatus.FALSE, self.why, self.message, Severity.ERROR
-        )
+        status = ConditionStatus.TRUE if good else ConditionStatus.FALSE
+        if self.why is PolicyReason.NAMESPACE_NOT_READ:
+            status = ConditionStatus.UNKNOWN
+        return Condition(READY, status, self.why, self.message, Severity.ERROR)
 
 
 async def evaluate(
@@ -84,12 +105,12 @@ async def evaluate(
     flaw_of: Callable[[JsonObject], Denied | None],
     machines_under: Callable[[JsonObject, str], int],
     *,
-    is_unlabelled: bool = False,
+    label: LabelState = LabelState.NO_MATTER,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
-    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``is_unlabelled``: there is a
-    webhook, and the namespace does not say whether it renders there.
+    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``label``: of the namespace;
+    where it is not known, a policy that said that it is missing goes on saying so.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
@@ -111,9 +132,8 @@ async def evaluate(
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
-        found[name] = _finding(
-            policy, flaws[name], ruled[name], tuple(shared[name]), is_unlabelled=is_unlabelled and needs_webhook(policy)
-        )
+        needed = label if needs_webhook(policy) else LabelState.NO_MATTER
+        found[name] = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
     return found
 
 
@@ -161,8 +181,7 @@ def _finding(
     flaw: Denied | None,
     clusters: int,
     conflicts: tuple[SharedCluster, ...],
-    *,
-    is_unlabelled: bool,
+    label: LabelState,
 ) -> PolicyFinding:
     why, message = PolicyReason.VALID, _admits(policy)
     if not clusters:
@@ -170,8 +189,10 @@ def _finding(
             PolicyReason.SELECTS_NOTHING,
             f"no Cluster of this namespace has the labels of clusterSelector; {message}",
         )
-    if is_unlabelled:
+    if label is LabelState.MISSING or (label is LabelState.UNKNOWN and _said_unlabelled(policy)):
         why, message = PolicyReason.NAMESPACE_NOT_LABELLED, _not_rendered(text(policy, "metadata", "namespace"))
+    elif label is LabelState.UNKNOWN:
+        why, message = PolicyReason.NAMESPACE_NOT_READ, _not_read(text(policy, "metadata", "namespace"))
     if conflicts:
         why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
     if flaw is not None:
@@ -189,6 +210,19 @@ def _not_rendered(namespace: str) -> str:
     return (
         f"new machines join without attestation, or not at all: expected {EXPECTED}, got one without; "
         f"{label_command(namespace)}"
+    )
+
+
+def _said_unlabelled(policy: JsonObject) -> bool:
+    """Tell whether a policy's status says that the label is missing."""
+    stored = condition(items(policy, "status", "conditions"), READY)
+    return stored is not None and stored.get("reason") == PolicyReason.NAMESPACE_NOT_LABELLED
+
+
+def _not_read(namespace: str) -> str:
+    return (
+        f"it is not known whether new machines are rendered: the controller could not read the namespace {namespace}, "
+        "and tries again; its log has the error"
     )
 
 

@@ -3,7 +3,8 @@
 Promises: no write without a difference, each against the version that was read, so that two replicas do no harm and a
 restart writes nothing; a failed write is logged with its remedy once in ten minutes and repeated with back-off; a
 replica that does not own the management shard writes and counts nothing. Whether a namespace has the webhook's label is
-read by name when its policies are evaluated, at least every five minutes: no list of namespaces is read.
+read by name when its policies are evaluated, at least every five minutes: no list of namespaces is read. No policy is
+called valid while that could not be read for ten minutes, or not at all; it is tried again with back-off.
 Leaves to others: what a status says (``decide``).
 """
 
@@ -19,6 +20,7 @@ from typing import Final
 
 from nodeattest_controller.controllers.policy_status.decide import (
     READY,
+    LabelState,
     PolicyFinding,
     PolicyReason,
     evaluate,
@@ -52,6 +54,8 @@ RECOUNT: Final = 60.0
 """Seconds between two evaluations while policies are in conflict: certificates are issued and expire unannounced."""
 LOG_PERIOD: Final = 600.0
 """Seconds between two lines about a policy whose status cannot be written."""
+_LABEL_HOLDS: Final = 600.0
+"""Seconds for which the label counts as there after it was read last."""
 REMEDY: Final = "apply manifests/crd and manifests/rbac in the management cluster"
 _LABEL_REMEDY: Final = "apply manifests/webhook in the management cluster"
 _WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, PolicyReason.NAMESPACE_NOT_LABELLED})
@@ -83,8 +87,9 @@ class PolicyStatusReconciler:
         self._recount = recount
         self._has_webhook = has_webhook
         self._label_resync = label_resync
-        self._unlabelled: dict[str, bool] = {}
-        """By namespace: what was read of its label last."""
+        self._labels: dict[str, tuple[LabelState, float]] = {}
+        """By namespace: what was read of its label last, and when."""
+        self._clock = clock
         self._queue: WorkQueue[str] = WorkQueue()
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
         """By policy: the version that was read, and what was wrong with it."""
@@ -128,13 +133,11 @@ class PolicyStatusReconciler:
             self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
         clusters = self._management.clusters_in(namespace)
-        is_unlabelled = await self._is_unlabelled(namespace, policies)
-        found = await evaluate(
-            policies, clusters, self._flaw_of, self._management.machines_under, is_unlabelled=is_unlabelled
-        )
+        label, was_read = await self._label_of(namespace, policies)
+        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under, label=label)
         self._count(namespace, found.values())
         errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
-        if any(not isinstance(error, Conflict) for error in errors):
+        if not was_read or any(not isinstance(error, Conflict) for error in errors):
             self._queue.retry(namespace)
         elif errors:  # another writer was faster; the cache is about to have its version
             self._queue.add_after(namespace, SETTLE)
@@ -143,30 +146,36 @@ class PolicyStatusReconciler:
             ends = [end for policy in policies if (end := refusals_end(policy, self._now())) is not None]
             if ends:
                 self._queue.add_after(namespace, min(ends) + SETTLE)
-            if is_unlabelled or any(finding.conflicts for finding in found.values()):
+            if label is LabelState.MISSING or any(finding.conflicts for finding in found.values()):
                 self._queue.add_after(namespace, self._recount)
-            elif namespace in self._unlabelled:
+            elif namespace in self._labels:
                 self._queue.add_after(namespace, self._label_resync)
 
-    async def _is_unlabelled(self, namespace: str, policies: Sequence[JsonObject]) -> bool:
-        """Read whether a namespace lacks the webhook's label; as before where that cannot be read."""
+    async def _label_of(self, namespace: str, policies: Sequence[JsonObject]) -> tuple[LabelState, bool]:
+        """Read what a namespace's label says; return whether it could be read, too.
+
+        What was read lately holds on through an outage; what was not is unknown.
+        """
         if not self._has_webhook or not any(map(needs_webhook, policies)):
-            self._unlabelled.pop(namespace, None)
-            return False
-        known = self._unlabelled.get(namespace, False)
+            self._labels.pop(namespace, None)
+            return LabelState.NO_MATTER, True
         try:
             found = await self._management.client.get(paths.core_path("namespaces", namespace))
         except ApiError as error:
-            if self._limiter.allow(("namespace", error.reason), LOG_PERIOD):
-                remedy = _LABEL_REMEDY if isinstance(error, Forbidden) else ""
-                _LOG.warning(
-                    "cannot read a namespace's labels",
-                    extra=fields(namespace=namespace, error=str(error), remedy=remedy),
-                )
-            self._unlabelled[namespace] = known
-            return known
-        self._unlabelled[namespace] = not is_decided(found)
-        return self._unlabelled[namespace]
+            self._report_unread(namespace, error)
+            known, since = self._labels.get(namespace, (LabelState.UNKNOWN, 0.0))
+            late = isinstance(error, Forbidden) or self._clock() - since > _LABEL_HOLDS
+            return (LabelState.UNKNOWN if late and known is LabelState.NO_MATTER else known), False
+        label = LabelState.NO_MATTER if is_decided(found) else LabelState.MISSING
+        self._labels[namespace] = label, self._clock()
+        return label, True
+
+    def _report_unread(self, namespace: str, error: ApiError) -> None:
+        if self._limiter.allow(("namespace", namespace), LOG_PERIOD):
+            remedy = _LABEL_REMEDY if isinstance(error, Forbidden) else ""
+            _LOG.warning(
+                "cannot read a namespace's labels", extra=fields(namespace=namespace, error=str(error), remedy=remedy)
+            )
 
     async def _write(self, policy: JsonObject, finding: PolicyFinding) -> ApiError | None:
         patch = status_patch(policy, finding, self._now())
