@@ -23,9 +23,10 @@ from killed_controller import which
 from needs import not_possible
 from older_release import OlderRelease, unpacked
 from polling import eventually, succeeds
-from world import BIN, CSRS, OWN, Agent, Controller, World
+from world import BIN, CSRS, NAMESPACE, OWN, Agent, Controller, World
 from write_gate import Call, Gate
 
+from nodeattest_controller.model.webhook_label import label_command
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
@@ -56,19 +57,20 @@ class UninstalledWorld(World):
         return []
 
 
-def apply(plane: ControlPlane, *folders: Path) -> None:
-    """Apply kustomizations as an operator does; kubectl before 1.25 knows no CEL rules, and would refuse them."""
+def kubectl(plane: ControlPlane, *words: str) -> None:
+    """Do as an operator does."""
     assert plane.kubectl is not None
-    for folder in folders:
-        command = [plane.kubectl, f"--kubeconfig={plane.admin_kubeconfig}", "apply", "--validate=false", "-k", folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
+    command = [str(plane.kubectl), f"--kubeconfig={plane.admin_kubeconfig}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def apply_all(world: World, tree: Path) -> None:
     """Apply a state's manifests in the order of docs/operate.md: in workload clusters, then definitions and rights."""
-    apply(world.workload, *sorted(tree.glob("workload-*")))
-    apply(world.management, tree / "crd", tree / "rbac")
+    there = [(world.workload, folder) for folder in sorted(tree.glob("workload-*"))]
+    for plane, folder in (*there, (world.management, tree / "crd"), (world.management, tree / "rbac")):
+        # kubectl before 1.25 knows no CEL rules, and would refuse them by itself.
+        kubectl(plane, "apply", "--validate=false", "-k", str(folder))
 
 
 def check_policies(world: World) -> None:
@@ -215,6 +217,7 @@ def upgraded(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             joins = {"joined": older.agent(agents["joined"]).join(world.token())}
             with in_flight(world, older, gate) as others:
                 check_policies(world)
+                kubectl(world.management, *label_command(NAMESPACE).split()[1:])
                 apply_all(world, TODAY)
                 joins["between"] = older.agent(agents["between"]).join(world.token())
                 ledgers = {node: map_at(world.ledger(node), "spec") for node in (*agents, *IN_FLIGHT)}
