@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import cast
@@ -151,6 +152,16 @@ async def test_where_the_namespace_has_no_label_no_policy_comes_to_enforce(
         assert found.public.endswith(remedy)
 
 
+async def test_without_the_label_a_policy_that_enforced_before_is_taken_with_a_warning() -> None:
+    for after, before in ((policy(env=""), policy()), (policy(certificateLifetime="24h"), policy())):
+        taken = await verdict(after, before, is_unlabelled=True)
+        assert isinstance(taken, Allow)
+        assert "kubectl label namespace default" in taken.warnings[0]
+        taken = await verdict(after, before)
+        assert isinstance(taken, Allow)
+        assert not taken.warnings
+
+
 async def test_a_refused_overlap_names_clusters_and_policies_and_what_to_do() -> None:
     beside: list[JsonObject] = [{"metadata": {"name": f"c{number}", "labels": {"env": "prod"}}} for number in range(9)]
     asked = change(policy())
@@ -215,6 +226,18 @@ async def test_the_clusters_that_are_there_count_but_paused_ones(plane: ControlP
     for env in ("moved", "rack", "nowhere"):
         assert (await ask(plane, review(policy(env=env))))["allowed"] is True
     assert (await ask(plane, review(policy("there", "prod"))))["allowed"] is True
+
+
+async def test_reviews_that_come_together_read_their_namespace_once(plane: ControlPlane) -> None:
+    def lists() -> int:
+        return sum(one.resource == "nodeattestationpolicies" and one.verb == "list" for one in plane.requests())
+
+    before = lists()
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        reader = FactReader(client, namespace=None, now=now)
+        found = await asyncio.gather(*(reader.beside("default", name) for name in ("there", "new", "newer")))
+    assert [one is not None and len(one.policies) for one in found] == [0, 1, 1]
+    assert lists() == before + 1
 
 
 async def test_clusters_that_operators_write_down_count_where_they_are_served(plane: ControlPlane) -> None:

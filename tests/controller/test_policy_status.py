@@ -293,7 +293,9 @@ async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_
             label(None)
             await until(says(plane, path, "NamespaceNotLabelled"))
     events = client.list(f"{namespace}/events")
-    assert "PolicyNamespaceNotLabelled" in {text_at(event, "reason") for event in events}
+    told = {text_at(event, "reason"): text_at(event, "message") for event in events}
+    assert "PolicyNamespaceNotLabelled" in told
+    assert "nodeattest policy check -f -" in told["PolicyLeftUnrendered"]
     assert not [one for one in plane.requests() if one.resource == "namespaces" and one.verb in {"list", "watch"}]
 
 

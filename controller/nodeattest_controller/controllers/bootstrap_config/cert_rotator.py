@@ -134,6 +134,8 @@ class CertRotator:
                     "policies are not checked when they are written", extra=fields(error=str(error), remedy=_REMEDY)
                 )
             self._may_validate = False
+        else:
+            self._may_validate = True
         return announced and not await_policies
 
     async def _announce_in(self, resource: str, bundle: str) -> bool:

@@ -1,18 +1,21 @@
 """What a decision needs to know of the management cluster, read when it is asked for.
 
-Promises: nothing is remembered, so an object that follows its Cluster and policy by a millisecond meets both; at most
+Promises: no answer is kept, so an object that follows its Cluster and policy by a millisecond meets both; at most
 four small reads an object (eight for one that becomes a MachinePool's), ten more of records where several policies
-select its cluster, and one in all where a namespace has no policy. Any replica can tell, whether it leads or not.
+select its cluster, and one in all where a namespace has no policy. Reviews of policies of one namespace that come
+together share a read. Any replica can tell, whether it leads or not.
 Leaves to others: deciding (``decide``), the time that it may take (``service``).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
@@ -26,6 +29,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.single_flight import SingleFlight
 
 __all__ = ["MAX_CLUSTERS", "MAX_RECORDS", "FactReader", "Neighbours", "RenderFacts"]
 
@@ -38,6 +42,10 @@ MAX_CLUSTERS: Final = 1000
 """Of a namespace, that a policy is compared for."""
 _PAGE: Final = 100
 """Records or Clusters in one answer: about 1 MiB, which is parsed in the event loop."""
+_MOST_READS: Final = 4
+"""Namespaces that are read at one time to compare policies."""
+_READ_TIME: Final = 4.0
+"""Seconds for one of them; a review waits no longer (``handler.MAX_WAIT``)."""
 _RECORDS: Final = "MachineRecords"
 """The inventory in which clusters are ClusterRecords."""
 
@@ -82,6 +90,9 @@ class FactReader:
         self._now = now
         self._inventory = inventory
         self._max_records = max_records
+        self._sharing: SingleFlight[str, Neighbours | None] = SingleFlight()
+        """By namespace: reads for policies."""
+        self._reads = asyncio.Semaphore(_MOST_READS)
 
     def concerns(self, namespace: str) -> bool:
         """Tell whether a namespace is one whose Clusters are served."""
@@ -141,18 +152,27 @@ class FactReader:
         return bool(text(infra, "status", "infrastructureMachineKind"))
 
     async def beside(self, namespace: str, policy: str) -> Neighbours | None:
-        """Return the other policies of a namespace and, where there are any, its Clusters; None: too many of these.
+        """Return the other policies of a namespace and its Clusters; None: too many of these.
 
-        Raises ``ApiError``.
+        Who asks while a namespace is being read gets the same answer: it may lack what was written meanwhile, and the
+        policy's status tells then. Raises ``ApiError`` and ``TimeoutError``.
         """
-        others: list[JsonObject] = []
-        if self._namespace in {None, namespace}:
-            path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", namespace=namespace)
-            async for page in self._pages(path):
-                others += [_slim(one, "clusterSelector") for one in items(page, "items")]
-        others = [one for one in others if text(one, "metadata", "name") != policy]
-        clusters = await self._active_clusters(namespace) if others else []
-        return None if len(clusters) > MAX_CLUSTERS else Neighbours(others, clusters)
+        found = await self._sharing.share(namespace, partial(self._read_namespace, namespace))
+        if found is None:
+            return None
+        others = [one for one in found.policies if text(one, "metadata", "name") != policy]
+        return Neighbours(others, found.clusters if others else [])
+
+    async def _read_namespace(self, namespace: str) -> Neighbours | None:
+        """Read all policies of a namespace and, where there are any, its Clusters; None: too many of these."""
+        async with asyncio.timeout(_READ_TIME), self._reads:
+            policies: list[JsonObject] = []
+            if self.concerns(namespace):
+                path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", namespace=namespace)
+                async for page in self._pages(path):
+                    policies += [_slim(one, "clusterSelector") for one in items(page, "items")]
+            clusters = await self._active_clusters(namespace) if policies else []
+        return None if len(clusters) > MAX_CLUSTERS else Neighbours(policies, clusters)
 
     async def _active_clusters(self, namespace: str) -> list[JsonObject]:
         """Return the clusters of a namespace that are not paused, each name once; no more once there are too many."""

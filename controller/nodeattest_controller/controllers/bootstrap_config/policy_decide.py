@@ -1,7 +1,7 @@
 """What becomes of a NodeAttestationPolicy on its way into the API server. Pure.
 
-Promises: an update that makes nothing worse passes, so that what is wrong can be repaired in steps. Nothing is refused
-for a Cluster that is paused, because ``clusterctl move`` makes policies and Clusters anew, in any order. What is
+Promises: an update that makes nothing worse passes, so that what is wrong can be repaired in steps. No overlap is
+refused for a Cluster that is paused: ``clusterctl move`` makes policies and Clusters anew, in any order. What is
 invalid, and which policies select a Cluster, is asked of the functions that the controller and ``policy check`` ask.
 Leaves to others: reading the other policies and the Clusters (``facts``).
 Source: ADR 43.
@@ -24,7 +24,7 @@ from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["MAX_SELECTOR", "PolicyChange", "decide_alone", "decide_beside", "policy_change"]
+__all__ = ["MAX_SELECTOR", "PolicyChange", "decide_alone", "decide_beside", "label_warning", "policy_change"]
 
 MAX_SELECTOR: Final = 10_000
 """Labels and values of a clusterSelector that is compared; the CRD takes 32 expressions of 256 values."""
@@ -36,6 +36,7 @@ _SHOWN: Final = 4
 """Clusters, and policies beside each, in a message."""
 _REMEDY: Final = "narrow the clusterSelectors so that one policy remains"
 _LEFT: Final = "left as it was before:"
+_NOT_RENDERED: Final = "new machines join without attestation, or not at all:"
 _TOO_LARGE: Final = f"not compared with other policies: its clusterSelector has more than {MAX_SELECTOR} values"
 
 
@@ -90,7 +91,8 @@ def policy_change(
 def decide_alone(change: PolicyChange) -> Verdict | None:
     """Decide where no other object matters; None where others do.
 
-    1. What is invalid, and was not before, is refused. 2. So is what comes to enforce where nothing is rendered.
+    1. What is invalid, and was not before, is refused. 2. So is what comes to enforce where nothing is rendered;
+    what enforced there before passes with a warning.
     3. Without another selector no other Cluster is selected.
     """
     # 1
@@ -98,16 +100,14 @@ def decide_alone(change: PolicyChange) -> Verdict | None:
         return Refuse(change.flaw, public=_said(change.flaw))
     # 2
     before = change.before
-    if change.is_unlabelled and needs_webhook(change.after) and not needs_webhook(before):
-        denied = Denied(
-            Reason.POLICY_INVALID, expected=EXPECTED, got="one without", remedy=label_command(change.namespace)
-        )
-        return Refuse(denied, public=_said(denied))
+    unlabelled = _unlabelled(change)
+    if unlabelled is not None and not needs_webhook(before):
+        return Refuse(unlabelled, public=_said(unlabelled))
     # 3
     if before is not None and _selector(before) == _selector(change.after):
         return _allowed(change)
     if change.selector_size > MAX_SELECTOR:
-        return Allow(AdmissionOutcome.UNAVAILABLE, (_TOO_LARGE,))
+        return Allow(AdmissionOutcome.UNAVAILABLE, (*label_warning(change), _TOO_LARGE))
     return None
 
 
@@ -143,8 +143,22 @@ def _overlap(change: PolicyChange, found: Sequence[tuple[str, list[str]]]) -> Ve
 
 def _allowed(change: PolicyChange) -> Allow:
     if change.flaw is None:
-        return Allow(AdmissionOutcome.ACCEPTED)
-    return Allow(AdmissionOutcome.LEFT, (_LEFT,), change.flaw, public=_said(change.flaw))
+        return Allow(AdmissionOutcome.ACCEPTED, label_warning(change))
+    return Allow(AdmissionOutcome.LEFT, (*label_warning(change), _LEFT), change.flaw, public=_said(change.flaw))
+
+
+def label_warning(change: PolicyChange) -> tuple[str, ...]:
+    """Warn of a policy that enforces where nothing is rendered."""
+    unlabelled = _unlabelled(change)
+    return () if unlabelled is None else (f"{_NOT_RENDERED} {_said(unlabelled)}",)
+
+
+def _unlabelled(change: PolicyChange) -> Denied | None:
+    """Tell what is wrong where a policy enforces and the namespace has no label."""
+    if not change.is_unlabelled or not needs_webhook(change.after):
+        return None
+    remedy = label_command(change.namespace)
+    return Denied(Reason.POLICY_INVALID, expected=EXPECTED, got="one without", remedy=remedy)
 
 
 def _said(flaw: Denied) -> str:

@@ -20,6 +20,7 @@ from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
     PolicyChange,
     decide_alone,
     decide_beside,
+    label_warning,
     policy_change,
 )
 from nodeattest_controller.logs import fields
@@ -85,4 +86,4 @@ class _PolicyReview:
                     return await decide_beside(change, found)
         except (ApiError, TimeoutError) as error:
             _LOG.warning("cannot compare a policy with others", extra=fields(error=str(error) or "too late"))
-        return Allow(AdmissionOutcome.UNAVAILABLE, (_NOT_COMPARED,))
+        return Allow(AdmissionOutcome.UNAVAILABLE, (*label_warning(change), _NOT_COMPARED))

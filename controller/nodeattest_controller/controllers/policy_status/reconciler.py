@@ -32,6 +32,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
 from nodeattest_controller.model.webhook_label import is_decided, needs_webhook
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
+from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
@@ -54,10 +55,16 @@ RECOUNT: Final = 60.0
 """Seconds between two evaluations while policies are in conflict: certificates are issued and expire unannounced."""
 LOG_PERIOD: Final = 600.0
 """Seconds between two lines about a policy whose status cannot be written."""
+_WORKERS: Final = 4
+"""Namespaces that are evaluated at one time: each waits for a read of the API server."""
 _LABEL_HOLDS: Final = 600.0
 """Seconds for which the label counts as there after it was read last."""
 REMEDY: Final = "apply manifests/crd and manifests/rbac in the management cluster"
 _LABEL_REMEDY: Final = "apply manifests/webhook in the management cluster"
+_LABELLED: Final = (
+    "what was written while the namespace had no label is not rendered, control planes included; list it: kubectl get "
+    "nodeattestationpolicies,kubeadmcontrolplanes,kubeadmconfigs -n {} -o yaml | nodeattest policy check -f -"
+)
 _WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, PolicyReason.NAMESPACE_NOT_LABELLED})
 """Reasons of which an Event tells."""
 
@@ -119,7 +126,7 @@ class PolicyStatusReconciler:
     async def run(self) -> None:
         """Run until cancelled."""
         try:
-            await self._queue.run(self._reconcile, 1)
+            await self._queue.run(self._reconcile, _WORKERS)
         except asyncio.CancelledError:
             self._queue.shut_down()
             raise
@@ -200,6 +207,10 @@ class PolicyStatusReconciler:
         if before is not None and before.get("reason") == finding.why:
             return
         _LOG.info("policy", extra=fields(policy=key_of(policy), reason=str(finding.why), message_=finding.message))
+        was_unlabelled = before is not None and before.get("reason") == PolicyReason.NAMESPACE_NOT_LABELLED
+        if was_unlabelled and finding.condition.status is ConditionStatus.TRUE:
+            message = _LABELLED.format(text(policy, "metadata", "namespace"))
+            self._events.record(_subject(policy), "Warning", "PolicyLeftUnrendered", message)
         if finding.why in _WITH_EVENT:
             self._events.record(_subject(policy), "Warning", f"Policy{finding.why}", finding.message)
 
