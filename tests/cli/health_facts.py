@@ -21,7 +21,18 @@ from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["BLUE", "NOW", "attestation", "binding", "config", "healthy_facts", "lease", "machine", "webhook"]
+__all__ = [
+    "BLUE",
+    "NOW",
+    "attestation",
+    "binding",
+    "config",
+    "deployment",
+    "healthy_facts",
+    "lease",
+    "machine",
+    "webhook",
+]
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 BLUE = "fleet/blue"

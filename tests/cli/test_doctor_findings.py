@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from health_facts import BLUE, NOW, attestation, binding, config, healthy_facts, lease, machine, policy, webhook
+from health_facts import (
+    BLUE,
+    NOW,
+    attestation,
+    binding,
+    config,
+    deployment,
+    healthy_facts,
+    lease,
+    machine,
+    policy,
+    webhook,
+)
 
 from nodeattest_cli.doctor import groups
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
@@ -122,6 +134,7 @@ CLAIMED: JsonObject = {
     "message": "no certificate yet; 3 requests that claim this machine refused since 2026-05-04T11:00:00Z, the last "
     "one: TokenNotThisMachines; any holder",
 }
+CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}
 REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "an old management cluster": (management(version="v1.19.16"), ERROR, "management-version"),
@@ -155,6 +168,22 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
     "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
     "failurePolicy Ignore": (management(webhook=webhook(failurePolicy="Ignore")), WARNING, "webhook-configuration"),
+    "another namespaceSelector": (management(webhook=webhook(namespaceSelector={})), ERROR, "webhook-configuration"),
+    "an objectSelector": (
+        management(webhook=webhook(objectSelector={"matchLabels": {"no": "where"}})),
+        WARNING,
+        "webhook-configuration",
+    ),
+    "another Service": (
+        management(webhook=webhook(clientConfig={**CA, "service": {"namespace": "x", "name": "y"}})),
+        ERROR,
+        "webhook-configuration",
+    ),
+    "another selector for policies": (
+        management(validation=webhook(VALIDATING, namespaceSelector={})),
+        ERROR,
+        "webhook-configuration",
+    ),
     "policies are not reviewed": (management(validation=None), ERROR, "webhook-configuration"),
     "the CA for policies has ended": (
         management(validation=webhook(VALIDATING, until=timedelta(hours=-1))),
@@ -289,8 +318,47 @@ def test_what_is_spoilt_turns_exactly_its_finding(case: str) -> None:
 
 def test_without_the_webhook_and_without_flags_for_it_an_installation_is_whole() -> None:
     facts = healthy_facts()
-    facts.management = replace(facts.management, webhook=None, validation=None, deployments=[])
+    plain = [deployment("--webhook-bind-address=0")]
+    facts.management = replace(facts.management, webhook=None, validation=None, deployments=plain)
     assert set(findings(facts).values()) == {HealthSeverity.OK}
+
+
+@pytest.mark.parametrize("deployments", [[], NOT_ALLOWED])
+def test_whether_a_webhook_is_missing_is_unknown_where_no_deployment_is_seen(deployments: object) -> None:
+    facts = healthy_facts()
+    management(webhook=None, validation=None, deployments=deployments)(facts)
+    assert findings(facts)["webhook-configuration"] is UNKNOWN
+
+
+def selecting(*besides: JsonObject) -> JsonObject:
+    found = webhook()
+    [one] = items(found, "webhooks")
+    expressions = mapping(one, "namespaceSelector")["matchExpressions"]
+    assert isinstance(expressions, list)
+    expressions += besides
+    return found
+
+
+def test_an_overlay_may_name_the_namespaces_of_all_protected_clusters() -> None:
+    facts = healthy_facts()
+    own: JsonObject = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["fleet"]}
+    management(webhook=selecting(own))(facts)
+    assert findings(facts)["webhook-configuration"] is HealthSeverity.OK
+    management(webhook=selecting({**own, "values": ["other"]}))(facts)
+    assert findings(facts)["webhook-configuration"] is ERROR
+
+
+def test_no_definition_is_created_beside_a_controller_of_an_unknown_version() -> None:
+    facts = healthy_facts()
+    definition("machinerecords", lambda _one: None)(facts)
+    facts.management.leases = NOT_ALLOWED
+    assert safe_fixes(facts) == []
+    silent = lease()
+    mapping(silent, "metadata")["annotations"] = {}
+    facts.management.leases = [silent]
+    assert safe_fixes(facts) == []
+    facts.management.leases = []
+    assert len(safe_fixes(facts)) == 1
 
 
 def test_replicas_that_share_clusters_are_found_by_their_own_leases() -> None:

@@ -1,7 +1,8 @@
 """What ``nodeattest doctor --fix`` does: create our CustomResourceDefinitions that are not there, and nothing else.
 
 Promises: nothing that exists is changed, nothing grants a right, and nothing is deleted. A definition is created only
-where no controller of another version runs, which may want another schema.
+where every running controller says that it is of this version, or where there is no Lease of one: another version may
+want another schema.
 Leaves to people: rights (they decide who may sign), policies (they decide who may join), bindings of automatic approval
 (the controller deletes them when every Node is attested), clocks, and a definition of another release (kubectl apply).
 """
@@ -9,7 +10,8 @@ Leaves to people: rights (they decide who may sign), policies (they decide who m
 from __future__ import annotations
 
 from nodeattest_cli.doctor.definitions import missing
-from nodeattest_cli.doctor.facts import HealthFacts
+from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.renewals import holders
 from nodeattest_cli.doctor.versions import running_versions
 from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
@@ -22,7 +24,11 @@ __all__ = ["create_definitions", "safe_fixes"]
 
 def safe_fixes(facts: HealthFacts) -> list[JsonObject]:
     """Return the definitions to create."""
-    return missing(facts) if set(running_versions(facts)) <= {__version__} else []
+    leases = facts.management.leases
+    if isinstance(leases, Unread):
+        return []
+    own = not holders(facts) or set(running_versions(facts)) == {__version__}
+    return missing(facts) if own else []
 
 
 async def create_definitions(client: ApiClient, definitions: list[JsonObject]) -> list[str]:

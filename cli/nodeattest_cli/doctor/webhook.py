@@ -15,7 +15,7 @@ from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
-from nodeattest_controller.model.objects import items, mapping, rfc3339, text
+from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -28,6 +28,7 @@ MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
 _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")
 """Fields that an installation has no reason to change."""
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PARTS: Final = 4
 """An end within a quarter of a CA's lifetime is reported: the controller replaces one when a third is left."""
 _APPLY: Final = "kubectl apply -k manifests/webhook of this release"
@@ -50,7 +51,7 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
         yield _absent(facts)
         return
     there = [found, *([validation] if isinstance(validation, dict) else [])]
-    yield _configuration(found, validation if isinstance(validation, dict) else {})
+    yield _configuration(facts, found, validation if isinstance(validation, dict) else {})
     yield _authorities(facts, there)
     yield from _endpoints(facts, found)
     yield _answers(facts, found)
@@ -58,6 +59,16 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
 
 def _absent(facts: HealthFacts) -> HealthFinding:
     """Without the webhook, an installation is whole where the Deployment does not serve it."""
+    deployments = facts.management.deployments
+    if isinstance(deployments, Unread) or not deployments:
+        why = deployments.why if isinstance(deployments, Unread) else "no Deployment of the controller was found"
+        return report(
+            "webhook-configuration",
+            HealthSeverity.UNKNOWN,
+            "the webhook is configured where the controller serves it",
+            f"there is no webhook, and whether the controller serves it is not known: {why}",
+            f"see that --controller-namespace is right, and that this user may list Deployments in {facts.namespace}",
+        )
     serves = facts.argument("--webhook-bind-address") not in {None, "0"}
     return report(
         "webhook-configuration",
@@ -68,7 +79,7 @@ def _absent(facts: HealthFacts) -> HealthFinding:
     )
 
 
-def _configuration(mutating: JsonObject, validating: JsonObject) -> HealthFinding:
+def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObject) -> HealthFinding:
     """Compare both with this release; one that is there is weak where it is ignored and should not be."""
     wrong: list[str] = []
     weak: list[str] = []
@@ -80,12 +91,17 @@ def _configuration(mutating: JsonObject, validating: JsonObject) -> HealthFindin
                 wrong.append(f"there is no webhook {name}")
                 continue
             wrong += [f"{name}: {field} is another" for field in _SAME if webhook.get(field) != wanted.get(field)]
+            wrong += [f"{name}: {fault}" for fault in _service_faults(facts, webhook, wanted)]
+            lacking, narrower = _selector_faults(facts, webhook, wanted)
+            wrong += [f"{name}: {fault}" for fault in lacking]
+            weak += [f"{name}: {fault}" for fault in narrower]
             if text(wanted, "failurePolicy") == "Fail" and text(webhook, "failurePolicy") != "Fail":
                 weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
     severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if weak else HealthSeverity.OK
     remedy = _APPLY if wrong else ""
     if weak and not wrong:
-        remedy = "with Ignore, machines are made without the agent while no replica answers: set Fail"
+        remedy = "set failurePolicy Fail (with Ignore, machines are made without the agent while no replica answers)"
+        remedy += ", and take out selectors that this release does not have"
     return report(
         "webhook-configuration",
         severity,
@@ -93,6 +109,48 @@ def _configuration(mutating: JsonObject, validating: JsonObject) -> HealthFindin
         "; ".join([*wrong, *weak]) or "the same",
         remedy,
     )
+
+
+def _service_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject) -> Iterator[str]:
+    """Compare where API servers send reviews; a URL is an installation's own, but for its path."""
+    path = text(wanted, "clientConfig", "service", "path")
+    service, url = mapping(webhook, "clientConfig", "service"), text(webhook, "clientConfig", "url")
+    if not service:
+        if not url.endswith(path):
+            yield f"its URL does not end with {path}"
+        return
+    named = f"{text(service, 'namespace')}/{text(service, 'name')}"
+    expected = f"{facts.namespace}/{text(wanted, 'clientConfig', 'service', 'name')}"
+    if named != expected:
+        yield f"it calls the Service {named} in place of {expected}"
+    if text(service, "path") != path:
+        yield f"it calls the path {text(service, 'path')} in place of {path}"
+
+
+def _selector_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject) -> tuple[list[str], list[str]]:
+    """Compare the selectors: what is not as shipped, and what else narrows them.
+
+    An overlay may name the namespaces (``kubernetes.io/metadata.name``), if those of all protected clusters are there.
+    """
+    there = items(webhook, "namespaceSelector", "matchExpressions")
+    shipped = items(wanted, "namespaceSelector", "matchExpressions")
+    wrong = [f"namespaceSelector lacks {_requirement(one)}" for one in shipped if one not in there]
+    weak: list[str] = []
+    namespaces = {text(one, "metadata", "namespace") for one in facts.protected()}
+    for one in (one for one in there if one not in shipped):
+        if text(one, "key") == _NAMESPACE_NAME and text(one, "operator") == "In":
+            left = sorted(namespaces - set(strings(one, "values")))
+            wrong += [f"namespaceSelector leaves out {listed(left)}"] if left else []
+        else:
+            weak.append(f"namespaceSelector has {_requirement(one)} besides")
+    if mapping(webhook, "namespaceSelector", "matchLabels"):
+        weak.append("namespaceSelector has matchLabels besides")
+    weak += [f"it has {field}" for field in ("objectSelector", "matchConditions") if webhook.get(field)]
+    return wrong, weak
+
+
+def _requirement(one: JsonObject) -> str:
+    return f"{text(one, 'key')} {text(one, 'operator')} ({listed(strings(one, 'values'))})"
 
 
 def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFinding:
