@@ -1,4 +1,4 @@
-"""Turns in an event loop, for handshakes and for requests: one in each pass of the loop, round robin among clients.
+"""Turns in an event loop, for handshakes and for requests: a few in each pass of the loop, round robin among clients.
 
 So whoever sends thousands at once delays another client's by one of each such client, and connections that only wait
 delay none. What one client sends keeps its order.
@@ -18,34 +18,46 @@ __all__ = ["FairTurns"]
 class FairTurns:
     """The turns for one kind of work of a server."""
 
-    def __init__(self, most: int | None = None) -> None:
-        """``most``: at most so many wait; None where their number has another bound."""
+    def __init__(self, most: int | None = None, *, at_once: int = 1) -> None:
+        """``most``: at most so many wait; None where their number has another bound. ``at_once``: in one pass."""
         self._most = most
+        self._at_once = self._left = at_once
+        """Turns of a pass, and those that are left of the present one."""
+        self._is_planned = False
         self._count = 0
         self._waiting: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
         """By client; the one that is next is the first."""
 
     async def wait(self, client: str) -> bool:
-        """Wait for a turn, also where nobody else does; False: too many wait, and this client has most."""
+        """Wait for a turn; False: too many wait, and this client has most."""
+        if self._left and not self._waiting:
+            self._left -= 1
+            self._plan()
+            return True
         if self._most is not None and self._count >= self._most and not self._make_room(client):
             return False
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._give)
+        turn = asyncio.get_running_loop().create_future()
+        self._plan()
         self._waiting.setdefault(client, deque()).append(turn)
         self._count += 1
         return await turn
 
+    def _plan(self) -> None:
+        """Have the next pass begin with all its turns."""
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._give)
+
     def _give(self) -> None:
-        """Give one turn, and plan the next."""
-        given = False
-        while self._waiting and not given:
+        """Give the turns of a pass."""
+        self._is_planned, self._left = False, self._at_once
+        while self._waiting and self._left:
             client = next(iter(self._waiting))
             self._waiting.move_to_end(client)
-            given = _settle(self._pop(client, newest=False), is_turn=True)
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._give)
+            if _settle(self._pop(client, newest=False), is_turn=True):
+                self._left -= 1
+        if self._left < self._at_once:
+            self._plan()
 
     def _make_room(self, client: str) -> bool:
         """Remove the newest of the client with most; False if that is about the one that wants the room."""

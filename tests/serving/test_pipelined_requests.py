@@ -1,4 +1,4 @@
-"""Requests that came together on one connection leave a turn of the loop to every other connection between them."""
+"""Requests that came together on one connection leave turns of the loop to every other connection between them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
 TOGETHER = 50
+FEW = 20
 REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
@@ -74,7 +75,7 @@ async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
 
 
 @pytest.mark.parametrize("name", ["proxy", "listener", "health"])
-async def test_each_of_many_requests_at_once_is_handled_in_a_turn_of_its_own(name: str) -> None:
+async def test_of_many_requests_at_once_a_few_are_handled_in_a_turn_of_the_loop(name: str) -> None:
     turns = Turns()
     async with serving(name, turns) as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -83,7 +84,7 @@ async def test_each_of_many_requests_at_once_is_handled_in_a_turn_of_its_own(nam
             await reader.readuntil(b"HTTP/1.1 ")
         writer.close()
     assert len(turns.handled) == TOGETHER
-    assert len(set(turns.handled)) == TOGETHER
+    assert len(set(turns.handled)) >= TOGETHER // FEW
 
 
 async def test_a_refusal_ends_a_connection_on_which_further_requests_wait() -> None:
