@@ -23,7 +23,7 @@ def management_folders(facts: HealthFacts) -> list[str]:
     shared = any(group.read(one) is not None for one in (() if isinstance(leases, Unread) else leases))
     folders = ["rbac"]
     folders += ["webhook"] if isinstance(facts.management.webhook, dict) else []
-    return folders + (["sharding"] if shared or facts.argument("--shard-clusters") is not None else [])
+    return folders + (["sharding"] if shared or (facts.argument("--shard-clusters") or "false") != "false" else [])
 
 
 def workload_folders(facts: HealthFacts) -> list[str]:
