@@ -44,8 +44,8 @@ _IPV6_CLIENT: Final = 64
 class UnauthenticatedLimits:
     """Limits of unauthenticated connections, in addition to those of authenticated ones.
 
-    Before its handshake every connection is unauthenticated. A new one replaces the oldest (``PendingSlots``), so a
-    client that shares its address with many unauthenticated ones can still complete its handshake.
+    Before its handshake every connection is unauthenticated. A new one replaces an older one (``PendingSlots``), so
+    a client that shares its address with many unauthenticated ones can still complete its handshake.
     """
 
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
@@ -227,7 +227,7 @@ class BoundedServer:
         if self._unauthenticated is not None and not self._unauthenticated.is_unauthenticated(spoken):
             slots.leave(client, transport)
             slots = self._known
-            if not slots.may_come(client) or not slots.take(client, transport):
+            if not slots.take(client, transport):
                 transport.abort()
                 return
         self._inside[protocol] = slots, client, transport

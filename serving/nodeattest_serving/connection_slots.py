@@ -65,11 +65,13 @@ class ConnectionSlots:
         return False
 
     def take(self, client: str, transport: asyncio.Transport) -> bool:
-        """Give a connection a slot, if need be that of another; False if there is none.
+        """Give a connection a slot, if need be that of another; False if there is none, or ``may_come`` says so.
 
         The other one is the oldest of the client that holds most: so a few clients at their limits do not keep others
         out. Where all are kept, it is an idle one of the owner who has most.
         """
+        if not self.may_come(client):
+            return False
         full = self._counts[client] >= self._most_of_client
         loser: str | None = client if full else None
         if not full and self._counts.total() >= self._most:

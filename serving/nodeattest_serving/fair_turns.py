@@ -2,7 +2,7 @@
 
 So whoever sends thousands at once delays another client's by one of each such client, and connections that only wait
 delay none. What one client sends keeps its order.
-Over the limit of all that wait, the newest of the client with most loses its place.
+Over the limit of all that wait, the newest of the client with most loses its place; among equals, whoever came last.
 Leaves to others: what identifies a client.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
@@ -60,9 +60,9 @@ class FairTurns:
             self._plan()
 
     def _make_room(self, client: str) -> bool:
-        """Remove the newest of the client with most; False if that is about the one that wants the room."""
-        loser = max(self._waiting, key=lambda each: len(self._waiting[each]))
-        if len(self._waiting[loser]) <= len(self._waiting.get(client, ())):
+        """Remove the newest of the client with most; False if the one that wants the room would then have as many."""
+        loser = max(reversed(self._waiting), key=lambda each: len(self._waiting[each]))
+        if len(self._waiting[loser]) <= len(self._waiting.get(client, ())) + 1:
             return False
         _settle(self._pop(loser, newest=True), is_turn=False)
         return True

@@ -8,6 +8,7 @@ import ssl
 from http import HTTPStatus
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from polling import until
 
@@ -57,6 +58,14 @@ async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_it
 
     await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "c", "a")))
     assert sorted(told) == [("a", False), ("a", False), ("a", True), ("a", True), ("b", True), ("c", True)]
+
+
+async def test_many_new_clients_at_once_take_no_place_of_one_that_waits() -> None:
+    turns = FairTurns(4)
+    first = asyncio.create_task(turns.wait("a"))
+    others = [asyncio.create_task(turns.wait(f"stranger {number}")) for number in range(20)]
+    assert await first
+    assert (await asyncio.gather(*others)).count(True) == 3
 
 
 async def test_a_request_whose_connection_has_ended_takes_no_turn() -> None:
@@ -142,23 +151,54 @@ async def test_a_connection_that_lost_its_slot_before_its_turn_begins_no_handsha
         await listener.stop()
 
 
+async def test_a_client_that_opens_too_many_at_once_loses_none_that_it_has(tmp_path: Path) -> None:
+    """All come in one pass of the loop, before the first takes its slot."""
+
+    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    pki = ClusterPki.make(tmp_path, "serving")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pki.server_certificate, pki.server_key)
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, ConnectionLimits(connections=20, connections_of_client=2))
+    await listener.start()
+    first, second, *others = [socket.create_connection((LOOPBACK, listener.port)) for _ in range(10)]
+    try:
+        await until(lambda: listener.turned_away == len(others))
+        for each in (first, second, *others):
+            each.settimeout(0)
+        for each in others:
+            with pytest.raises(ConnectionResetError):
+                await asyncio.wait_for(_end_of(each), 10)
+        for each in (first, second):
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
+    finally:
+        for each in (first, second, *others):
+            each.close()
+        await listener.stop()
+
+
+async def _end_of(connection: socket.socket) -> None:
+    if not await asyncio.get_running_loop().sock_recv(connection, 1):
+        raise ConnectionResetError
+
+
 async def test_neighbours_that_only_hold_connections_cost_a_client_none_of_its_handshakes(tmp_path: Path) -> None:
     """Of more addresses than there are slots, one connection each: whoever has two has most."""
 
     async def reply(_request: web.BaseRequest, _client: str) -> Reply:
         return refusal(HTTPStatus.NOT_FOUND)
 
-    slots, handshakes = 16, 8
+    slots, handshakes = 64, 8
     pki = ClusterPki.make(tmp_path, "serving")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(pki.server_certificate, pki.server_key)
-    limits = UnauthenticatedLimits(
-        is_unauthenticated=lambda _: True, connections=slots, connections_of_client=slots // 2
-    )
+    limits = UnauthenticatedLimits(is_unauthenticated=lambda _: True, connections=slots, connections_of_client=16)
     listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, ConnectionLimits(), unauthenticated=limits)
     await listener.start()
     where = LOOPBACK, listener.port
-    silent = [socket.create_connection(where, source_address=(f"127.0.0.{2 + number}", 0)) for number in range(20)]
+    silent = [socket.create_connection(where, source_address=(f"127.0.0.{2 + number}", 0)) for number in range(70)]
     try:
         await until(lambda: listener.turned_away == len(silent) - slots)
         trust = ssl.create_default_context(cafile=pki.ca_certificate)
