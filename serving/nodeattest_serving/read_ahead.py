@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.streams import StreamReader
 
 __all__ = ["not_read", "not_read_while_waiting"]
 
@@ -29,16 +30,17 @@ def not_read(source: BaseProtocol | None) -> Generator[None]:
 
 
 @contextmanager
-def not_read_while_waiting(source: BaseProtocol) -> Generator[None]:
+def not_read_while_waiting(source: BaseProtocol, body: StreamReader | None = None) -> Generator[None]:
     """Read nothing from a connection if the context takes longer than the present turn of the event loop.
 
-    So it costs nothing where a piece is passed on at once.
+    So it costs nothing where a piece is passed on at once. ``body``: nothing is paused once it is complete, as aiohttp
+    cannot pause its parser then.
     """
     paused = False
 
     def pause() -> None:
         nonlocal paused
-        paused = source.transport is not None
+        paused = source.transport is not None and (body is None or not body.is_eof())
         if paused:
             source.pause_reading()
 
