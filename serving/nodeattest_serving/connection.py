@@ -142,9 +142,8 @@ class CountedServer(web.Server):
         turns = FairTurns(at_once=_AT_ONCE)
 
         async def in_turn(request: web.BaseRequest) -> web.StreamResponse:
-            with not_read_while_waiting(
-                request.protocol, request.content
-            ):  # else its body is read before anybody takes it
+            # Else its body is read before anybody takes it.
+            with not_read_while_waiting(request.protocol, request.content):
                 await turns.wait(requester(request))
             return await handler(request)
 

@@ -62,10 +62,11 @@ async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_it
 
 async def test_many_new_clients_at_once_take_no_place_of_one_that_waits() -> None:
     turns = FairTurns(4)
-    first = asyncio.create_task(turns.wait("a"))
-    others = [asyncio.create_task(turns.wait(f"stranger {number}")) for number in range(20)]
-    assert await first
-    assert (await asyncio.gather(*others)).count(True) == 3
+    clients = ["served at once", "waits first", *(f"stranger {number}" for number in range(20))]
+    served, waited, *others = await asyncio.gather(*(turns.wait(client) for client in clients))
+    assert served
+    assert waited
+    assert others.count(True) == 3
 
 
 async def test_a_request_whose_connection_has_ended_takes_no_turn() -> None:
