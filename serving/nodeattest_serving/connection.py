@@ -25,8 +25,6 @@ from nodeattest_serving.settings import ConnectionLimits
 
 __all__ = ["BoundedConnection", "CountedServer", "HttpServer", "quiet_log", "requester", "send"]
 
-_AT_ONCE: Final = 16
-"""Requests that begin in one pass of the loop: with one, a proxy handles half as many a second."""
 _MAX_LINE: Final = 2048
 """Bytes of a request line; ours has 80."""
 _MAX_FIELD: Final = 8190
@@ -136,10 +134,14 @@ class CountedServer(web.Server):
     ended: Callable[[web.RequestHandler], None] | None = None
 
     def __init__(
-        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, handler_cancellation: bool = False
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        *,
+        handler_cancellation: bool = False,
+        at_once: int = 1,
     ) -> None:
-        """``handler_cancellation``: cancel the handler of a client that disconnects."""
-        turns = FairTurns(at_once=_AT_ONCE)
+        """``handler_cancellation``: cancel the handler of a client that disconnects; ``at_once``: see ``FairTurns``."""
+        turns = FairTurns(at_once=at_once)
 
         async def in_turn(request: web.BaseRequest) -> web.StreamResponse:
             # Else its body is read before anybody takes it.
