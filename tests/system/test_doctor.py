@@ -20,7 +20,9 @@ from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartControlPlane
+from nodeattest_sandbox.definitions import install_definitions
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -36,9 +38,31 @@ def installed(start_control_plane: StartControlPlane, tmp_path_factory: pytest.T
         for one in cast("list[JsonMap]", manifests.crds()):  # the sandbox's installer leaves their rules out
             versions: list[JsonValue] = [*maps_at(one, "spec", "versions")]
             built.admin.patch(f"{DEFINITIONS}/{text_at(one, 'metadata', 'name')}", {"spec": {"versions": versions}})
+        _deploy(built)
         make_cluster_info(built)
         built.set_policy(authorizedAttestors=["tpm"])
         yield built
+
+
+def _deploy(world: World) -> None:
+    """Create the shipped Deployment, whose pods nobody starts; the sandbox knows none, so that it gets their kind."""
+    path = "/apis/apps/v1/namespaces/nodeattest-system/deployments"
+    names: JsonMap = {
+        "plural": "deployments",
+        "singular": "deployment",
+        "kind": "Deployment",
+        "listKind": "Deployments",
+    }
+    schema: JsonMap = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version: JsonMap = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    spec: JsonMap = {"group": "apps", "scope": "Namespaced", "names": names, "versions": [version]}
+    head: JsonMap = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    try:
+        world.admin.list(path)
+    except ApiRefusal:
+        install_definitions(world.admin, [{**head, "metadata": {"name": "deployments.apps"}, "spec": spec}])
+    [shipped] = [one for one in cast("list[JsonMap]", manifests.objects("manager")) if one["kind"] == "Deployment"]
+    world.admin.create(path, shipped)
 
 
 @pytest.fixture(scope="module")
