@@ -10,6 +10,7 @@ from node_attested_kit import NOW, grant, ledger, machine, refusal
 from node_attested_world import NodeAttestedWorld, claim
 from polling import until
 
+from nodeattest_controller.controllers.node_attested.events import STATUS_REMEDY
 from nodeattest_controller.controllers.node_attested.reconciler import (
     FORBIDDEN_PAUSE,
     NODE_PERIOD,
@@ -305,6 +306,9 @@ async def test_a_missing_right_is_told_once_silences_all_and_ends_by_itself() ->
             await world.resync(1)
         assert len(world.writes()) == len(set(world.writes())) == REFUSED_IN_A_ROW
         assert world.told() == ["StandingForbidden"]
+        [event] = [obj for path, obj in world.management_api.objects.items() if "/events/" in path]
+        assert text(event, "involvedObject", "kind") == "Cluster"
+        assert STATUS_REMEDY in text(event, "message")
         await world.resync(FORBIDDEN_PAUSE)
         shown = [world.said(path) for path in paths]
         assert shown.count(NOT_YET) == len(machines) - REFUSED_IN_A_ROW  # those that were refused come later

@@ -107,7 +107,7 @@ async def test_a_controller_starts_anew_after_a_bug_in_one_of_its_tasks(caplog: 
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_closing_ends_a_controller_for_good_whatever_it_dies_of() -> None:
+async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: pytest.LogCaptureFixture) -> None:
     controller = Scripted()
     runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
     await controller.running.wait()
@@ -125,6 +125,21 @@ async def test_closing_ends_a_controller_for_good_whatever_it_dies_of() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 10)
+    assert caplog.records == []
+
+
+async def test_a_controller_that_ends_by_itself_is_not_started_again_and_nothing_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    starts = 0
+
+    async def ends() -> None:
+        nonlocal starts
+        starts += 1
+
+    await asyncio.wait_for(supervise("ends", ends, backoff=AT_ONCE), 10)
+    assert starts == 1
+    assert caplog.records == []
 
 
 async def test_a_bug_in_a_change_handler_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
