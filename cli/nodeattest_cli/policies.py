@@ -32,14 +32,13 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_label import is_decided, label_command, needs_webhook
+from nodeattest_controller.verification import policy_validation
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_parsing import structural_schema
 from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.platform import OFFLINE, make_signer
-from nodeattest_providers.verifier_interface import CheckedSettings, ClusterAPISigner
 
 __all__ = ["check", "notes", "policy", "problems"]
 
@@ -199,29 +198,15 @@ def _parsed(document: JsonObject) -> Iterator[str]:
     except Denied as denied:
         yield f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
         return
-    for provider in sorted(parsed.attestors | set(parsed.sections)):
-        signer = _installed(provider)
-        if not isinstance(signer, CheckedSettings):
-            continue
-        try:
-            signer.check_settings(parsed.settings(provider))
-        except Denied as denied:
-            yield f"expected {denied.expected}, got {denied.got}"
-
-
-def _installed(provider: ProviderName) -> ClusterAPISigner | None:
-    """Make a provider's verifier; None where there is no such provider here."""
-    try:
-        return make_signer(provider, OFFLINE)
-    except Denied:
-        return None
+    for flaw in policy_validation.section_flaws(parsed, own_only=False):
+        yield f"expected {flaw.expected}, got {flaw.got}"
 
 
 def _absent_providers(document: JsonObject, installed: Sequence[str]) -> Iterator[str]:
     """Yield providers that do not exist: they let nobody in."""
     attestors = strings(document, "spec", "authorizedAttestors")
     for name in dict.fromkeys((*attestors, *(_parts(document) if "composite" in attestors else ()))):
-        if name not in installed and _installed(ProviderName(name)) is None:
+        if name not in installed and policy_validation.installed(ProviderName(name)) is None:
             near = difflib.get_close_matches(name, sorted(registry.BUILT_IN), n=1, cutoff=0.0)
             yield (
                 f"spec.authorizedAttestors: expected a provider that exists, got {name!a}; the nearest one is "

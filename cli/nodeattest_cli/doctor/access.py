@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.doctor.shipped_rights import ShippedRight
 from nodeattest_controller.model.objects import mapping
@@ -20,7 +20,7 @@ def management_folders(facts: HealthFacts) -> list[str]:
     """Name the folders of manifests whose rights the controller needs in the management cluster."""
     leases = facts.management.leases
     group = ShardGroup(facts.namespace, facts.lease_name)
-    shared = any(group.read(one) is not None for one in (() if isinstance(leases, Unread) else leases))
+    shared = any(group.read(one) is not None for one in readable(leases))
     folders = ["rbac"]
     folders += ["webhook"] if isinstance(facts.management.webhook, dict) else []
     return folders + (["sharding"] if shared or (facts.argument("--shard-clusters") or "false") != "false" else [])
@@ -29,7 +29,7 @@ def management_folders(facts: HealthFacts) -> list[str]:
 def workload_folders(facts: HealthFacts) -> list[str]:
     """Name those of a workload cluster, by the controllers that run and by what policies say."""
     policies = facts.management.policies
-    acts = any(mapping(one, "spec", "onFailure") for one in (() if isinstance(policies, Unread) else policies))
+    acts = any(mapping(one, "spec", "onFailure") for one in readable(policies))
     wanted = {
         "workload-rbac": True,
         "workload-hardening": facts.runs("hardening"),

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
 from nodeattest_cli.machines.row import MACHINE_GONE, MachineRow, rows_of
 from nodeattest_controller.controllers.node_attested.conditions import Known, newest_certificate
 from nodeattest_controller.model.attestation import IssuedCertificate, parse_attestation
 from nodeattest_controller.model.objects import rfc3339
-from nodeattest_kube.jsontypes import JsonObject, key_of
+from nodeattest_kube.jsontypes import key_of
 
 __all__ = ["IDS", "look"]
 
@@ -30,9 +30,9 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
             expected, remedy = "every machine of a protected cluster is attested", f"let this user list {what}"
             yield report("machines-attested", HealthSeverity.UNKNOWN, expected, value.why, remedy)
             return
-    known: Sequence[JsonObject] = () if isinstance(attestations, Unread) else attestations
+    known = readable(attestations)
     certificates = {key_of(one): newest_certificate(parse_attestation(one)) for one in known}
-    rows = list(rows_of(() if isinstance(machines, Unread) else machines, known, facts.now))
+    rows = list(rows_of(readable(machines), known, facts.now))
     for cluster in facts.protected():
         key = key_of(cluster)
         own = [row for row in rows if f"{row.namespace}/{row.cluster}" == key and row.state != MACHINE_GONE]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller.controllers.auto_approval.permissions import bootstrap_groups_of
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused
@@ -34,12 +34,12 @@ def joiners(facts: HealthFacts) -> list[JsonObject]:
     A pool is always about to: its next instance is made of the same configuration.
     """
     machines, attestations = facts.management.machines, facts.management.attestations
-    known = () if isinstance(attestations, Unread) else attestations
+    known = readable(attestations)
     joined = {(_cluster_key(one), text(one, "spec", "providerID")) for one in known if items(one, "spec", "issued")}
     protected = {key_of(one) for one in facts.protected()}
     return [
         machine
-        for machine in (() if isinstance(machines, Unread) else machines)
+        for machine in readable(machines)
         if bootstrap_config_ref(machine) is not None
         and _cluster_key(machine) in protected
         and not mapping(machine, "status", "nodeRef")

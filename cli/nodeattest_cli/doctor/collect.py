@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from nodeattest_cli.connection import explained
 from nodeattest_cli.doctor.access import management_folders, workload_folders
 from nodeattest_cli.doctor.bootstrap import joiners
-from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts, readable
 from nodeattest_cli.doctor.renewals import longest_wait
 from nodeattest_cli.doctor.shipped_rights import ShippedRight, review_body, shipped_rights
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
@@ -151,9 +151,7 @@ async def _read_controller(client: ApiClient, facts: HealthFacts) -> None:
     where = facts.namespace
     await _read_leases(client, facts)
     leases = facts.management.leases
-    facts.management.earlier_leases = {
-        key_of(one): version_of(one) for one in (() if isinstance(leases, Unread) else leases)
-    }
+    facts.management.earlier_leases = {key_of(one): version_of(one) for one in readable(leases)}
     deployments = paths.collection_path("apps", "v1", "deployments", namespace=where)
     query = {"labelSelector": f"app.kubernetes.io/name={_NAME}"}
     facts.management.deployments = await _attempt(_listed(client, deployments, query))
@@ -251,7 +249,7 @@ async def _try_webhook(client: ApiClient, facts: HealthFacts, cluster: JsonObjec
 def _user_of(facts: HealthFacts) -> str:
     """Name the controller's user: its Deployment's ServiceAccount, else the shipped one."""
     deployments = facts.management.deployments
-    found = () if isinstance(deployments, Unread) else deployments
+    found = readable(deployments)
     named = (text(one, "spec", "template", "spec", "serviceAccountName") for one in found)
     return f"system:serviceaccount:{facts.namespace}:{next((one for one in named if one), _NAME)}"
 

@@ -13,7 +13,7 @@ from nodeattest_cli.doctor.collect import HealthTarget, gather
 from nodeattest_cli.doctor.facts import HealthFacts
 from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, exit_code, to_document
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.output import output_option, to_json
 from nodeattest_controller.model.objects import text
@@ -121,10 +121,10 @@ def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:
         for one in own:
             yield from _entry(one)
         yield ""
-    counts = {severity: sum(one.severity is severity for one in found) for severity in HealthSeverity}
+    numbers = counts(found)
     yield (
-        f"{counts[HealthSeverity.OK]} ok, {counts[HealthSeverity.WARNING]} with a warning, "
-        f"{counts[HealthSeverity.ERROR]} failed, {counts[HealthSeverity.UNKNOWN]} could not be looked at"
+        f"{numbers[HealthSeverity.OK]} ok, {numbers[HealthSeverity.WARNING]} with a warning, "
+        f"{numbers[HealthSeverity.ERROR]} failed, {numbers[HealthSeverity.UNKNOWN]} could not be looked at"
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
+from nodeattest_cli.doctor.supported_versions import minor_version
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import condition, flag, items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -20,7 +20,6 @@ _APPLY: Final = "kubectl apply -k manifests/crd of this release"
 _RULES_FROM: Final = (1, 25)
 """Older API servers drop CEL rules."""
 _RULES: Final = "x-kubernetes-validations"
-_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\b", re.ASCII)
 
 
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:
@@ -77,8 +76,8 @@ def _served(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[s
 def _of_release(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[str, JsonObject]) -> HealthFinding:
     """Compare the schemas; what an API server has added to or dropped from them is no difference."""
     version = facts.management.version
-    parsed = _VERSION.match(version) if isinstance(version, str) else None
-    has_rules = parsed is None or (int(parsed[1]), int(parsed[2])) >= _RULES_FROM
+    minor = minor_version(version) if isinstance(version, str) else None
+    has_rules = minor is None or minor >= _RULES_FROM
     other = sorted(
         name for name, definition in there.items() if not _is_same(definition, shipped[name], rules=has_rules)
     )

@@ -17,7 +17,7 @@ from nodeattest_controller.model.policy import selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
 from nodeattest_kube.shard_leases import ResourceVersion
 
-__all__ = ["HealthFacts", "ManagementFacts", "Unread", "WorkloadFacts"]
+__all__ = ["HealthFacts", "ManagementFacts", "Unread", "WorkloadFacts", "readable"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,11 @@ class Unread:
     """Why something could not be read, in one line."""
 
     why: str
+
+
+def readable(found: Sequence[JsonObject] | Unread) -> Sequence[JsonObject]:
+    """Return what was read; nothing where it could not be, for those to whom another finding says so."""
+    return () if isinstance(found, Unread) else found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,14 +107,12 @@ class HealthFacts:
 
     def clusters(self) -> Sequence[JsonObject]:
         """Return the clusters; none where they could not be read."""
-        found = self.management.clusters
-        return () if isinstance(found, Unread) else found
+        return readable(self.management.clusters)
 
     def policies_of(self, cluster: JsonObject) -> list[JsonObject]:
         """Return the policies that select a cluster."""
-        found = self.management.policies
         namespace = text(cluster, "metadata", "namespace")
-        known = () if isinstance(found, Unread) else found
+        known = readable(self.management.policies)
         return [one for one in known if text(one, "metadata", "namespace") == namespace and selects(one, cluster)]
 
     def enforces(self, key: str) -> bool:
@@ -120,8 +123,7 @@ class HealthFacts:
 
     def argument(self, name: str) -> str | None:
         """Return a flag of the controller's Deployment, such as ``--controllers``; None where it is not set."""
-        found = self.management.deployments
-        for deployment in () if isinstance(found, Unread) else found:
+        for deployment in readable(self.management.deployments):
             for container in items(deployment, "spec", "template", "spec", "containers"):
                 words = strings(container, "args")
                 for number, word in enumerate(words):

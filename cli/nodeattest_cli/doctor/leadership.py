@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity
 from nodeattest_cli.doctor.renewals import holders, is_renewed
 from nodeattest_controller.model.objects import text
@@ -75,7 +75,7 @@ def _served(facts: HealthFacts, key: str) -> HealthFinding:
     """Find who has a cluster's shard, and whether that replica is alive."""
     leases = facts.management.leases
     group = ShardGroup(facts.namespace, facts.lease_name)
-    everything = [group.read(one) for one in (() if isinstance(leases, Unread) else leases)]
+    everything = [group.read(one) for one in readable(leases)]
     holder = next((one.holder for one in everything if isinstance(one, ShardLease) and one.shard == key), "")
     alive = any(
         isinstance(one, MemberLease) and one.identity == holder and not one.ended and is_renewed(facts, one.found)

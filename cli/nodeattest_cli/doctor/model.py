@@ -14,7 +14,7 @@ from typing import Final
 from nodeattest_cli.errors import ExitCode
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["HealthFinding", "HealthSeverity", "exit_code", "listed", "report", "to_document", "worst"]
+__all__ = ["HealthFinding", "HealthSeverity", "counts", "exit_code", "listed", "report", "to_document", "worst"]
 
 _SHOWN: Final = 8
 """Names that a finding lists."""
@@ -68,6 +68,11 @@ def worst(findings: Iterable[HealthFinding]) -> HealthSeverity:
     return next((severity for severity in HealthSeverity if severity in found), HealthSeverity.OK)
 
 
+def counts(findings: Sequence[HealthFinding]) -> dict[HealthSeverity, int]:
+    """Count the findings of each severity."""
+    return {severity: sum(one.severity is severity for one in findings) for severity in HealthSeverity}
+
+
 def exit_code(findings: Iterable[HealthFinding]) -> ExitCode:
     """Say how the command ends: 1 for an error, 3 where something could not be looked at, 0 otherwise."""
     match worst(findings):
@@ -81,11 +86,9 @@ def exit_code(findings: Iterable[HealthFinding]) -> ExitCode:
 
 def to_document(findings: Sequence[HealthFinding]) -> JsonObject:
     """Return what ``-o json`` prints."""
-    counts: JsonObject = {
-        str(severity): sum(one.severity is severity for one in findings) for severity in HealthSeverity
-    }
+    numbers: JsonObject = {str(severity): number for severity, number in counts(findings).items()}
     entries: list[JsonValue] = [one.to_json() for one in findings]
-    return {"severity": str(worst(findings)), "counts": counts, "findings": entries}
+    return {"severity": str(worst(findings)), "counts": numbers, "findings": entries}
 
 
 def listed(names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
 from nodeattest_cli.policies import problems
 from nodeattest_controller.controllers.policy_status.decide import READY, PolicyReason
@@ -35,7 +35,7 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
             expected = "each cluster has one valid policy, or none"
             yield report("policies-valid", HealthSeverity.UNKNOWN, expected, value.why, f"let this user list {what}")
             return
-    policies = () if isinstance(found, Unread) else found
+    policies = readable(found)
     yield _valid(policies)
     yield _providers(policies)
     yield _accepted(policies)

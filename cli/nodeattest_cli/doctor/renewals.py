@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, readable
 from nodeattest_controller.model.objects import moment, number, text
 from nodeattest_kube.jsontypes import JsonObject, key_of, version_of
 from nodeattest_kube.shard_leases import MemberLease, ShardGroup
@@ -30,7 +30,7 @@ def holders(facts: HealthFacts) -> list[JsonObject]:
     group = ShardGroup(facts.namespace, facts.lease_name)
     return [
         lease
-        for lease in (() if isinstance(leases, Unread) else leases)
+        for lease in readable(leases)
         if text(lease, "metadata", "name") == facts.lease_name or isinstance(group.read(lease), MemberLease)
     ]
 

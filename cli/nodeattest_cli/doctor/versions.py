@@ -5,13 +5,12 @@ The controller's version is what it wrote on its Lease itself; the Deployment sa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
-from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
+from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT, minor_version
 from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.shard_leases import MemberLease, ShardGroup
@@ -20,7 +19,6 @@ from nodeattest_providers import __version__
 __all__ = ["IDS", "look", "running_versions"]
 
 IDS: Final = ("management-version", "workload-version", "cluster-api-version", "controller-version")
-_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\b", re.ASCII)
 _PAGE: Final = "docs/versions.md"
 
 
@@ -39,7 +37,7 @@ def running_versions(facts: HealthFacts) -> list[str]:
     leases = facts.management.leases
     group = ShardGroup(facts.namespace, facts.lease_name)
     found: set[str] = set()
-    for lease in () if isinstance(leases, Unread) else leases:
+    for lease in readable(leases):
         read = group.read(lease)
         leads = text(lease, "metadata", "name") == facts.lease_name and bool(text(lease, "spec", "holderIdentity"))
         if leads or (isinstance(read, MemberLease) and not read.ended):
@@ -53,8 +51,7 @@ def _kubernetes(name: str, version: str | Unread, whole: tuple[int, int], cluste
     if isinstance(version, Unread):
         severity, found, remedy = HealthSeverity.UNKNOWN, version.why, "let this user read /version"
         return HealthFinding(id=name, severity=severity, expected=expected, found=found, remedy=remedy, cluster=cluster)
-    parsed = _VERSION.match(version)
-    minor = (int(parsed[1]), int(parsed[2])) if parsed else None
+    minor = minor_version(version)
     severity, remedy = HealthSeverity.OK, ""
     if minor is None:
         severity, remedy = HealthSeverity.UNKNOWN, f"compare its version with {_PAGE}"
