@@ -1,8 +1,8 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
 At the total limit, a new connection replaces the oldest one of the client that holds most, but none with a request of
-an authenticated caller in progress (``keep``). Handshakes take turns, round robin among clients: a connection that only
-waits for its turn takes no slot, and loses none. A handshake that takes too long is aborted. Where clients can be
+an authenticated caller in progress (``keep``). Handshakes are scheduled fairly among clients: a connection that only
+waits for its handshake takes no slot, and loses none. A handshake that takes too long is aborted. Where clients can be
 authenticated by their handshake, unauthenticated connections have limits of their own and take no slot of authenticated
 ones.
 Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.fair_turns import FairTurns
+from nodeattest_serving.fair_scheduler import FairScheduler
 from nodeattest_serving.free_memory import FreeMemory, reuse_freed
 from nodeattest_serving.pending_slots import PendingSlots
 from nodeattest_serving.read_buffers import use_small_buffers
@@ -35,7 +35,7 @@ _UNSENT: Final = 32 * 1024
 _BACKLOG: Final = 1024
 """Connections that the kernel has accepted: above, it drops a client's packet, which comes again after a second."""
 _WAITING: Final = 256
-"""Connections that wait for the turn of their handshake: some KiB each."""
+"""Connections that wait for their handshake: some KiB each."""
 _IPV6_CLIENT: Final = 64
 """Bits of an IPv6 address that a client cannot choose (RFC 6177)."""
 
@@ -99,7 +99,7 @@ class BoundedServer:
         self._over = 0
         """Connections over the rate limit, or the limit of those that wait."""
         self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots | PendingSlots, str, asyncio.Transport]] = {}
-        self._turns = FairTurns(_WAITING)
+        self._scheduler = FairScheduler(_WAITING)
         """For handshakes, which cost more than most requests."""
         self._handshakes: set[asyncio.Task[None]] = set()
         self._memory = FreeMemory()
@@ -188,7 +188,7 @@ class BoundedServer:
     async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Do the TLS handshake; any failure ends the connection."""
         try:
-            if not await self._turns.wait(client):
+            if not await self._scheduler.wait(client):
                 self._over += 1
                 transport.abort()
                 return

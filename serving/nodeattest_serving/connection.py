@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of a listener, bounded in bytes and in time.
 
 A connection that sends more bytes than a request may have, or takes too long to send one, is aborted. A malformed
-request gets a fixed refusal that quotes nothing of it. Requests take turns, round robin among clients, also those that
+request gets a fixed refusal that quotes nothing of it. Requests are scheduled fairly among clients, also those that
 came together on one connection (``CountedServer``).
 Leaves to others: TLS and the number of connections (``listener``); aiohttp refuses ambiguous framings and stops reading
 from a client that sends requests faster than they are answered.
@@ -18,7 +18,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from nodeattest_serving.bounded_server import client_of
-from nodeattest_serving.fair_turns import FairTurns
+from nodeattest_serving.fair_scheduler import FairScheduler
 from nodeattest_serving.read_ahead import not_read_while_waiting
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import ConnectionLimits
@@ -125,7 +125,7 @@ class BoundedConnection(web.RequestHandler):
 
 
 class CountedServer(web.Server):
-    """aiohttp's server with a callback for the end of a connection, and turns for its requests (``FairTurns``).
+    """aiohttp's server with a callback for the end of a connection; schedules its requests (``FairScheduler``).
 
     aiohttp answers whatever came in one pass of the loop, and from Python 3.12 on even all requests that came together
     on one connection, unless a handler has to wait.
@@ -138,18 +138,18 @@ class CountedServer(web.Server):
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         *,
         handler_cancellation: bool = False,
-        at_once: int = 1,
+        per_pass: int = 1,
     ) -> None:
-        """``handler_cancellation``: cancel the handler of a client that disconnects; ``at_once``: see ``FairTurns``."""
-        turns = FairTurns(at_once=at_once)
+        """``handler_cancellation``: cancel that of a client that disconnects. ``per_pass``: see ``FairScheduler``."""
+        scheduler = FairScheduler(per_pass=per_pass)
 
-        async def in_turn(request: web.BaseRequest) -> web.StreamResponse:
+        async def scheduled(request: web.BaseRequest) -> web.StreamResponse:
             # Else its body is read before anybody takes it.
             with not_read_while_waiting(request.protocol, request.content):
-                await turns.wait(requester(request))
+                await scheduler.wait(requester(request))
             return await handler(request)
 
-        super().__init__(in_turn, handler_cancellation=handler_cancellation)
+        super().__init__(scheduled, handler_cancellation=handler_cancellation)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Note the end of a connection."""

@@ -1,4 +1,4 @@
-"""Stops reading from a connection while what it sent waits: for a turn, or for the other side of a proxy.
+"""Stops reading from a connection while what it sent waits: to be scheduled, or for the other side of a proxy.
 
 aiohttp alone reads up to 384 KiB ahead for each stream, so a few hundred that nobody reads would fill the memory.
 """
@@ -31,7 +31,7 @@ def not_read(source: BaseProtocol | None) -> Generator[None]:
 
 @contextmanager
 def not_read_while_waiting(source: BaseProtocol, body: StreamReader | None = None) -> Generator[None]:
-    """Read nothing from a connection if the context takes longer than the present turn of the event loop.
+    """Read nothing from a connection if the context takes longer than the present pass of the event loop.
 
     So it costs nothing where a piece is passed on at once. ``body``: nothing is paused once it is complete, as aiohttp
     cannot pause its parser then.

@@ -1,4 +1,4 @@
-"""Requests that came together on one connection leave turns of the loop to every other connection between them."""
+"""Requests that came together on one connection leave passes of the loop to every other connection between them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 @dataclass
-class Turns:
-    """In which turn of the loop each request was handled."""
+class Passes:
+    """In which pass of the loop each request was handled."""
 
     now: int = 0
     handled: list[int] = field(default_factory=list[int])
@@ -55,18 +55,18 @@ class Turns:
 
 
 @asynccontextmanager
-async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
+async def serving(name: str, passes: Passes) -> AsyncGenerator[int]:
     address = BindAddress(LOOPBACK, 0)
     if name == "proxy":
-        server = ProxyServer(turns.respond, address, None, ProxyLimits())
+        server = ProxyServer(passes.respond, address, None, ProxyLimits())
     elif name == "refusing proxy":
-        server = ProxyServer(turns.refuse, address, None, ProxyLimits())
+        server = ProxyServer(passes.refuse, address, None, ProxyLimits())
     elif name == "health":
-        server = HealthServer(address, {"turns": turns.check})
+        server = HealthServer(address, {"passes": passes.check})
     else:
-        server = Listener(turns.reply, address, None, ConnectionLimits(idle_seconds=30.0))
+        server = Listener(passes.reply, address, None, ConnectionLimits(idle_seconds=30.0))
     await server.start()
-    counting = asyncio.create_task(turns.count())
+    counting = asyncio.create_task(passes.count())
     try:
         yield server.port
     finally:
@@ -75,34 +75,34 @@ async def serving(name: str, turns: Turns) -> AsyncGenerator[int]:
 
 
 @pytest.mark.parametrize("name", ["proxy", "listener", "health"])
-async def test_of_many_requests_at_once_a_few_are_handled_in_a_turn_of_the_loop(name: str) -> None:
-    turns = Turns()
-    async with serving(name, turns) as port, asyncio.timeout(20):
+async def test_of_many_requests_at_once_a_few_are_handled_in_a_pass_of_the_loop(name: str) -> None:
+    passes = Passes()
+    async with serving(name, passes) as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(REQUEST * TOGETHER)
         for _ in range(TOGETHER):
             await reader.readuntil(b"HTTP/1.1 ")
         writer.close()
-    assert len(turns.handled) == TOGETHER
-    assert len(set(turns.handled)) >= TOGETHER // FEW
+    assert len(passes.handled) == TOGETHER
+    assert len(set(passes.handled)) >= TOGETHER // FEW
 
 
 async def test_a_refusal_ends_a_connection_on_which_further_requests_wait() -> None:
-    turns = Turns()
-    async with serving("refusing proxy", turns) as port, asyncio.timeout(20):
+    passes = Passes()
+    async with serving("refusing proxy", passes) as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(REQUEST * TOGETHER)
         await reader.read()
         writer.close()
-    assert len(turns.handled) == 1
+    assert len(passes.handled) == 1
 
 
 async def test_a_refusal_leaves_a_connection_open_whose_client_waits_for_answers() -> None:
-    turns = Turns()
-    async with serving("refusing proxy", turns) as port, asyncio.timeout(20):
+    passes = Passes()
+    async with serving("refusing proxy", passes) as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         for _ in range(3):
             writer.write(REQUEST)
             await reader.readuntil(b'"code":')
         writer.close()
-    assert len(turns.handled) == 3
+    assert len(passes.handled) == 3

@@ -37,7 +37,7 @@ _LINGER: Final = 1.0
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _UNSENT: Final = 64 * 1024
 """Write buffer for a slow client; asyncio's TLS buffers eight times as much."""
-_AT_ONCE: Final = 16
+_PER_PASS: Final = 16
 """Requests that begin in one pass of the loop: with one, a proxy handles half as many a second."""
 _SWEEP: Final = 0.5
 """Seconds between two checks for slow headers and unread responses."""
@@ -307,7 +307,7 @@ class ProxyServer(HttpListener[_Server]):
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        http = _Server(self._answer, handler_cancellation=True, at_once=_AT_ONCE)
+        http = _Server(self._answer, handler_cancellation=True, per_pass=_PER_PASS)
         http.limits = self._limits
         http.refused = self._refused
         http.is_unauthenticated = self._is_unauthenticated

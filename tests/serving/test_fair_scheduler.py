@@ -14,7 +14,7 @@ from polling import until
 
 from nodeattest_sandbox.pki import ClusterPki
 from nodeattest_serving.bounded_server import UnauthenticatedLimits
-from nodeattest_serving.fair_turns import FairTurns
+from nodeattest_serving.fair_scheduler import FairScheduler
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
@@ -26,10 +26,10 @@ REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 async def test_a_client_with_one_request_waits_for_one_of_each_other_client() -> None:
-    turns, served = FairTurns(), list[str]()
+    scheduler, served = FairScheduler(), list[str]()
 
     async def ask(client: str) -> None:
-        await turns.wait(client)
+        await scheduler.wait(client)
         served.append(client)
 
     await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "b", "c")))
@@ -37,10 +37,10 @@ async def test_a_client_with_one_request_waits_for_one_of_each_other_client() ->
 
 
 async def test_one_request_is_served_in_a_pass_of_the_loop() -> None:
-    turns, passes, served = FairTurns(), 0, list[int]()
+    scheduler, passes, served = FairScheduler(), 0, list[int]()
 
     async def ask(client: str) -> None:
-        await turns.wait(client)
+        await scheduler.wait(client)
         served.append(passes)
 
     asking = [asyncio.create_task(ask(str(number % 3))) for number in range(9)]
@@ -51,27 +51,27 @@ async def test_one_request_is_served_in_a_pass_of_the_loop() -> None:
 
 
 async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_its_place() -> None:
-    turns, told = FairTurns(3), list[tuple[str, bool]]()
+    scheduler, told = FairScheduler(3), list[tuple[str, bool]]()
 
     async def ask(client: str) -> None:
-        told.append((client, await turns.wait(client)))
+        told.append((client, await scheduler.wait(client)))
 
     await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "c", "a")))
     assert sorted(told) == [("a", False), ("a", False), ("a", True), ("a", True), ("b", True), ("c", True)]
 
 
 async def test_many_new_clients_at_once_take_no_place_of_one_that_waits() -> None:
-    turns = FairTurns(4)
+    scheduler = FairScheduler(4)
     clients = ["served at once", "waits first", *(f"stranger {number}" for number in range(20))]
-    served, waited, *others = await asyncio.gather(*(turns.wait(client) for client in clients))
+    served, waited, *others = await asyncio.gather(*(scheduler.wait(client) for client in clients))
     assert served
     assert waited
     assert others.count(True) == 3
 
 
-async def test_a_request_whose_connection_has_ended_takes_no_turn() -> None:
-    turns = FairTurns()
-    asking = [asyncio.create_task(turns.wait(client)) for client in ("a", "a", "b")]
+async def test_a_request_whose_connection_has_ended_is_not_scheduled() -> None:
+    scheduler = FairScheduler()
+    asking = [asyncio.create_task(scheduler.wait(client)) for client in ("a", "a", "b")]
     await asyncio.sleep(0)
     asking[0].cancel()
     async with asyncio.timeout(10):
@@ -130,7 +130,7 @@ async def test_connections_that_come_while_the_loop_is_busy_are_kept_for_it() ->
         await listener.stop()
 
 
-async def test_a_connection_that_lost_its_slot_before_its_turn_begins_no_handshake(tmp_path: Path) -> None:
+async def test_a_connection_that_lost_its_slot_before_it_is_scheduled_begins_no_handshake(tmp_path: Path) -> None:
     async def reply(_request: web.BaseRequest, _client: str) -> Reply:
         return refusal(HTTPStatus.NOT_FOUND)
 
