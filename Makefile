@@ -12,12 +12,13 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check reference man stats conformance bench fuzz wheels packages images lock-images release lock clean
+.PHONY: help venv demo test oracles check docs reference man stats conformance bench fuzz wheels packages images lock-images release lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
 	@echo "make oracles      programs of others (npm packages, Chromium, helm) that some tests compare with; they are skipped without"
-	@echo "make check        lint, types, layers, names, limits"
+	@echo "make check        lint, types, layers, names, limits, docs"
+	@echo "make docs         the documentation as a site, into build/site"
 	@echo "make stats        figures of the tree, and names with several meanings"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
 	@echo "make bench        measurements"
@@ -63,6 +64,10 @@ check: venv
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/check_names.py
 	@$(BIN)/python tools/stats.py --check
+	@$(BIN)/python tools/docs_site.py --out build/site
+
+docs: venv
+	@$(BIN)/python tools/docs_site.py --out build/site
 
 stats: venv
 	@$(BIN)/python tools/stats.py
@@ -108,4 +113,4 @@ lock: venv
 		--no-annotate --custom-compile-command "make lock" pyproject.toml tools/build-requirements.in -o requirements.lock
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,100 @@
+"""`make docs` refuses what is wrong in a page, and the site has every page in the order of the index."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import pytest
+
+TREE: Final = Path(__file__).parents[2]
+INDEX: Final = """# Index
+
+| | page | answers |
+|---|---|---|
+| start | [start](start.md) | Where do I begin? |
+| | [decisions](adr/) | Why? |
+"""
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_site", TREE / "tools" / "docs_site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclass looks there for its own annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+TOOL: Final = _tool()
+pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser:PendingDeprecationWarning")  # MyST's own, for Sphinx 11
+
+
+def _tree(folder: Path, start: str) -> Path:
+    for name, text in {
+        "docs/README.md": INDEX,
+        "docs/start.md": start,
+        "docs/adr/README.md": "# Decisions\n",
+        "docs/adr/0001-one.md": "# One\n",
+        "CHANGELOG.md": "# Changelog\n\n## 1.0\n\n[start](docs/start.md)\n",
+        "tools/some.py": "print('shown')\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_site_shows_the_pages_and_what_they_link_to(tmp_path: Path) -> None:
+    page = "# Start\n\n[code](../tools/some.py) [old](../CHANGELOG.md#10) [why](adr/) `[x](none.md)`\n"
+    TOOL.build(tmp_path / "site", tree=_tree(tmp_path / "tree", page))
+    start = (tmp_path / "site/start.html").read_text()
+    for target in ("repository/tools/some.py.html", "repository/CHANGELOG.html", "adr/README.html"):
+        assert f'href="{target}' in start
+        assert (tmp_path / "site" / target).is_file()
+    assert "shown" in (tmp_path / "site/repository/tools/some.py.html").read_text()
+    assert 'href="start.html"' in (tmp_path / "site/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("link", "fault"),
+    [
+        ("none.md", "none.md"),
+        ("../tools/none.py", "none.py"),
+        ("#none", "none"),
+        ("adr/0001-one.md#none", "none"),
+        ("../CHANGELOG.md#none", "none"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_refused(
+    link: str, fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="warns"):
+        TOOL.build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n[x]({link})\n"))
+    (warning,) = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
+    assert fault in warning
+
+
+def test_a_page_that_is_not_in_the_index_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tree = _tree(tmp_path / "tree", "# Start\n")
+    (tree / "docs/alone.md").write_text("# Alone\n")
+    with pytest.raises(SystemExit, match="warns"):
+        TOOL.build(tmp_path / "site", tree=tree)
+    assert "alone.md" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "foreign", ['<img src="https://example.org/x.png">', '<script src="//example.org/x.js"></script>']
+)
+def test_a_page_that_loads_something_from_another_host_is_refused(foreign: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"other hosts: .*start\.html$"):
+        TOOL.build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n{foreign}\n"))
+
+
+def test_the_navigation_is_the_order_of_the_index() -> None:
+    groups = TOOL.navigation((TREE / "docs/README.md").read_text(), TREE / "docs")
+    assert [name for name, _ in groups][:4] == ["start", "install", "providers", "operate"]
+    assert groups[0][1][0] == ("start", Path("start.md"))
