@@ -27,7 +27,7 @@ from images.controller.sbom import write_sbom
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
 
-__all__ = ["CACHE", "DEBIAN_LOCK", "NAME", "TREE", "Built", "build", "build_from_tree", "commit_time"]
+__all__ = ["CACHE", "DEBIAN_LOCK", "NAME", "TREE", "Built", "build", "build_from_tree", "commit_time", "created_at"]
 
 NAME: Final = "node-attestation-controller"
 TREE: Final = Path(__file__).parents[2]
@@ -63,6 +63,11 @@ def commit_time() -> int:
     return int(subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=True).stdout)
 
 
+def created_at() -> str:
+    """Return the time of the commit as bills of materials and images say it."""
+    return datetime.fromtimestamp(commit_time(), UTC).isoformat().replace("+00:00", "Z")
+
+
 def build_from_tree(out: Path, cache: Path) -> Built:
     """Build our wheels from this tree, and the image of them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +86,7 @@ def build(*, wheels: list[Path], version: str, commit: str, out: Path, cache: Pa
     root = below / "root"
     with tempfile.TemporaryDirectory() as folder:
         application = _application(root, Path(folder), own)
-    created = datetime.fromtimestamp(commit_time(), UTC).isoformat().replace("+00:00", "Z")
+    created = created_at()
     layers = [Layer((below / f"{name}.gz").read_bytes(), (below / f"{name}.id").read_text()) for name in _CACHED]
     archive = out / f"{NAME}-{version}-linux-amd64.oci.tar"
     out.mkdir(parents=True, exist_ok=True)

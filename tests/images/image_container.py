@@ -19,7 +19,7 @@ from world import Controller
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 
-__all__ = ["Container", "ImageController", "needs_runc", "unpack"]
+__all__ = ["Container", "ImageController", "digest_of", "needs_runc", "unpack"]
 
 _NAMESPACES: Final = ("pid", "ipc", "uts", "mount")
 """The network is the machine's: API servers of tests listen on loopback."""
@@ -32,6 +32,15 @@ def needs_runc() -> None:
         lacks("runc is not installed: tools/system-packages images")
     if os.geteuid() != 0:
         lacks("root, for a container like a kubelet's")
+
+
+def digest_of(archive: Path) -> str:
+    """Return the digest of the one manifest of an OCI archive."""
+    with tarfile.open(archive) as packed:
+        index = packed.extractfile("index.json")
+        assert index is not None
+        [reference] = maps_at(cast("JsonMap", json.load(index)), "manifests")
+        return text_at(reference, "digest")
 
 
 def unpack(archive: Path, target: Path) -> JsonMap:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
-from image_container import Container, ImageController, needs_runc, unpack
+from image_container import Container, ImageController, digest_of, needs_runc, unpack
 from polling import eventually
+from released import released
 from rights import apply
 from world import LOOPBACK_FLAGS, World, built_world
 
@@ -49,9 +50,19 @@ class Image:
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("image")
+    archive, sbom = image_files(folder)
+    config = unpack(archive, folder / "root")
+    return Image(archive, json.loads(sbom.read_text()), digest_of(archive), folder / "root", config)
+
+
+def image_files(folder: Path) -> tuple[Path, Path]:
+    """Return archive and bill of materials, of the release or built."""
+    if archives := released("node-attestation-controller-*.oci.tar"):
+        [archive], [sbom] = archives, released("node-attestation-controller-*.cdx.json")
+        return archive, sbom
     built = build_from_tree(folder / "dist", CACHE)
-    config = unpack(built.archive, folder / "root")
-    return Image(built.archive, json.loads(built.sbom.read_text()), built.digest, folder / "root", config)
+    assert digest_of(built.archive) == built.digest
+    return built.archive, built.sbom
 
 
 def pod_of(folder: str) -> JsonMap:
@@ -87,6 +98,8 @@ def test_the_image_says_user_version_and_commit(image: Image) -> None:
 
 
 def test_the_bill_of_materials_is_what_the_image_has(image: Image) -> None:
+    described = text_at(map_at(image.sbom, "metadata", "component"), "purl")
+    assert described.startswith(f"pkg:oci/node-attestation-controller@{quote(image.digest)}?")
     purls = {text_at(one, "purl") for one in maps_at(image.sbom, "components")}
     debs = {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
     assert debs == {deb.name for deb in read_lock(TREE / "images/controller/debian-amd64.lock")}

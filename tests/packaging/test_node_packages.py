@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from needs import not_possible
 from node_machines import HOME, Machine, build, debian, in_namespaces, needs
+from released import released
 from world import Agent, Controller, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -43,7 +44,8 @@ MAX_MODULES = 20
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     needs("mmdebstrap", "patchelf", "rpmbuild")
-    return build(tmp_path_factory.mktemp("packages"))
+    files = [file for end in (".deb", ".rpm", ".tar.gz") for file in released(f"nodeattest-agent*{end}")]
+    return {file.suffix: file for file in files} or build(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +15,17 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from needs import not_possible
+from released import released
 
+from images.controller.sbom import write_agent_sbom
+from nodeattest_providers import __version__
+from nodeattest_providers.build_commit import of_checkout
 from tools.release.artefacts import KINDS
 from tools.release.provenance import ENVELOPE, SIGNATURE, STATEMENT, SUMS, VerificationError, seal, verify
 
 TREE = Path(__file__).parents[2]
+GIT = shutil.which("git") or "git"
 KEY = Ed25519PrivateKey.generate()
 PUBLIC = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 MANIFESTS = "nodeattest-manifests-0.1.0.tar"
@@ -31,8 +39,7 @@ def release(tmp_path: Path) -> Path:
 
 
 def seal_with(folder: Path, key: Ed25519PrivateKey) -> None:
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    seal(folder, version="0.1.0", commit="c" * 40, locks={"requirements.lock": TREE / "requirements.lock"}, key=pem)
+    seal(folder, version="0.1.0", commit="c" * 40, locks={"requirements.lock": TREE / "requirements.lock"}, key=key)
 
 
 def test_a_signed_release_verifies_and_names_its_artefacts(release: Path) -> None:
@@ -49,12 +56,130 @@ def test_an_artefact_is_the_same_when_it_is_made_again(release: Path, tmp_path_f
     again = tmp_path_factory.mktemp("again")
     KINDS["manifests"](again)
     assert (again / MANIFESTS).read_bytes() == (release / MANIFESTS).read_bytes()
-    for kind in ("chart", "clusterctl"):
+    for kind in ("chart", "clusterctl", "man"):
         KINDS[kind](again / "one")
         KINDS[kind](again / "other")
     made = [{f.name: f.read_bytes() for f in (again / name).rglob("*") if f.is_file()} for name in ("one", "other")]
-    assert len(made[0]) == len(("chart", "components", "metadata"))
+    assert len(made[0]) == len(("chart", "components", "metadata", "man"))
     assert made[0] == made[1]
+
+
+def verified_without_a_checkout(folder: Path, key: Path, work: Path) -> subprocess.CompletedProcess[str]:
+    """Verify as docs/install.md says: whatever is installed comes from files that SHA256SUMS names."""
+    script = (
+        'base64 --decode SHA256SUMS.sig > "$WORK/signature" &&'
+        ' openssl pkeyutl -verify -pubin -inkey "$KEY" -rawin -in SHA256SUMS -sigfile "$WORK/signature" &&'
+        " sha256sum --check --strict --quiet SHA256SUMS"
+    )
+    variables = {"PATH": os.environ["PATH"], "KEY": str(key), "WORK": str(work)}
+    return subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def test_openssl_and_sha256sum_verify_without_a_checkout(
+    release: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    work = tmp_path_factory.mktemp("keys")
+    key = work / "release.pub"
+    key.write_bytes(PUBLIC)
+    done = verified_without_a_checkout(release, key, work)
+    assert (done.returncode, done.stdout) == (0, "Signature Verified Successfully\n")
+    spoil_artefact(release)
+    spoilt = verified_without_a_checkout(release, key, work)
+    assert (spoilt.returncode, f"{MANIFESTS}: FAILED" in spoilt.stdout) == (1, True)
+    sums = (release / SUMS).read_text().splitlines()
+    (release / SUMS).write_text("\n".join(line for line in sums if MANIFESTS not in line) + "\n")
+    assert "Signature Verification Failure" in verified_without_a_checkout(release, key, work).stdout
+
+
+def test_the_agents_bill_of_materials_has_each_package_once(tmp_path: Path) -> None:
+    listed = "zlib1g 1:1.2.13.dfsg-1\ncryptography==50.0.2\n"
+    for file in (tmp_path / "one", tmp_path / "again"):
+        write_agent_sbom(file, name="nodeattest-agent", version="0.1.0", created="2026-11-24T00:00:00Z", listed=listed)
+    read = json.loads((tmp_path / "one").read_text())
+    assert [one["purl"] for one in read["components"]] == [
+        "pkg:deb/debian/zlib1g@1%3A1.2.13.dfsg-1?distro=debian-12",
+        "pkg:pypi/cryptography@50.0.2",
+    ]
+    assert read["metadata"]["component"]["name"] == "nodeattest-agent"
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "one").read_bytes()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A clone of this checkout's commit."""
+    clone = tmp_path / "checkout"
+    subprocess.run([GIT, "clone", "--quiet", "--shared", TREE, clone], check=True, capture_output=True)
+    return clone
+
+
+def make(checkout: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Make the man pages' part of a release in a checkout."""
+    folders = ["parsing", "providers", "kube", "serving", "discovery", "identity"]
+    folders += ["authenticator", "controller", "sandbox", "cli"]
+    variables = {**os.environ, "PYTHONPATH": ":".join(str(checkout / name) for name in folders)}
+    command = [sys.executable, "-m", "tools.release", "--only", "man", *words]
+    return subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, check=False)
+
+
+def committed(checkout: Path) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    subprocess.run([GIT, *identity, "commit", "--quiet", "--all", "-m", "a change"], cwd=checkout, check=True)
+
+
+def test_a_release_is_made_of_a_commit_and_into_an_empty_folder(checkout: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dist"
+    (checkout / "controller" / "more.py").write_text("")
+    refused = make(checkout, "--out", out)
+    assert (
+        refused.stderr
+        == "expected a commit without changes, got 1, such as controller/more.py: commit or remove them\n"
+    )
+    (checkout / "controller" / "more.py").unlink()
+    key = tmp_path / "release.pem"
+    key.write_text("")
+    assert "expected an Ed25519 private key" in make(checkout, "--out", out, "--key", key).stderr
+    assert not out.exists()
+    key.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    made = make(checkout, "--out", out, "--key", key)
+    assert made.returncode == 0, made.stderr
+    commit = subprocess.run([GIT, "rev-parse", "HEAD"], cwd=TREE, capture_output=True, text=True, check=True).stdout
+    assert f"commit {commit.strip()}, 5 files, 0 MiB, signed" in made.stdout
+    assert list(verify(out, PUBLIC, commit=commit.strip())) == ["nodeattest-man-0.1.0.tar.gz"]
+    assert "expected an empty folder" in make(checkout, "--out", out).stderr
+
+
+def test_nothing_is_sealed_if_the_checkout_changes_meanwhile(checkout: Path, tmp_path: Path) -> None:
+    with (checkout / "tools" / "cli_reference.py").open("a") as script:
+        script.write("\n")
+    text = (checkout / "tools" / "cli_reference.py").read_text()
+    changing = "if given.man:\n        Path(__file__).with_name('more.py').touch()"
+    (checkout / "tools" / "cli_reference.py").write_text(text.replace("if given.man:", changing))
+    committed(checkout)
+    made = make(checkout, "--out", tmp_path / "dist")
+    assert (made.returncode, "such as tools/more.py" in made.stderr) == (1, True), made.stderr
+    assert not (tmp_path / "dist" / SUMS).exists()
+
+
+def test_the_release_under_test_is_of_this_commit_and_what_is_made_again_is_the_same(tmp_path: Path) -> None:
+    """Packages and image are made again in tests/packaging/test_node_packages.py and tests/images."""
+    if not (sums := released(SUMS)):
+        not_possible("NODEATTEST_DIST names no release")
+    folder = sums[0].parent
+    key = Path(os.environ["NODEATTEST_RELEASE_KEY"])
+    stated = verify(folder, key.read_bytes(), version=__version__, commit=of_checkout())
+    kinds = {"whl", "txt", "deb", "rpm", "gz", "tgz", "tar", "json", "yaml"}
+    assert {name.rpartition(".")[2] for name in stated} == kinds
+    assert verified_without_a_checkout(folder, key, tmp_path).returncode == 0
+    again = tmp_path / "again"
+    again.mkdir()
+    for kind in KINDS.keys() - {"packages", "image"}:
+        KINDS[kind](again)
+    made = {file.relative_to(again).as_posix(): file.read_bytes() for file in again.rglob("*") if file.is_file()}
+    assert len(made) > len(KINDS)
+    for name, content in made.items():
+        assert hashlib.sha256(content).hexdigest() == stated[name], name
 
 
 def spoil_statement(folder: Path) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from images.controller.build import DEBIAN_LOCK, PYTHON_LOCK, TREE
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import UNKNOWN, of_checkout
 from tools.release.artefacts import KINDS
-from tools.release.provenance import VerificationError, seal, verify
+from tools.release.provenance import VerificationError, private_key, seal, verify
+
+_MEBIBYTE: Final = 1 << 20
 
 
 def main() -> None:
@@ -32,17 +38,48 @@ def main() -> None:
         return
     if options.version or options.commit:
         parser.error("--version and --commit go with --verify")
-    commit = of_checkout()
-    if commit == UNKNOWN or commit.endswith("-dirty"):
-        raise SystemExit(f"expected a commit without changes, got {commit}: commit or stash them")
+    _write(out, options.only or KINDS, options.key)
+
+
+def _write(out: Path, kinds: Iterable[str], key_file: Path | None) -> None:
+    """Build every kind, then seal what was built; nothing is sealed if the checkout changed meanwhile."""
+    commit = _committed()
+    key = None
+    if key_file is not None:
+        try:
+            key = private_key(key_file.read_bytes())
+        except OSError as error:
+            raise SystemExit(f"{key_file}: {error.strerror}") from None
     if out.is_dir() and any(out.iterdir()):
         raise SystemExit(f"expected an empty folder, got files in {out}: remove them")
     out.mkdir(parents=True, exist_ok=True)
-    for kind in options.only or KINDS:
+    begun = time.monotonic()
+    for kind in kinds:
+        since = time.monotonic()
         KINDS[kind](out)
+        print(f"{kind}: {time.monotonic() - since:.0f} s", flush=True)
+    if (now := _committed()) != commit:
+        raise SystemExit(f"expected the commit {commit} to the end, got {now}: remove {out} and begin again")
     locks = {one.relative_to(TREE).as_posix(): one for one in (DEBIAN_LOCK, PYTHON_LOCK)}
-    key = options.key.read_bytes() if options.key else None
     seal(out, version=__version__, commit=commit, locks=locks, key=key)
+    files = [file for file in out.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / _MEBIBYTE
+    signed = "signed" if key else "not signed: nobody can verify it (KEY=...)"
+    print(f"{out}: version {__version__}, commit {commit}, {len(files)} files, {size:.0f} MiB, {signed}")
+    print(f"{time.monotonic() - begun:.0f} s in all")
+
+
+def _committed() -> str:
+    """Return the commit of the checkout; ends this program where something is not committed, or not known to git."""
+    commit = of_checkout()
+    if commit == UNKNOWN:
+        raise SystemExit("expected a checkout with its history, got none that git knows")
+    command = ["git", "status", "--porcelain"]
+    changes = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=True).stdout.splitlines()
+    if changes or commit.endswith("-dirty"):
+        first = f", such as {changes[0][3:]}" if changes else ""
+        raise SystemExit(f"expected a commit without changes, got {len(changes)}{first}: commit or remove them")
+    return commit
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from images.controller.build import CACHE, TREE, build_from_tree
+from images.controller.build import CACHE, TREE, build_from_tree, created_at
+from images.controller.sbom import write_agent_sbom
 from nodeattest_providers import __version__
 from tools.release.archive import packed
 from tools.release.chart import write_chart
@@ -36,6 +38,17 @@ def _packages(out: Path) -> None:
     subprocess.run([str(TREE / "tools" / "system-packages"), "packages"], check=True)
     command = [sys.executable, str(TREE / "images" / "node" / "build_packages.py"), "--out", str(out)]
     subprocess.run(command, check=True)
+    listed = (out / "nodeattest-agent.packages.txt").read_text(encoding="utf-8")
+    sbom = out / f"nodeattest-agent-{__version__}.cdx.json"
+    write_agent_sbom(sbom, name="nodeattest-agent", version=__version__, created=created_at(), listed=listed)
+
+
+def _man(out: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(TREE / "tools" / "cli_reference.py"), "--man", folder]
+        subprocess.run(command, check=True)
+        archive = packed(Path(folder), "man1", compress=True)
+    (out / f"nodeattest-man-{__version__}.tar.gz").write_bytes(archive)
 
 
 def _clusterctl(out: Path) -> None:
@@ -59,6 +72,7 @@ KINDS: Final[Mapping[str, Callable[[Path], None]]] = MappingProxyType(
         "clusterctl": _clusterctl,
         "chart": _chart,
         "manifests": _manifests,
+        "man": _man,
     }
 )
 """Name to what writes the files of this kind into a folder."""

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-__all__ = ["ENVELOPE", "SIGNATURE", "STATEMENT", "SUMS", "VerificationError", "seal", "verify"]
+__all__ = ["ENVELOPE", "SIGNATURE", "STATEMENT", "SUMS", "VerificationError", "private_key", "seal", "verify"]
 
 SUMS: Final = "SHA256SUMS"
 SIGNATURE: Final = "SHA256SUMS.sig"
@@ -35,8 +35,21 @@ class VerificationError(Exception):
     """A release that is not what its signer wrote."""
 
 
-def seal(folder: Path, *, version: str, commit: str, locks: Mapping[str, Path], key: bytes | None) -> None:
-    """Write the provenance and the checksums; with a private Ed25519 key in PEM, sign both."""
+def private_key(pem: bytes) -> Ed25519PrivateKey:
+    """Read the key that signs; ends this program where it is another one."""
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SystemExit(
+            "expected an Ed25519 private key in PEM without a password: openssl genpkey -algorithm ed25519"
+        )
+    return key
+
+
+def seal(folder: Path, *, version: str, commit: str, locks: Mapping[str, Path], key: Ed25519PrivateKey | None) -> None:
+    """Write the provenance and the checksums; with a key, sign both."""
     digests = {name: _digest(folder / name) for name in _artefacts(folder)}
     resolved = [{"uri": f"git+nodeattest@{commit}", "digest": {"gitCommit": commit}}]
     resolved += [{"uri": f"file:{name}", "digest": {"sha256": _digest(path)}} for name, path in sorted(locks.items())]
@@ -61,16 +74,11 @@ def seal(folder: Path, *, version: str, commit: str, locks: Mapping[str, Path], 
     (folder / SUMS).write_text(sums, encoding="utf-8")
     if key is None:
         return
-    private = load_pem_private_key(key, None)
-    if not isinstance(private, Ed25519PrivateKey):
-        raise SystemExit(
-            "expected an Ed25519 private key in PEM without a password: openssl genpkey -algorithm ed25519"
-        )
-    (folder / SIGNATURE).write_bytes(base64.b64encode(private.sign(sums.encode())) + b"\n")
+    (folder / SIGNATURE).write_bytes(base64.b64encode(key.sign(sums.encode())) + b"\n")
     envelope = {
         "payloadType": _PAYLOAD_TYPE,
         "payload": base64.b64encode(payload).decode(),
-        "signatures": [{"sig": base64.b64encode(private.sign(_pre_authentication(payload))).decode()}],
+        "signatures": [{"sig": base64.b64encode(key.sign(_pre_authentication(payload))).decode()}],
     }
     (folder / ENVELOPE).write_text(json.dumps(envelope), encoding="utf-8")
 
