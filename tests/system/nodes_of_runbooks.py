@@ -17,10 +17,12 @@ SPENT: Final = "gone00.0123456789abcdef"
 """A bootstrap token of the past: a node renews by its own certificate."""
 
 
-def joined(world: World, name: str, *, tpm: SoftwareTpm | None = None, **settings: str) -> Agent:
-    """Let a machine join by a token of its own."""
+def joined(
+    world: World, name: str, *, tpm: SoftwareTpm | None = None, registered: bool = True, **settings: str
+) -> Agent:
+    """Let a machine join by a token of its own; one that is not ``registered`` is trusted on first use."""
     tpm = tpm or world.tpm(name)
-    world.machine(name, tpm=tpm)
+    world.machine(name, tpm=tpm if registered else None)
     agent = world.agent(name, "tpm", tcti=tpm.tcti, **settings)
     done = agent.join(world.token())
     assert done.returncode == 0, done.stderr

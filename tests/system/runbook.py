@@ -55,8 +55,8 @@ class Runbook:
             lacks("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
         self.folder = world.directory / page
         self.folder.mkdir(exist_ok=True)
+        self._world = world
         self._kubectl = world.management.kubectl
-        self._kubeconfig = world.management.admin_kubeconfig
         self._names = {SERVER: world.workload.server, **(names or {})}
         self._blocks = iter(_BLOCK.findall((PAGES / f"{page}.md").read_text()))
         self._programs = self.folder / "bin"
@@ -101,7 +101,12 @@ class Runbook:
 
     def _place(self) -> _Place:
         path = f"{self._programs}:{BIN}:{self._kubectl.parent}:{os.environ['PATH']}"
-        env = {**os.environ, "PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self._kubeconfig)}
+        env = {
+            **os.environ,
+            "PATH": path,
+            "HOME": str(self.folder),
+            "KUBECONFIG": str(self._world.management.admin_kubeconfig),
+        }
         return {"cwd": self.folder, "env": env, "stdin": subprocess.DEVNULL}
 
     def bring(self, printed: str) -> None:

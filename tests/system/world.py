@@ -29,7 +29,7 @@ from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, st
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["LOOPBACK_FLAGS", "Agent", "Controller", "World", "built_world", "node_of"]
+__all__ = ["LOOPBACK_FLAGS", "Agent", "Controller", "World", "built_world", "node_of", "started_management"]
 
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
@@ -341,15 +341,25 @@ W = TypeVar("W", bound=World)
 
 
 @contextmanager
+def started_management(
+    start_control_plane: StartControlPlane, directory: Path, name: str = "management"
+) -> Generator[ControlPlane]:
+    """Start a management cluster; one that cannot keep our resources, as some builds, is a sandbox instead."""
+    with start_control_plane(name) as plane:
+        if keeps_custom_resources(plane):
+            yield plane
+            return
+    with start_sandbox(directory / name, name=name) as sandbox:
+        yield sandbox
+
+
+@contextmanager
 def built_world(
     start_control_plane: StartControlPlane, directory: Path, kind: type[W] = World, name: str = ""
 ) -> Generator[W]:
-    """Build a world on control planes of one kind; a management cluster that cannot keep our resources is a sandbox."""
+    """Build a world on control planes of one kind."""
     with ExitStack() as stack:
-        management = stack.enter_context(start_control_plane(f"{name}management"))
-        if not keeps_custom_resources(management):  # some builds die of them; such a one can be a workload cluster
-            management.stop()
-            management = stack.enter_context(start_sandbox(directory / "management", name="management"))
+        management = stack.enter_context(started_management(start_control_plane, directory, f"{name}management"))
         built = kind(directory, management, stack.enter_context(start_control_plane(f"{name}workload")))
         stack.callback(built.close)
         yield built
