@@ -24,7 +24,7 @@ help:
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
 	@echo "make wheels       build the wheels into dist/"
-	@echo "make reference    renew docs/commands.md"
+	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources"
 	@echo "make man          man pages of the nodeattest command, into dist/man"
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, into dist/ (Debian or Ubuntu; root)"
 	@echo "make images       build the controller's OCI image and its SBOM into dist/"
@@ -91,6 +91,8 @@ wheels: venv
 reference: venv
 	@$(BIN)/python tools/cli_reference.py --markdown docs/commands.md
 	@$(BIN)/python tools/metrics_reference.py docs/metrics.md
+	@$(BIN)/python -m tools.crds_reference docs/crds.md
+	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
 
 man: venv
 	@$(BIN)/python tools/cli_reference.py --man dist/man

@@ -100,15 +100,20 @@ class Settings:
     inventory: tuple[str, ...] = ("ClusterAPI",)
     """Where clusters and machines come from: Cluster API's objects, MachineRecords and ClusterRecords, or both."""
     leader_elect: bool = True
+    """Whether replicas elect one that works, while the others stand by."""
     shard_clusters: bool = False
     """Share the clusters among all replicas, instead of one that leads and others that stand by.
 
-    With ``leader_elect``, which costs a Lease more, they do not begin beside one that leads, nor it beside them.
+    With ``leaderElect``, which costs a Lease more, they do not begin beside one that leads, nor it beside them.
     """
     lease_name: str = "node-attestation-controller"
+    """The Lease of leader election; with ``shardClusters``, what the Leases' names begin with."""
     lease_duration: float = 15.0
+    """How long the others wait for a leader that renews its Lease no more, in whole seconds."""
     renew_deadline: float = 10.0
+    """How long a leader goes on trying to renew before it stops; less than ``leaseDuration``."""
     retry_period: float = 2.0
+    """Between two tries to take or renew a Lease."""
     health_bind_address: str = "127.0.0.1:9440"
     """Serves /healthz, /livez and /readyz; port 0 takes a free one."""
     metrics_bind_address: str = "127.0.0.1:8080"
@@ -145,6 +150,7 @@ class Settings:
     challenge_key_rotation: float = _DAY
     """The previous key is kept for one rotation more, much longer than a challenge can be answered (300 s)."""
     provider_id_oid: str = PROVIDER_ID_OID
+    """Of the certificate request's extension that holds the provider ID; ours in the agent is the default."""
     request_timeout: float = 10.0
     """For one request to an API server, watches excepted."""
     allowed_addresses: tuple[str, ...] = ()
@@ -152,7 +158,9 @@ class Settings:
     verification_timeout: float = 20.0
     """For one provider's verification of one request: those that ask a platform may hang."""
     log_level: str = "info"
+    """The least that is logged: debug, info, warning or error."""
     log_format: str = "json"
+    """json or text."""
     platforms: Mapping[str, Mapping[str, JsonValue]] = field(
         default_factory=dict[str, Mapping[str, JsonValue]], repr=False
     )

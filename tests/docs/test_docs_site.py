@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import pytest
+
+from tools.docs_site import build, navigation
 
 TREE: Final = Path(__file__).parents[2]
 INDEX: Final = """# Index
@@ -18,19 +17,6 @@ INDEX: Final = """# Index
 | start | [start](start.md) | Where do I begin? |
 | | [decisions](adr/) | Why? |
 """
-
-
-def _tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_site", TREE / "tools" / "docs_site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks there for its own annotations
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL: Final = _tool()
 pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser:PendingDeprecationWarning")  # MyST's own, for Sphinx 11
 
 
@@ -50,7 +36,7 @@ def _tree(folder: Path, start: str) -> Path:
 
 def test_a_site_shows_the_pages_and_what_they_link_to(tmp_path: Path) -> None:
     page = "# Start\n\n[code](../tools/some.py) [old](../CHANGELOG.md#10) [why](adr/) `[x](none.md)`\n"
-    TOOL.build(tmp_path / "site", tree=_tree(tmp_path / "tree", page))
+    build(tmp_path / "site", tree=_tree(tmp_path / "tree", page))
     start = (tmp_path / "site/start.html").read_text()
     for target in ("repository/tools/some.py.html", "repository/CHANGELOG.html", "adr/README.html"):
         assert f'href="{target}' in start
@@ -73,7 +59,7 @@ def test_a_link_that_leads_nowhere_is_refused(
     link: str, fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="warns"):
-        TOOL.build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n[x]({link})\n"))
+        build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n[x]({link})\n"))
     (warning,) = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
     assert fault in warning
 
@@ -82,7 +68,7 @@ def test_a_page_that_is_not_in_the_index_is_refused(tmp_path: Path, capfd: pytes
     tree = _tree(tmp_path / "tree", "# Start\n")
     (tree / "docs/alone.md").write_text("# Alone\n")
     with pytest.raises(SystemExit, match="warns"):
-        TOOL.build(tmp_path / "site", tree=tree)
+        build(tmp_path / "site", tree=tree)
     assert "alone.md" in capfd.readouterr().err
 
 
@@ -91,10 +77,10 @@ def test_a_page_that_is_not_in_the_index_is_refused(tmp_path: Path, capfd: pytes
 )
 def test_a_page_that_loads_something_from_another_host_is_refused(foreign: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"other hosts: .*start\.html$"):
-        TOOL.build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n{foreign}\n"))
+        build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n{foreign}\n"))
 
 
 def test_the_navigation_is_the_order_of_the_index() -> None:
-    groups = TOOL.navigation((TREE / "docs/README.md").read_text(), TREE / "docs")
+    groups = navigation((TREE / "docs/README.md").read_text(), TREE / "docs")
     assert [name for name, _ in groups][:4] == ["start", "install", "providers", "operate"]
     assert groups[0][1][0] == ("start", Path("start.md"))

@@ -35,11 +35,11 @@ class ServingSettings:
     """What was configured; None where the default is wanted."""
 
     dns_names: tuple[str, ...] | None = None
-    """None: the node's name."""
+    """The DNS names wanted. None: the node's name."""
     ip_addresses: tuple[str, ...] | None = None
-    """None: the addresses from which this machine reaches the API server."""
+    """The addresses wanted. None: those from which this machine reaches the API server."""
     file: str | None = None
-    """None: ``serving.pem`` in the cache directory."""
+    """Where certificate and key go. None: ``serving.pem`` in the cache directory."""
 
     def to_json(self) -> JsonObject:
         """Write the section."""

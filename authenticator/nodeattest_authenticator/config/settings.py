@@ -60,8 +60,11 @@ class ProviderIdSource:
     """Where the provider ID comes from; all None: from the provider itself."""
 
     value: str | None = None
+    """The provider ID itself, as in ``Machine.spec.providerID``."""
     file: str | None = None
+    """A file that holds it."""
     command: tuple[str, ...] | None = None
+    """A program and its arguments that print it; without a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +72,26 @@ class Settings:
     """Everything that an attempt depends on."""
 
     endpoint: Endpoint
+    """The workload cluster's API server."""
     tls_server_name: str | None = None
+    """The name in the server's certificate, where it is not the URL's."""
     ca_pem: bytes = field(repr=False)
     """The cluster's CA bundle: the only trust root of the agent."""
     node_name: NodeName
+    """The node's name; without it in the file, the host name in lower case."""
     provider: ProviderName
+    """The provider whose attestor makes the evidence, such as ``tpm``."""
     provider_settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    """What this attestor needs to know of its machine; the provider's page has the names."""
     minimum_version: int = 1
     """The oldest version of the provider's evidence that this node may send."""
     provider_id: ProviderIdSource = field(default_factory=ProviderIdSource)
     token_file: str | None = None
-    """None: ``bootstrap-token`` in the cache directory."""
+    """The file that holds the bootstrap token. None: ``bootstrap-token`` in the cache directory."""
     timeout_seconds: int = DEFAULT_TIMEOUT
+    """For one call of kubelet, 1 to 3600."""
     expiration_seconds: int | None = None
+    """The lifetime that is asked for, at least 600; the policy's ``certificateLifetime`` is the most that is given."""
     serving: ServingSettings | None = None
     """What the serving certificate is for; None: the defaults, for those who call ``serving`` nevertheless."""
     discovery: Discovery | None = None

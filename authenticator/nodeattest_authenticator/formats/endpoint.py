@@ -15,8 +15,11 @@ class Cluster:
     """Where a cluster is, or was, and the CAs of its certificates."""
 
     endpoint: Endpoint
+    """The API server."""
     tls_server_name: str | None = None
+    """The name in the server's certificate, where it is not the URL's."""
     ca_pem: bytes = field(repr=False)
+    """The CAs of its certificate."""
 
     def to_json(self) -> JsonObject:
         """Write it."""

@@ -1,0 +1,99 @@
+"""docs/crds.md and docs/configuration.md say what the definitions and the settings' types say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from core_kit import CA, pem
+
+from nodeattest_authenticator.config import settings as agent
+from nodeattest_controller.manifests import crds
+from tools import configuration_reference, crds_reference
+
+TREE: Final = Path(__file__).parents[2]
+DOCS: Final = TREE / "docs"
+PACKAGES: Final = (
+    *("parsing", "providers", "kube", "serving", "discovery", "identity"),
+    *("authenticator", "controller", "cli"),
+)
+VARIABLE: Final = re.compile(r"(?:environb?(?:\.get|\.setdefault)?[(\[]|environment\.get\(|envvar=)b?\"([A-Z0-9_]+)\"")
+
+
+def test_the_pages_are_what_the_code_says() -> None:
+    for name, tool in (("crds.md", crds_reference), ("configuration.md", configuration_reference)):
+        page = (DOCS / name).read_text(encoding="utf-8")
+        assert tool.markdown(page) == page, "make reference"
+
+
+def test_every_property_and_every_rule_of_a_definition_is_on_the_page() -> None:
+    page = (DOCS / "crds.md").read_text(encoding="utf-8")
+    text = "\n".join(file.read_text() for file in (TREE / "manifests/crd").glob("*.yaml"))
+    rules = re.findall(r"^ +- rule: (.*)$", text, re.MULTILINE)
+    assert len(rules) >= 10
+    for rule in rules:
+        assert str(yaml.safe_load(rule)).replace("|", "\\|") in page
+    for crd in crds():
+        spec: Any = crd["spec"]
+        section = page.partition(f"## {spec['names']['kind']}\n")[2].partition("\n## ")[0]
+        for name in _property_names(spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]):
+            assert re.search(rf"^\| `spec(\.[^`]*)?\.{name}` \|", section, re.MULTILINE), name
+
+
+def _property_names(schema: Any) -> set[str]:
+    inside: dict[str, Any] = schema.get("properties", {})
+    others = (schema.get(word) for word in ("items", "additionalProperties"))
+    below = [*inside.values(), *(each for each in others if each and each is not True)]
+    return set(inside).union(*map(_property_names, below))
+
+
+def test_every_field_of_the_agents_file_has_a_row() -> None:
+    ca = pem(CA).decode()
+    server = {"server": "https://10.0.0.1:6443", "tlsServerName": "api.c1"}
+    written = {
+        "apiVersion": agent.API_VERSION,
+        "kind": agent.KIND,
+        **server,
+        "certificateAuthority": ca,
+        "nodeName": "n",
+        "provider": {"name": "tpm", "settings": {"device": "/dev/tpmrm0"}, "minimumVersion": 2},
+        "bootstrapTokenFile": "/token",
+        "timeoutSeconds": 60,
+        "expirationSeconds": 3600,
+        "serving": {"dnsNames": ["n"], "ipAddresses": ["10.0.0.2"], "file": "/serving.pem"},
+        "discovery": {
+            "servers": ["https://10.0.0.1:6443"],
+            "kubeconfig": "/kubelet.conf",
+            "caFile": "/ca.crt",
+            "keepsServer": True,
+            "former": [{**server, "certificateAuthority": ca}],
+        },
+    }
+    paths: set[str] = set()
+    for source in ({"value": "p://1"}, {"file": "/id"}, {"command": ["/bin/id"]}):
+        settings = agent.parse(json.dumps({**written, "providerID": source}).encode(), hostname="n")
+        paths |= set(_paths(json.loads(agent.settings_to_json(settings))))
+    rows = [row.name for row in configuration_reference.agent_rows()]
+    assert sorted(rows) == sorted(paths - {"apiVersion", "kind"})
+
+
+def _paths(document: Any, before: str = "") -> list[str]:
+    found: list[str] = []
+    for name, value in document.items():
+        match value:
+            case dict() if name != "settings":
+                found += _paths(value, f"{before}{name}.")
+            case [dict(), *_]:
+                found += _paths(value[0], f"{before}{name}[].")
+            case _:
+                found.append(f"{before}{name}")
+    return found
+
+
+def test_every_variable_that_the_code_reads_has_a_row() -> None:
+    files = [file for package in PACKAGES for file in (TREE / package).rglob("*.py")]
+    read = {name for file in files for name in VARIABLE.findall(file.read_text(encoding="utf-8"))}
+    assert read == set(configuration_reference.ENVIRONMENT)

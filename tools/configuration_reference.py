@@ -1,0 +1,205 @@
+"""Write docs/configuration.md from the settings' types: ``python -m tools.configuration_reference FILE``.
+
+What is before the first section stays. Each field's meaning is the docstring below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from nodeattest_authenticator.config.discovery import Discovery
+from nodeattest_authenticator.config.serving import ServingSettings
+from nodeattest_authenticator.config.settings import API_VERSION as AGENT_VERSION
+from nodeattest_authenticator.config.settings import KIND as AGENT_KIND
+from nodeattest_authenticator.config.settings import ProviderIdSource
+from nodeattest_authenticator.config.settings import Settings as AgentSettings
+from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_controller import configfile, main
+from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
+from nodeattest_parsing.durations import format_seconds
+from tools.markdown_tables import cell, code, table
+
+__all__ = ["AGENT", "ENVIRONMENT", "Row", "agent_rows", "controller_rows", "markdown"]
+
+AGENT: Final[tuple[tuple[str, type, str], ...]] = (
+    ("server", AgentSettings, "endpoint"),
+    ("tlsServerName", AgentSettings, "tls_server_name"),
+    ("certificateAuthority", AgentSettings, "ca_pem"),
+    ("nodeName", AgentSettings, "node_name"),
+    ("provider.name", AgentSettings, "provider"),
+    ("provider.settings", AgentSettings, "provider_settings"),
+    ("provider.minimumVersion", AgentSettings, "minimum_version"),
+    ("providerID.value", ProviderIdSource, "value"),
+    ("providerID.file", ProviderIdSource, "file"),
+    ("providerID.command", ProviderIdSource, "command"),
+    ("bootstrapTokenFile", AgentSettings, "token_file"),
+    ("timeoutSeconds", AgentSettings, "timeout_seconds"),
+    ("expirationSeconds", AgentSettings, "expiration_seconds"),
+    ("serving.dnsNames", ServingSettings, "dns_names"),
+    ("serving.ipAddresses", ServingSettings, "ip_addresses"),
+    ("serving.file", ServingSettings, "file"),
+    ("discovery.servers", Discovery, "servers"),
+    ("discovery.kubeconfig", Discovery, "kubeconfig"),
+    ("discovery.caFile", Discovery, "ca_file"),
+    ("discovery.keepsServer", Discovery, "pin_server"),
+    ("discovery.former[].server", Cluster, "endpoint"),
+    ("discovery.former[].tlsServerName", Cluster, "tls_server_name"),
+    ("discovery.former[].certificateAuthority", Cluster, "ca_pem"),
+)
+"""Every field of the agent's file, and the attribute that holds it."""
+ENVIRONMENT: Final[dict[str, tuple[str, str]]] = {
+    "AZURE_STORAGE_KEY": ("`nodeattest issuer publish`", "an account's key, in place of azure-identity's credentials"),
+    "HTTPS_PROXY": ("`nodeattest`", "the proxy to API servers, where the kubeconfig names none; `https_proxy`, too"),
+    "KUBEBUILDER_ASSETS": ("`nodeattest demo`", "a folder with `etcd` and `kube-apiserver`"),
+    "KUBECONFIG": ("`nodeattest`", "the kubeconfig; `--kubeconfig` is before it, `~/.kube/config` after it"),
+    "KUBERNETES_EXEC_INFO": ("agent", "what client-go asks of an exec plugin; kubelet sets it"),
+    "KUBERNETES_SERVICE_HOST": ("servers in a pod", "the API server's address; the kubelet sets it for each container"),
+    "KUBERNETES_SERVICE_PORT": ("servers in a pod", "the API server's port; the kubelet sets it for each container"),
+    "NO_PROXY": ("`nodeattest`", "hosts, domains and networks without a proxy; `no_proxy`, too"),
+    "TSS2_LOG": ("agent with a TPM", "what the TPM library logs; nothing where it is not set"),
+}
+"""Variables that our code reads, who reads them, and what they say."""
+_KINDS: Final = {
+    "str": "string",
+    "str | None": "string",
+    "bool": "true or false",
+    "int": "whole number",
+    "int | None": "whole number",
+    "float": "duration",
+    "bytes": "certificates in PEM",
+    "Path | None": "path of a file",
+    "tuple[str, ...]": "list of strings",
+    "tuple[str, ...] | None": "list of strings",
+    "Endpoint": "URL",
+    "tuple[Endpoint, ...]": "list of URLs",
+    "NodeName": "string",
+    "ProviderName": "string",
+    "Mapping[str, JsonValue]": "mapping",
+    "Mapping[str, Mapping[str, JsonValue]]": "mapping of mappings",
+}
+"""By the annotation: a field of a new type needs its words here."""
+_DEFAULTS: Final = {"nodeName": "the host name"}
+"""Defaults that no type has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def controller_rows() -> Iterator[Row]:
+    """Yield the settings of the controller's configuration file."""
+    for field in fields(Settings):
+        if field.name != "identity":
+            yield _row(camel(field.name), Settings, field.name)
+
+
+def agent_rows() -> Iterator[Row]:
+    """Yield the settings of the agent's configuration file."""
+    for path, owner, attribute in AGENT:
+        yield _row(path, owner, attribute)
+
+
+def markdown(before: str) -> str:
+    """Write the page anew."""
+    options = {option for param in main.run.params for option in param.opts}
+    controller = [
+        (code(row.name), code(flag) if flag in options else "", row.kind, row.default, row.meaning)
+        for row in controller_rows()
+        for flag in [_flag(row.name)]
+    ]
+    agent = [(code(row.name), row.kind, row.default, row.meaning) for row in agent_rows()]
+    variables = [(code(name), who, meaning) for name, (who, meaning) in ENVIRONMENT.items()]
+    parts = [
+        before.partition("\n## ")[0].rstrip(),
+        "## Controller",
+        f"`apiVersion: {configfile.API_VERSION}`, `kind: {configfile.KIND}`,\nin YAML; `--config` names the file.",
+        table(("field", "flag", "type", "default", "meaning"), controller),
+        "## Agent",
+        f"`apiVersion: {AGENT_VERSION}`, `kind: {AGENT_KIND}`, in JSON.",
+        table(("field", "type", "default", "meaning"), agent),
+        "## Environment",
+        table(("variable", "read by", "meaning"), variables),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(name: str, owner: type, attribute: str) -> Row:
+    (field,) = (each for each in fields(owner) if each.name == attribute)
+    annotation = str(field.type)
+    meaning = _docstrings(owner).get(attribute)
+    if meaning is None:
+        raise KeyError(f"{owner.__module__}.{owner.__name__}.{attribute} has no docstring")
+    meaning = re.sub(r"(; |^|\. )None(:| means)", r"\1absent\2", meaning.replace("``", "`"))
+    meaning = meaning.replace(". absent", ". Absent")
+    meaning = meaning.replace("those of `OFF_BY_DEFAULT`", ", ".join(f"`{name}`" for name in OFF_BY_DEFAULT))
+    default: object = field.default
+    if name in _DEFAULTS:
+        shown = _DEFAULTS[name]
+    elif field.default_factory is not MISSING or default is None or default == ():
+        shown = ""
+    elif default is MISSING:
+        shown = "required"
+    else:
+        shown = code(_value(annotation, default))
+    return Row(name, _KINDS[annotation], shown, cell(meaning))
+
+
+def _value(annotation: str, value: object) -> str:
+    match value:
+        case float() if annotation == "float":
+            return format_seconds(value)
+        case bool() | tuple():
+            return json.dumps(value)
+        case _:
+            return str(value)
+
+
+def _flag(name: str) -> str:
+    return "--" + re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+
+
+@cache
+def _docstrings(owner: type) -> dict[str, str]:
+    """Return the docstrings below a class's attributes."""
+    source = Path(inspect.getfile(owner)).read_text(encoding="utf-8")
+    body: Sequence[ast.stmt] = next(
+        node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == owner.__name__
+    )
+    found: dict[str, str] = {}
+    for statement, after in pairwise(body):
+        match statement, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = inspect.cleandoc(text)
+            case _:
+                pass
+    return found
+
+
+def run() -> int:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    file = parser.parse_args().file
+    file.write_text(markdown(file.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())
