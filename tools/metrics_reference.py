@@ -31,7 +31,8 @@ SERVERS: Final = {
     "nodeattest addon-auth gateway": Gateway,
     "nodeattest addon-auth sidecar": Sidecar,
 }
-_OURS: Final = "nodeattest_"
+_OURS: Final = ("nodeattest_", "workqueue_", "rest_client_")
+"""Not those of the process; the last two are client-go's names."""
 _SUFFIXES: Final = {
     "histogram": ("_bucket", "_sum", "_count"),
     "gaugehistogram": ("_bucket", "_gsum", "_gcount"),

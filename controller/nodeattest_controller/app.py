@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -28,7 +28,6 @@ __all__ = ["run"]
 _LOG: Final = logging.getLogger(__name__)
 _NONE: Final[Mapping[ProviderName, ClusterAPISigner]] = MappingProxyType({})
 _ELECTION_REMEDY: Final = "check --kubeconfig, the network, and the rights on leases"
-_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class _Controller:
@@ -89,13 +88,8 @@ class _Controller:
             request_timeout=self._settings.request_timeout,
             addresses=self._settings.workload_addresses,
         )
-        client.on_request = _count(self._metrics)
+        client.on_request = self._metrics.api_request
         return client
-
-
-def _count(metrics: Metrics) -> Callable[[str, int | None], None]:
-    """Count requests by Kubernetes' verbs; a list or a watch is a ``get`` here."""
-    return lambda method, status: metrics.api_request(_VERBS.get(method, method), status)
 
 
 def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
@@ -114,7 +108,7 @@ async def run(
     """
     metrics, code = Metrics((*PROVIDERS, *signers)), 0
     async with _client(settings, environment) as client, _client(settings, environment) as leases:
-        client.on_request = leases.on_request = _count(metrics)
+        client.on_request = leases.on_request = metrics.api_request
         controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})

@@ -109,7 +109,13 @@ def build_manager(
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
-    kubeconfigs = KubeconfigStatus(management, guard=shared.guard, events=shared.events, now=_now)
+    kubeconfigs = KubeconfigStatus(
+        management,
+        guard=shared.guard,
+        events=shared.events,
+        now=_now,
+        queue_metrics=metrics.queues.named("kubeconfig-status"),
+    )
     clusters = ClusterManager(
         management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs
     )
@@ -246,7 +252,11 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
 
 def _signer_names(shared: _Shared) -> SignerNamesReconciler:
     reconciler = SignerNamesReconciler(
-        shared.management, guard=shared.guard, serves=shared.settings.enabled("serving"), now=_now
+        shared.management,
+        guard=shared.guard,
+        serves=shared.settings.enabled("serving"),
+        now=_now,
+        queue_metrics=shared.metrics.queues.named("signer-names"),
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
     shared.changes.subscribe_shards(acquired=reconciler.enqueue)

@@ -8,11 +8,13 @@ cluster, forgotten with them. Every instance has its own registry. Leaves servin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from nodeattest_controller.certificate_metrics import CertificateMetrics
+from nodeattest_controller.queue_metrics import WorkQueueMetrics
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
@@ -34,7 +36,8 @@ PROVIDERS: Final = (*BUILT_IN, "kubelet")
 """``kubelet`` stands for kubelet's own serving requests, which no provider attests."""
 VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
-_VERBS: Final = frozenset({"get", "list", "watch", "create", "update", "patch", "delete"})
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_CODES: Final = frozenset(HTTPStatus)
 TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner", "bootstrap-token")
 ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane", "NodeAttestationPolicy")
 ADMISSION_OUTCOMES: Final = (
@@ -54,7 +57,6 @@ _STATES: Final = ("failing", "treated", "withheld")
 SHARD_MOVES: Final = ("gained", "lost")
 POLICY_REASONS: Final = ("Valid", "SelectsNothing", "Invalid", "Conflict", "NamespaceNotLabelled", "NamespaceNotRead")
 """The reasons of a policy's condition Ready."""
-_FORBIDDEN: Final = 403
 _OTHER: Final = "other"
 
 _VERIFICATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -76,6 +78,7 @@ class Metrics:
         self._clusters: Final[dict[str, bool]] = {}
         self._approval_clusters: Final[set[str]] = set()
         self._passed_over_of: Final[set[str]] = set()
+        self._verdict_clusters: Final[set[str]] = set()
         self._requests(self.registry)
         self._state(self.registry)
         self._tokens(self.registry)
@@ -88,6 +91,12 @@ class Metrics:
             "nodeattest_verdicts",
             "Verdicts on certificate requests.",
             ("provider", "verdict", "reason"),
+            registry=registry,
+        )
+        self._verdicts_of = Counter(
+            "nodeattest_cluster_verdicts",
+            "The same verdicts by workload cluster.",
+            ("cluster", "verdict"),
             registry=registry,
         )
         self._issued = Counter("nodeattest_issued", "Certificates issued.", ("provider",), registry=registry)
@@ -121,8 +130,10 @@ class Metrics:
         )
 
     def _state(self, registry: CollectorRegistry) -> None:
-        self._depth = Gauge("nodeattest_queue_depth", "Keys waiting for a worker.", registry=registry)
-        self._oldest = Gauge("nodeattest_queue_oldest_seconds", "Age of the oldest waiting key.", registry=registry)
+        self.queues = WorkQueueMetrics(registry)
+        self._oldest = Gauge(
+            "nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker.", registry=registry
+        )
         self._connected = Gauge(
             "nodeattest_cluster_connected",
             "Whether the workload cluster's requests are being watched (1) or its API server fails (0).",
@@ -165,7 +176,10 @@ class Metrics:
             "nodeattest_shard_moves", "Clusters that this replica gained or lost.", ("direction",), registry=registry
         )
         self._api = Counter(
-            "nodeattest_api_requests", "Requests to API servers by outcome.", ("verb", "code"), registry=registry
+            "rest_client_requests",
+            "Requests to API servers by method and status; <error>: no answer came.",
+            ("method", "code"),
+            registry=registry,
         )
 
     def _tokens(self, registry: CollectorRegistry) -> None:
@@ -233,9 +247,18 @@ class Metrics:
             buckets=_VERIFICATION_BUCKETS,
         )
 
-    def verdict(self, provider: str, verdict: str, reason: str) -> None:
-        """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
+    def verdict(self, cluster: str, provider: str, verdict: str, reason: str) -> None:
+        """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused.
+
+        By cluster, it is counted only for those that are shown (``cluster``), so that their series end with them.
+        """
         known = verdict if verdict in VERDICTS else _OTHER
+        if cluster in self._clusters:
+            if cluster not in self._verdict_clusters:
+                self._verdict_clusters.add(cluster)
+                for each in (*VERDICTS, _OTHER):  # a rate needs a beginning at 0
+                    self._verdicts_of.labels(cluster, each)
+            self._verdicts_of.labels(cluster, known).inc()
         self._verdicts.labels(self._provider(provider), known, reason if reason in _REASONS else _OTHER).inc()
 
     def issued(self, provider: str) -> None:
@@ -297,9 +320,8 @@ class Metrics:
         """Count a lost compare-and-swap."""
         self._conflicts.inc()
 
-    def queue(self, depth: int, oldest_seconds: float) -> None:
-        """Show the queue's depth and the age of its oldest key."""
-        self._depth.set(depth)
+    def oldest_request(self, oldest_seconds: float) -> None:
+        """Show how long the oldest certificate request waits."""
         self._oldest.set(max(0.0, oldest_seconds))
 
     def cluster(self, key: str, *, connected: bool) -> None:
@@ -328,6 +350,10 @@ class Metrics:
         if key in self._passed_over_of:
             self._passed_over_of.discard(key)
             self._passed_over.remove(key)
+        if key in self._verdict_clusters:
+            self._verdict_clusters.discard(key)
+            for each in (*VERDICTS, _OTHER):
+                self._verdicts_of.remove(key, each)
         if self._clusters.pop(key, None) is not None:
             self._connected.remove(key)
             self._count_clusters()
@@ -360,14 +386,10 @@ class Metrics:
         self._moves.labels(direction if direction in SHARD_MOVES else _OTHER).inc()
         self._shards.set(owned)
 
-    def api_request(self, verb: str, status: int | None) -> None:
-        """Count a request to an API server; ``status`` is None when no answer came.
-
-        A missing right (403) is counted apart from its class: nothing there (404) and a conflict (409) are daily bread.
-        """
-        code = "error" if status is None else f"{status // 100}xx" if 100 <= status < 600 else _OTHER  # noqa: PLR2004 - the classes of HTTP status codes
-        code = "403" if status == _FORBIDDEN else code
-        self._api.labels(verb if verb in _VERBS else _OTHER, code).inc()
+    def api_request(self, method: str, status: int | None) -> None:
+        """Count a request to an API server; ``status`` is None when no answer came."""
+        code = "<error>" if status is None else str(status) if status in _CODES else _OTHER
+        self._api.labels(method if method in _METHODS else _OTHER, code).inc()
 
     def render(self) -> bytes:
         """Return every series in Prometheus' text format."""

@@ -72,7 +72,8 @@ class FairQueue(Generic[K]):
         self._limits = limits
         self._all: _Group[K] = _Group(sys.maxsize)
         self._waiting: dict[K, GroupPath] = {}
-        self._held: dict[K, GroupPath] = {}
+        self._held: dict[K, tuple[GroupPath, float]] = {}
+        """Keys in flight, and since when each had waited."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -103,9 +104,9 @@ class FairQueue(Generic[K]):
         while way[-1].rotation:
             name, _ = way[-1].rotation.popitem(last=False)
             way.append(way[-1].inner[name])
-        key, _since = way[-1].queue.popitem(last=False)
+        key, since = way[-1].queue.popitem(last=False)
         path = self._waiting.pop(key)
-        self._held[key] = path
+        self._held[key] = path, since
         for group in way:
             group.in_flight += 1
         _update_rotations(way, path)
@@ -113,7 +114,7 @@ class FairQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """Mark a key as done, which frees its place in its groups' limits."""
-        path = self._held.pop(key)
+        path, _since = self._held.pop(key)
         way = [self._all]
         for name in path:
             way.append(way[-1].inner[name])
@@ -126,15 +127,19 @@ class FairQueue(Generic[K]):
         self._waiting.clear()
         held, self._held = self._held, {}
         self._all = _Group(sys.maxsize)
-        for key, path in held.items():
-            self._hold(key, path)
+        for key, (path, since) in held.items():
+            self._hold(key, path, since)
 
     def oldest(self) -> float | None:
         """Return since when the oldest key waits; None if none does."""
         return min((next(iter(queue.values())) for queue in self._all.queues()), default=None)
 
-    def _hold(self, key: K, path: GroupPath) -> None:
-        self._held[key] = path
+    def had_waited_since(self, key: K) -> float:
+        """Return since when a key that is in flight had waited."""
+        return self._held[key][1]
+
+    def _hold(self, key: K, path: GroupPath, since: float) -> None:
+        self._held[key] = path, since
         group = self._all
         group.in_flight += 1
         for name, limit in zip(path, self._limits, strict=True):

@@ -20,7 +20,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from nodeattest_kube.backoff import REQUEUE, BackoffPolicy
 from nodeattest_kube.fair_queue import FairQueue, GroupPath
 
-__all__ = ["Timer", "TimerHandle", "WorkQueue", "loop_timer"]
+__all__ = ["QueueMetrics", "Timer", "TimerHandle", "WorkQueue", "loop_timer"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -41,6 +41,30 @@ Timer = Callable[[float, Callable[[], None]], TimerHandle]
 """Calls back once after so many seconds."""
 
 
+class QueueMetrics(Protocol):
+    """Counts what happens to a queue's keys (client-go's ``MetricsProvider``); several queues may share one."""
+
+    def added(self) -> None:
+        """Count a key that begins to wait for a worker."""
+        ...
+
+    def retried(self) -> None:
+        """Count a key that was added with back-off."""
+        ...
+
+    def taken(self, waited: float) -> None:
+        """Count a key that a worker has now, after so many seconds."""
+        ...
+
+    def done(self, worked: float) -> None:
+        """Count a key that a worker had for so many seconds."""
+        ...
+
+    def dropped(self, count: int) -> None:
+        """Count keys that wait no more, since the queue is shut down."""
+        ...
+
+
 def loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
     """Call back on the running event loop."""
     return asyncio.get_running_loop().call_later(delay, callback)
@@ -59,6 +83,7 @@ class WorkQueue(Generic[K]):
         on_bug: Callable[[K, Exception], None] | None = None,
         groups: Callable[[K], GroupPath] | None = None,
         limits: tuple[int, ...] = (),
+        metrics: QueueMetrics | None = None,
     ) -> None:
         """``on_bug`` is notified of a worker's exception, logged by default; the key is tried again in any case.
 
@@ -70,6 +95,7 @@ class WorkQueue(Generic[K]):
         """How often a key was added with back-off, for metrics."""
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._on_bug = on_bug or _log_bug
+        self._metrics = metrics
         self._ready: FairQueue[K] = FairQueue(groups or _one_line, limits)
         """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
@@ -88,6 +114,8 @@ class WorkQueue(Generic[K]):
             self._again.add(key)
             return
         self._ready.add(key, self._clock())
+        if self._metrics is not None:
+            self._metrics.added()
         self._awake.set()
 
     def add_after(self, key: K, delay: float) -> None:
@@ -112,6 +140,8 @@ class WorkQueue(Generic[K]):
         if len(self._failures) > _COUNTED_KEYS:
             self._failures.popitem(last=False)
         self.retries += 1
+        if self._metrics is not None:
+            self._metrics.retried()
         delay = self._backoff.delay(failures, self._random)
         self.add_after(key, delay)
         return delay
@@ -136,6 +166,8 @@ class WorkQueue(Generic[K]):
         for _due, handle in self._later.values():
             handle.cancel()
         self._later.clear()
+        if self._metrics is not None:
+            self._metrics.dropped(len(self._ready))
         self._ready.clear()
         self._awake.set()
 
@@ -183,12 +215,17 @@ class WorkQueue(Generic[K]):
     async def _work_on(self, key: K, worker: Callable[[K], Awaitable[None]]) -> None:
         """Let the worker have one key; this is the edge at which bugs are caught."""
         self._working.add(key)
+        start = self._clock()
+        if self._metrics is not None:
+            self._metrics.taken(start - self._ready.had_waited_since(key))
         try:
             await worker(key)
         except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
             self._on_bug(key, error)
             self.retry(key)
         finally:
+            if self._metrics is not None:
+                self._metrics.done(self._clock() - start)
             self._working.discard(key)
             self._ready.done(key)
             if self._ready:

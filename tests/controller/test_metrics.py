@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_controller.metrics import PROVIDERS, VERDICTS, Metrics
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Reason
 
 RULES = Path(__file__).parents[2] / "manifests/prometheus/rules.yaml"
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(name, labels)
+def value(metrics: Metrics, family: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(family, labels)
+
+
+class Fired:
+    """A timer that calls back at once."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def cancel(self) -> None:
+        """Too late."""
 
 
 def series(metrics: Metrics) -> int:
@@ -25,9 +37,9 @@ def series(metrics: Metrics) -> int:
 
 def test_a_verdict_is_counted_by_provider_verdict_and_reason() -> None:
     metrics = Metrics()
-    metrics.verdict("tpm", "deny", Reason.QUOTE_NOT_BOUND)
-    metrics.verdict("tpm", "deny", "QuoteNotBound")
-    metrics.verdict("tpm", "approve", "")
+    metrics.verdict("ns/a", "tpm", "deny", Reason.QUOTE_NOT_BOUND)
+    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
+    metrics.verdict("ns/a", "tpm", "approve", "")
     labels = {"provider": "tpm", "verdict": "deny", "reason": "QuoteNotBound"}
     assert value(metrics, "nodeattest_verdicts_total", **labels) == 2
     assert value(metrics, "nodeattest_verdicts_total", provider="tpm", verdict="approve", reason="") == 1
@@ -35,12 +47,12 @@ def test_a_verdict_is_counted_by_provider_verdict_and_reason() -> None:
 
 def test_unknown_label_values_count_as_other() -> None:
     metrics = Metrics()
-    metrics.verdict("made-up", "made-up", "made-up")
+    metrics.verdict("made-up", "made-up", "made-up", "made-up")
     metrics.api_request("made-up", 999)
     metrics.token_write("made-up", "made-up")
     assert value(metrics, "nodeattest_token_writes_total", controller="other", outcome="other") == 1
     assert value(metrics, "nodeattest_verdicts_total", provider="other", verdict="other", reason="other") == 1
-    assert value(metrics, "nodeattest_api_requests_total", verb="other", code="other") == 1
+    assert value(metrics, "rest_client_requests_total", method="other", code="other") == 1
 
 
 def test_a_third_party_provider_has_its_own_series_when_named() -> None:
@@ -54,7 +66,7 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
 
     @given(st.text(), st.text(), st.text(), st.integers())
     def feed(provider: str, verdict: str, reason: str, status: int) -> None:
-        metrics.verdict(provider, verdict, reason)
+        metrics.verdict("ns/a", provider, verdict, reason)
         metrics.issued(provider)
         metrics.verification_seconds(provider, 0.1)
         metrics.api_request(verdict, status)
@@ -62,7 +74,7 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
     for provider in ("tpm", "unknown"):
         for verdict in (*VERDICTS, "unknown"):
             for reason in (*Reason, "", "unknown"):
-                metrics.verdict(provider, verdict, reason)
+                metrics.verdict("ns/a", provider, verdict, reason)
     feed()
     bound = 2 * 8 * (len(VERDICTS) + 1) * (len(Reason) + 2) + 200
     assert series(metrics) <= bound  # no series ever goes, so this is the most there was
@@ -88,26 +100,64 @@ def test_clusters_are_shown_counted_and_forgotten() -> None:
     assert value(metrics, "nodeattest_clusters", state="failing") == 0
 
 
-@pytest.mark.parametrize(("status", "code"), [(200, "2xx"), (404, "4xx"), (409, "4xx"), (503, "5xx"), (None, "error")])
-def test_api_requests_are_counted_by_class(status: int | None, code: str) -> None:
+@pytest.mark.parametrize(("status", "code"), [(200, "200"), (404, "404"), (503, "503"), (None, "<error>")])
+def test_api_requests_are_counted_by_method_and_status_as_client_go_does(status: int | None, code: str) -> None:
     metrics = Metrics()
-    metrics.api_request("patch", status)
-    assert value(metrics, "nodeattest_api_requests_total", verb="patch", code=code) == 1
+    metrics.api_request("PATCH", status)
+    assert value(metrics, "rest_client_requests_total", method="PATCH", code=code) == 1
+
+
+def test_verdicts_of_a_cluster_begin_at_zero_and_end_with_it() -> None:
+    metrics = Metrics()
+    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
+    assert value(metrics, "nodeattest_cluster_verdicts_total", cluster="ns/a", verdict="deny") is None  # not shown yet
+    metrics.cluster("ns/a", connected=True)
+    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
+    assert value(metrics, "nodeattest_cluster_verdicts_total", cluster="ns/a", verdict="deny") == 1
+    assert value(metrics, "nodeattest_cluster_verdicts_total", cluster="ns/a", verdict="approve") == 0
+    metrics.forget_cluster("ns/a")
+    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
+    assert b"cluster_verdicts_total{" not in metrics.render()
+
+
+async def test_a_work_queue_is_shown_under_the_names_of_client_go() -> None:
+    metrics, now = Metrics(), [0.0]
+    queue: WorkQueue[str] = WorkQueue(
+        clock=lambda: now[0], timer=lambda _delay, callback: Fired(callback), metrics=metrics.queues.named("q")
+    )
+    queue.add("a")
+    queue.add("b")
+    queue.add("b")
+    assert value(metrics, "workqueue_depth", name="q") == 2
+    now[0] = 5.0
+
+    async def work(key: str) -> None:
+        now[0] += 0.5
+        if key == "b":
+            queue.retry("c")
+            queue.shut_down()
+
+    await queue.run(work, 1)
+    assert value(metrics, "workqueue_adds_total", name="q") == 3
+    assert value(metrics, "workqueue_retries_total", name="q") == 1
+    assert value(metrics, "workqueue_queue_duration_seconds_sum", name="q") == 5.0 + 5.5
+    assert value(metrics, "workqueue_work_duration_seconds_sum", name="q") == 1.0
+    assert value(metrics, "workqueue_depth", name="q") == 0  # the one that waited was dropped
 
 
 def test_a_missing_right_is_counted_apart_and_the_alert_counts_nothing_else() -> None:
     metrics = Metrics()
-    metrics.api_request("get", 403)
-    metrics.api_request("get", 404)
-    assert value(metrics, "nodeattest_api_requests_total", verb="get", code="403") == 1
-    assert value(metrics, "nodeattest_api_requests_total", verb="get", code="4xx") == 1
-    [rule] = [line for line in RULES.read_text().splitlines() if "nodeattest_api_requests_total" in line]
-    assert re.findall(r"nodeattest_api_requests_total\{(.*?)\}", rule) == ['code="403"']
+    metrics.api_request("GET", 403)
+    metrics.api_request("GET", 404)
+    assert value(metrics, "rest_client_requests_total", method="GET", code="403") == 1
+    assert value(metrics, "rest_client_requests_total", method="GET", code="404") == 1
+    [rule] = [line for line in RULES.read_text().splitlines() if "rest_client_requests_total" in line]
+    assert re.findall(r"rest_client_requests_total\{(.*?)\}", rule) == ['code="403"']
 
 
 def test_state_times_and_counters_show() -> None:
     metrics = Metrics()
-    metrics.queue(3, 1.5)
+    metrics.oldest_request(1.5)
     metrics.leader(leads=True)
     metrics.foreign_challenge()
     metrics.attestation_conflict()
@@ -117,7 +167,6 @@ def test_state_times_and_counters_show() -> None:
     assert value(metrics, "nodeattest_cluster_info_signing_seconds_bucket", le="0.05") == 1
     metrics.request_age_seconds(-1.0)
     metrics.verification_seconds("tpm", 0.004)
-    assert value(metrics, "nodeattest_queue_depth") == 3
     assert value(metrics, "nodeattest_queue_oldest_seconds") == 1.5
     assert value(metrics, "nodeattest_leader") == 1
     assert value(metrics, "nodeattest_foreign_challenges_total") == 1

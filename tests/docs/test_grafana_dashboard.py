@@ -40,7 +40,10 @@ def test_every_query_asks_for_a_metric_and_labels_that_there_are() -> None:
     queries = list(expressions())
     assert len(queries) > len(PANELS) / 2
     for query in queries:
-        names = {re.sub(r"_(bucket|sum|count)$", "", one) for one in re.findall(r"\bnodeattest\w+", query)}
+        names = {
+            re.sub(r"_(bucket|sum|count)$", "", one)
+            for one in re.findall(r"\b(?:nodeattest|workqueue|rest_client)_\w+", query)
+        }
         assert names, query
         assert names <= metrics.keys(), query
         labels = frozenset[str]().union(*(metrics[name] for name in names)) | OF_SCRAPING

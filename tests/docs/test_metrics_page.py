@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import pytest
 import yaml
 from needs import lacks
 
@@ -38,6 +39,13 @@ FIRING: Final[dict[str, tuple[str, str]]] = {
     "ClusterUnreachable": ('nodeattest_cluster_connected{cluster="ns/a"} 0', 'cluster="ns/a"'),
     "CacheFull": ("nodeattest_cache_passed_over 3", ""),
     "FailedNodes": ('nodeattest_failed_nodes{cluster="ns/a",state="failing"} 2', 'cluster="ns/a"'),
+    "Forbidden": (
+        (
+            'rest_client_requests_total{method="GET",code="403",job="j",instance="i"} +6|'
+            'nodeattest_leader{job="j",instance="i"} 0'
+        ),
+        'method="GET"',
+    ),
     "IssuerKeysStale": ('nodeattest_issuer_keys_read_timestamp_seconds{issuer="i"} 1', 'issuer="i"'),
 }
 
@@ -62,6 +70,18 @@ def test_the_page_is_what_the_servers_register() -> None:
     assert "| `nodeattest_machines{cluster,state}` | gauge |" in page
 
 
+@pytest.mark.parametrize("server", TOOL.SERVERS)
+def test_names_follow_the_conventions_of_prometheus(server: str) -> None:
+    """prometheus.io/docs/practices/naming: what only grows is a counter and ends with _total, nothing else does."""
+    for row in TOOL.rows(server):
+        assert not row.name.endswith(("_total", "_count", "_sum", "_bucket")), row
+        assert "duration" not in row.name or row.name.endswith("_seconds"), row
+        if row.kind == "gauge":
+            assert not row.name.endswith(("_turned_away", "_minted", "_requests")), f"{row}: a counter"
+        if "histogram" in row.kind:
+            assert row.name.endswith(("_seconds", "_bytes")), row
+
+
 def test_each_server_tells_its_version() -> None:
     assert [name for name in TOOL.SERVERS if "nodeattest_build_info" not in {row.name for row in TOOL.rows(name)}] == []
 
@@ -69,7 +89,7 @@ def test_each_server_tells_its_version() -> None:
 def test_rules_speak_of_metrics_that_a_server_has() -> None:
     known = TOOL.series_names() | {rule["record"] for rule in EVERY if "record" in rule}
     for rule in EVERY:
-        used = set(re.findall(r"\bnodeattest[\w:]+", rule["expr"]))
+        used = set(re.findall(r"\b(?:nodeattest|workqueue|rest_client)[_:][\w:]+", rule["expr"]))
         assert used, rule
         assert used <= known, f"{rule}: {used - known}"
 
@@ -132,6 +152,11 @@ def test_alerts_are_silent_where_all_is_well(tmp_path: Path) -> None:
         "ClusterUnreachable": 'nodeattest_cluster_connected{cluster="ns/a"} 1',
         "CacheFull": "nodeattest_cache_passed_over 0",
         "FailedNodes": 'nodeattest_failed_nodes{cluster="ns/a",state="failing"} 0',
+        "Forbidden": (
+            'rest_client_requests_total{method="GET",code="404",job="j",instance="i"} +6|'
+            'rest_client_requests_total{method="GET",code="403",job="of another program",instance="i"} +6|'
+            'nodeattest_leader{job="j",instance="i"} 1'
+        ),
         "IssuerKeysStale": 'nodeattest_issuer_keys_read_timestamp_seconds{issuer="i"} 25000',
     }
     assert well.keys() == FIRING.keys()

@@ -141,7 +141,7 @@ def test_a_request_before_its_machine_is_woken_by_it(world: World) -> None:
 
 
 def api_reads(controller: Controller) -> float:
-    return controller.metric("nodeattest_api_requests_total", 'verb="get"')
+    return controller.metric("rest_client_requests_total", 'method="GET"')
 
 
 def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: World, controller: Controller) -> None:

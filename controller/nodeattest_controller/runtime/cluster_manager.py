@@ -106,7 +106,9 @@ class ClusterManager:
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
         most = WORKERS if management.watches_one_namespace else WORKERS // 2
-        self._queue: WorkQueue[ClusterKey] = WorkQueue(groups=_namespace_of, limits=(most,))
+        self._queue: WorkQueue[ClusterKey] = WorkQueue(
+            groups=_namespace_of, limits=(most,), metrics=metrics.queues.named("clusters")
+        )
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Pass a change to the cluster's controllers; None: check the connection, too."""

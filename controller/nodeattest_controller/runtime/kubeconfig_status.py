@@ -32,7 +32,7 @@ from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
 from nodeattest_kube.client import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
 
 __all__ = ["ACCEPTED", "REFUSED", "KubeconfigStatus"]
 
@@ -69,6 +69,7 @@ class KubeconfigStatus:
         events: EventRecorder,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
+        queue_metrics: QueueMetrics | None = None,
     ) -> None:
         """``clock`` is monotonic seconds."""
         self._management = management
@@ -76,7 +77,7 @@ class KubeconfigStatus:
         self._events = events
         self._now = now
         self._clock = clock
-        self._queue: WorkQueue[ClusterKey] = WorkQueue()
+        self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=queue_metrics)
         self._said: dict[ClusterKey, _Said] = {}
         self._written: set[ClusterKey] = set()
         """Clusters that got the condition from here: the cache may not have it yet."""

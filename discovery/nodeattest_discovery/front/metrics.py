@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from nodeattest_serving.build_info import export_build_info
+from nodeattest_serving.counter_func import CounterFunc
 
 __all__ = ["Metrics"]
 
@@ -24,7 +25,7 @@ class Metrics:
             ("service", "code"),
             registry=self._registry,
         )
-        self._turned_away = Gauge(
+        self._turned_away = CounterFunc(
             "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self._registry
         )
 

@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from nodeattest_serving.build_info import export_build_info
+from nodeattest_serving.counter_func import CounterFunc
 
 __all__ = ["Metrics"]
 
@@ -32,7 +33,7 @@ class Metrics:
             "nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self._registry
         )
         self._by_status = {status: self._answers.labels(str(status.value)) for status in _STATUSES}
-        self._turned_away = Gauge(
+        self._turned_away = CounterFunc(
             "nodeattest_issuer_connections_turned_away", "Connections over a limit.", registry=self._registry
         )
         self._reads = Counter(

@@ -71,7 +71,9 @@ class CSRController:
         of_namespace = max(1, workers - workers // 4)  # so that all of its clusters, hung, leave the others a quarter
         of_cluster = max(1, workers // 4)
         self.queue: WorkQueue[RequestKey] = WorkQueue(
-            groups=self._groups_of, limits=(of_namespace, of_cluster, max(1, of_cluster // 2))
+            groups=self._groups_of,
+            limits=(of_namespace, of_cluster, max(1, of_cluster // 2)),
+            metrics=metrics.queues.named(self.name),
         )
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> CSRRunner:
@@ -116,7 +118,7 @@ class CSRController:
             task.result()
 
     def _update_metrics(self) -> None:
-        self.metrics.queue(self.queue.depth, self.queue.oldest)
+        self.metrics.oldest_request(self.queue.oldest)
         for runner in self.runners.values():
             runner.count_passed_over()
 

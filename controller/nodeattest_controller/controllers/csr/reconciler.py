@@ -248,7 +248,7 @@ class Reconciler:
         if left < 0:
             return await self._deny(task, over.denied(), evaluated=False)
         if over.first_time:
-            self._metrics.verdict(task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
+            self._metrics.verdict(workload.key, task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
             _LOG.warning("over budget", extra=fields(cluster=workload.key, user=task.username, detail=over.detail))
             self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {over.denied()}")
@@ -272,7 +272,7 @@ class Reconciler:
             await workload.publish_annotations(
                 csr, {ANNOTATION_CHALLENGE: challenge.challenge, **challenge.annotations}
             )
-            self._metrics.verdict(stored.provider, "challenge", "")
+            self._metrics.verdict(workload.key, stored.provider, "challenge", "")
         return Result(requeue_after=left.total_seconds() + 0.5)
 
     def _age(self, task: _Task) -> timedelta:
@@ -293,7 +293,7 @@ class Reconciler:
             return await self._deny(task, denied, evaluated=False)
         reason = f"{unavailable.reason}: {unavailable.remedy}"
         if task.published_reason != reason:
-            self._metrics.verdict(stored.provider, "wait", unavailable.reason)
+            self._metrics.verdict(workload.key, stored.provider, "wait", unavailable.reason)
             _LOG.info(
                 "waiting",
                 extra=fields(
@@ -316,7 +316,7 @@ class Reconciler:
         else:
             await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
         self._settled(stored.uid)
-        self._metrics.verdict(stored.provider, "deny", denied.reason)
+        self._metrics.verdict(workload.key, stored.provider, "deny", denied.reason)
         _LOG.warning(
             "refused",
             extra=fields(
@@ -339,7 +339,7 @@ class Reconciler:
         """Report what Enforce would deny, and leave kubelet's own request to its present approver."""
         stored = task.stored
         self._settled(stored.uid)
-        self._metrics.verdict(stored.provider, "ignore", denied.reason)
+        self._metrics.verdict(task.workload.key, stored.provider, "ignore", denied.reason)
         _LOG.info("audit", extra=fields(cluster=task.workload.key, csr=stored.name, reason=denied.reason))
         self._warn(task, denied.reason, f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}")
         return DONE

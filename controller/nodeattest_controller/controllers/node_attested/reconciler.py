@@ -104,7 +104,7 @@ class NodeAttestedReconciler:
         self._attestations = AttestationPatcher(deps.management)
         self._nodes = NodeActions(client, self._attestations, events, deps.now)
         self._missing = MissingMachines(key, deps.management, deps.clock)
-        self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock)
+        self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock, metrics=deps.metrics.queues.named("standing"))
         self._resync = PeriodicReconciler(self, RESYNC, clock=deps.clock)
         self._objects = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=deps.clock)
         self._all = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=deps.clock)

@@ -97,7 +97,7 @@ class PolicyStatusReconciler:
         self._labels: dict[str, tuple[LabelState, float]] = {}
         """By namespace: what was read of its label last, and when."""
         self._clock = clock
-        self._queue: WorkQueue[str] = WorkQueue()
+        self._queue: WorkQueue[str] = WorkQueue(metrics=metrics.queues.named("policy-status"))
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
         """By policy: the version that was read, and what was wrong with it."""
         self._counts: dict[str, Counter[str]] = {}

@@ -44,7 +44,7 @@ from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_controller.runtime.restmapper import path_of_reference
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
 from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["PUBLISHED", "SignerNamesReconciler", "SignerReason"]
@@ -94,6 +94,7 @@ class SignerNamesReconciler:
         serves: bool,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
+        queue_metrics: QueueMetrics | None = None,
     ) -> None:
         """Take part; ``serves`` says whether attested serving requests are handled here at all."""
         self._management = management
@@ -101,7 +102,7 @@ class SignerNamesReconciler:
         self._serves = serves
         self._now = now
         self._clock = clock
-        self._queue: WorkQueue[ClusterKey] = WorkQueue()
+        self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=queue_metrics)
         self._done: dict[ClusterKey, _Done] = {}
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:

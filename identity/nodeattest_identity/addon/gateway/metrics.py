@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from nodeattest_serving.build_info import export_build_info
+from nodeattest_serving.counter_func import CounterFunc
 
 __all__ = ["Metrics"]
 
@@ -23,7 +24,7 @@ class Metrics:
             ("what", "code"),
             registry=self._registry,
         )
-        self._minted = Gauge("nodeattest_addon_gateway_tokens_minted", "Tokens signed.", registry=self._registry)
+        self._minted = CounterFunc("nodeattest_addon_gateway_tokens_minted", "Tokens signed.", registry=self._registry)
         self._open = Gauge("nodeattest_addon_gateway_requests_open", "Requests in flight.", registry=self._registry)
         self._keys = Gauge("nodeattest_addon_gateway_keys", "Published keys.", registry=self._registry)
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_serving.build_info import export_build_info
+from nodeattest_serving.counter_func import CounterFunc
 
 __all__ = ["Metrics"]
 
@@ -32,7 +33,7 @@ class Metrics:
         self._forwarded = {each: forwarded.labels(name) for each, name in _CLASSES.items()}
         self._refused = {each: refused.labels(each.value) for each in Refusal}
         self._open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self._registry)
-        self._turned_away = Gauge(
+        self._turned_away = CounterFunc(
             "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self._registry
         )
 
