@@ -63,6 +63,7 @@ check: venv
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/check_names.py
+	@$(BIN)/python tools/check_foreign_text.py
 	@$(BIN)/python tools/stats.py --check
 	@$(BIN)/python tools/docs_site.py --out build/site
 

@@ -1,18 +1,28 @@
-"""Standard error of a command, which kubelet and systemd log: one line for each message."""
+"""What a command prints. kubelet and systemd log its standard error: one line for each message."""
 
 from __future__ import annotations
 
 import sys
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_parsing.printable import visible
+from nodeattest_parsing.printable import visible_lines
 
-__all__ = ["log", "report"]
+__all__ = ["document", "log", "report", "show"]
 
 
 def log(message: str) -> None:
     """Write one line; characters that cannot be seen are escaped, for parts of messages come from servers."""
-    sys.stderr.write(f"kubelet-authenticator: {visible(message)}\n")
+    sys.stderr.write(visible_lines(f"kubelet-authenticator: {message}"))
+
+
+def show(*lines: str) -> None:
+    """Write each as one line of standard output; characters that cannot be seen are escaped."""
+    sys.stdout.write(visible_lines(*lines))
+
+
+def document(written: str) -> None:
+    """Write JSON, or what else has its own lines, to standard output."""
+    show(*written.split("\n"))
 
 
 def report(failure: AgentError) -> int:

@@ -11,6 +11,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from nodeattest_cli.errors import UserError
+from nodeattest_parsing.printable import visible_lines
 
 __all__ = ["completion"]
 
@@ -31,4 +32,5 @@ def completion(ctx: click.Context, *, shell: str) -> None:
         raise UserError(f"this version of click does not complete in {shell}")
     root = ctx.find_root()
     name = root.info_name or "nodeattest"
-    click.echo(found(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE").source())
+    script = found(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE").source()
+    click.echo(visible_lines(*script.splitlines()), nl=False)

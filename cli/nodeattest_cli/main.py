@@ -15,7 +15,8 @@ import click
 
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.lazy import LazyGroup
-from nodeattest_parsing.printable import visible
+from nodeattest_controller import logs
+from nodeattest_parsing.printable import visible_lines
 
 __all__ = ["cli", "main"]
 
@@ -80,6 +81,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    logs.handle_unconfigured(sys.stderr)
     try:
         code: object = cli.main(arguments, prog_name=_NAME, standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -99,7 +101,7 @@ def _exit_code(error: BaseException) -> ExitCode:
         case OSError():
             return _give_up_output(error)
         case click.exceptions.NoArgsIsHelpError():
-            click.echo(error.format_message(), err=True)
+            click.echo(visible_lines(*error.format_message().splitlines()), err=True, nl=False)
             return ExitCode.USAGE
         case click.ClickException():
             return _fail(error.format_message(), ExitCode.USAGE)
@@ -111,7 +113,7 @@ def _exit_code(error: BaseException) -> ExitCode:
 
 def _fail(message: str, code: ExitCode) -> ExitCode:
     """Say why on one line; a message may hold what a server or an object said."""
-    click.echo(f"{_NAME}: {visible(' '.join(message.split()))}", err=True)
+    click.echo(visible_lines(f"{_NAME}: {' '.join(message.split())}"), err=True, nl=False)
     return code
 
 
@@ -126,7 +128,7 @@ def _give_up_output(error: OSError) -> ExitCode:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):
         where = f"{error.filename}: " if error.filename is not None else ""
-        click.echo(f"{_NAME}: {where}{error.strerror or type(error).__name__}", err=True)
+        click.echo(visible_lines(f"{_NAME}: {where}{error.strerror or type(error).__name__}"), err=True, nl=False)
     return ExitCode.NO_ACCESS
 
 

@@ -1,4 +1,4 @@
-"""What commands print with ``-o``: JSON, YAML and tables.
+"""What commands print: lines, and with ``-o`` JSON, YAML and tables.
 
 Promises: nothing that somebody else wrote is obeyed by a terminal, or makes a line of its own: it stands as an escape.
 YAML is in the spelling of sigs.k8s.io/yaml: sorted keys, double quotes where a text needs any, so that text stays text
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, cast
 
@@ -18,9 +19,17 @@ import click
 import yaml
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_parsing.printable import visible
+from nodeattest_parsing.printable import visible, visible_lines
 
-__all__ = ["format_table", "output_option", "to_json", "to_yaml"]
+__all__ = [
+    "format_table",
+    "output_option",
+    "print_document",
+    "print_exactly",
+    "print_lines",
+    "to_json",
+    "to_yaml",
+]
 
 T = TypeVar("T")
 
@@ -35,6 +44,25 @@ _AMBIGUOUS: Final = re.compile(
 """What go-yaml or YAML 1.2 reads as a number or a boolean, and PyYAML does not."""
 
 
+def print_lines(*lines: str, err: bool = False) -> None:
+    """Print each as one line, whatever servers and files put into it."""
+    click.echo(visible_lines(*lines), err=err, nl=False)
+
+
+def print_document(written: str) -> None:
+    """Print what one of the writers below made; it ends with a line end."""
+    if written:
+        click.echo(visible_lines(*written.removesuffix("\n").split("\n")), nl=False)
+
+
+def print_exactly(text: str) -> None:
+    """Print a file as it is, to the byte; on a terminal what that obeys is escaped."""
+    if sys.stdout.isatty():
+        print_document(text)
+    else:
+        click.echo(text, nl=False, color=True)  # click would take what looks like colours from it
+
+
 def output_option(*formats: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Add ``-o`` to a command; the first format is the default."""
     return click.option(
@@ -47,14 +75,12 @@ def to_json(value: JsonValue, *, indent: int | None = 2) -> str:
     return "".join(map(_escaped, json.dumps(value, indent=indent, ensure_ascii=False)))
 
 
-def format_table(rows: Sequence[Sequence[str]], *, gap: int = 3, widths: Sequence[int] = ()) -> str:
-    """Write rows, the headings first; ``widths`` are the least of the columns. No line end after the last."""
+def format_table(rows: Sequence[Sequence[str]], *, gap: int = 3, widths: Sequence[int] = ()) -> list[str]:
+    """Make a line of each row, the headings first; ``widths`` are the least of the columns."""
     shown = [[visible(cell) for cell in row] for row in rows]
     least = [*widths, *(0 for _ in shown[0][len(widths) :])]
     found = [max(least[column], *(len(row[column]) for row in shown)) for column in range(len(shown[0]))]
-    return "\n".join(
-        "".join(cell.ljust(width + gap) for cell, width in zip(row, found, strict=True)).rstrip() for row in shown
-    )
+    return ["".join(cell.ljust(width + gap) for cell, width in zip(row, found, strict=True)).rstrip() for row in shown]
 
 
 def _escaped(one: str) -> str:

@@ -19,6 +19,7 @@ from nodeattest_cli import policy_machines
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.lazy import LazyGroup
+from nodeattest_cli.output import print_lines
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     RenderingRefused,
@@ -93,18 +94,18 @@ def check(*, path: str, installed: tuple[str, ...]) -> int:
         said = list(problems(document, installed))
         wrong = wrong or bool(said)
         for problem in said:
-            click.echo(f"{name}: {problem}")
+            print_lines(f"{name}: {problem}")
         if not said:
-            click.echo(f"{name}: valid; {_summary(document)}")
+            print_lines(f"{name}: valid; {_summary(document)}")
             for note in (*notes(document), *_namespace_notes(document, documents)):
-                click.echo(f"{name}: note: {note}")
+                print_lines(f"{name}: note: {note}")
     for cluster in documents:
         if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
             wrong = _tell_cluster(cluster, found) or wrong
     _list_unrendered(documents, found)
     for refused in policy_machines.refused(documents, [one for one in found if not list(problems(one, installed))]):
         wrong = True
-        click.echo(refused)
+        print_lines(refused)
     return ExitCode.REFUSED if wrong else ExitCode.DONE
 
 
@@ -128,11 +129,11 @@ def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObj
         try:
             known = is_rendered(document)
         except RenderingRefused as refused:
-            click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {refused}")
+            print_lines(f"{text(document, 'kind')} {key_of(document)}: note: {refused}")
             continue
         if not known:
             why = _why_not_rendered(document, policies)
-            click.echo(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}{why}")
+            print_lines(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}{why}")
 
 
 def _why_not_rendered(document: JsonObject, policies: Sequence[JsonObject]) -> str:
@@ -155,21 +156,21 @@ def _tell_cluster(cluster: JsonObject, policies: Sequence[JsonObject]) -> bool:
     names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
     if len(chosen) != 1:
         said = _SEVERAL.format(names) if chosen else _NO_POLICY
-        click.echo(f"{name}: {said}")
+        print_lines(f"{name}: {said}")
         return bool(chosen)
     security = mapping(cluster, "spec", "security")
     try:
         admitted = ", ".join(sorted(policy_for(cluster, chosen).attestors)) or "nobody"
     except Denied:
         return False  # reported for the policy
-    click.echo(f"{name}: ruled by {names}, admits {admitted}")
+    print_lines(f"{name}: ruled by {names}, admits {admitted}")
     if security:
-        click.echo(f"{name}: note: {_SECURITY}")
+        print_lines(f"{name}: note: {_SECURITY}")
         ignored = sorted(
             set(strings(security, "authorizedAttestors")) - set(strings(chosen[0], "spec", "authorizedAttestors"))
         )
         if ignored:
-            click.echo(
+            print_lines(
                 f"{name}: note: spec.security cannot add {', '.join(ignored)}: it narrows the policy, never widens it"
             )
     return False

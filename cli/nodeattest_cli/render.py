@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +19,7 @@ import click
 
 from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import ExitCode, UserError
+from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_cli.yaml_edit import edit
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
     Rendered,
@@ -83,20 +83,18 @@ def render(*, path: str, policy_path: str | None, output: str | None, diff: bool
         parts = [_rendered(part, path, plan, flags.get("exec_api_version")) for part in _documents(source)]
     except RenderingRefused as refused:
         for refusal in refused.refusals:
-            click.echo(f"expected {refusal.expected}, got {refusal.got}; {refusal.remedy}", err=True)
+            print_lines(f"expected {refusal.expected}, got {refusal.got}; {refusal.remedy}", err=True)
         return ExitCode.REFUSED
     for line in (line for part in parts for line in part.said):
-        click.echo(line, err=True)
+        print_lines(line, err=True)
     after = "".join(part.after for part in parts)
     if diff:
-        lines = difflib.unified_diff(
-            source.splitlines(keepends=True), after.splitlines(keepends=True), path, f"{path} (rendered)"
-        )
-        click.echo("".join(lines), err=True, nl=False)
+        lines = difflib.unified_diff(source.splitlines(), after.splitlines(), path, f"{path} (rendered)", lineterm="")
+        print_lines(*lines, err=True)
     if check:
         return ExitCode.REFUSED if any(part.after != part.before for part in parts) else 0
     if output is None:
-        sys.stdout.write(after)
+        print_exactly(after)
     else:
         Path(output).write_text(after, encoding="utf-8")
     return 0

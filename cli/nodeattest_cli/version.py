@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from nodeattest_parsing.printable import visible_lines
 from nodeattest_providers.version import describe
 
 __all__ = ["version"]
@@ -12,4 +13,4 @@ __all__ = ["version"]
 @click.command()
 def version() -> None:
     """Print version and commit, and which evidence is understood."""
-    click.echo(describe("nodeattest", "signer"))
+    click.echo(visible_lines(*describe("nodeattest", "signer").splitlines()), nl=False)

@@ -21,7 +21,7 @@ from typing import Final, TextIO, TypeGuard, cast
 
 from nodeattest_parsing.printable import visible
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure", "fields"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure", "fields", "handle_unconfigured"]
 
 _KEY: Final = "nodeattest_fields"
 """The attribute of a LogRecord that carries the fields; one, so that no field shadows an attribute of the record."""
@@ -52,6 +52,14 @@ def configure(*, level: str, log_format: str, stream: TextIO) -> logging.Handler
     root.addHandler(handler)
     root.setLevel(level.upper())
     return handler
+
+
+def handle_unconfigured(stream: TextIO) -> None:
+    """Write warnings in the form of ``configure`` where nothing is configured, for commands that do not serve."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter())
+    handler.setLevel(logging.WARNING)
+    logging.lastResort = handler
 
 
 class JsonFormatter(logging.Formatter):

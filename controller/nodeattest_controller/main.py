@@ -29,6 +29,7 @@ from nodeattest_controller.settings import (
     Settings,
 )
 from nodeattest_kube.errors import KubeconfigError
+from nodeattest_parsing.printable import visible_lines
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["cli", "main", "serve"]
@@ -48,11 +49,11 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         sys.exit(_INTERRUPTED)
     except click.exceptions.NoArgsIsHelpError as asked:
-        click.echo(asked.format_message(), err=True)
+        click.echo(visible_lines(*asked.format_message().splitlines()), err=True, nl=False)
         sys.exit(_USER_ERROR)
     except (click.ClickException, SettingsError, KubeconfigError) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(f"{_NAME}: {' '.join(message.split())}", err=True)
+        click.echo(visible_lines(f"{_NAME}: {' '.join(message.split())}"), err=True, nl=False)
         sys.exit(_USER_ERROR)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -163,7 +164,7 @@ def print_config(**flags: object) -> int:
 
     Defaults, file and flags together, as a file that gives the same again.
     """
-    click.echo(configfile.dump(_settings(flags)), nl=False)
+    click.echo(visible_lines(*configfile.dump(_settings(flags)).splitlines()), nl=False)
     return 0
 
 
@@ -172,7 +173,7 @@ def version() -> int:
     """Print version and commit, and which evidence is understood."""
     from nodeattest_providers.version import describe
 
-    click.echo(describe(_NAME, "signer"))
+    click.echo(visible_lines(*describe(_NAME, "signer").splitlines()), nl=False)
     return 0
 
 

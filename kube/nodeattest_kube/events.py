@@ -24,6 +24,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_parsing.printable import one_line
 
 __all__ = ["EventLimiter", "EventRecorder", "ObjectRef", "event_document"]
 
@@ -159,7 +160,7 @@ def event_document(
         },
         "type": kind,
         "reason": reason,
-        "message": message[:MESSAGE_LIMIT],
+        "message": one_line(message, MESSAGE_LIMIT),
         "source": {"component": component},
         "reportingComponent": component,
         "reportingInstance": instance,

@@ -78,3 +78,30 @@ def test_a_kubeconfig_may_come_through_a_pipe(pipe: Path, capsys: pytest.Capture
 def test_a_kubeconfig_is_read_once(pipe: Path) -> None:
     connection = Connection(str(pipe), None)
     assert connection.endpoint() is connection.endpoint()
+
+
+POLICY = """
+apiVersion: attestation.cluster.x-k8s.io/v1alpha1
+kind: NodeAttestationPolicy
+metadata: {name: "a\\nb: valid\\e[2J", namespace: default}
+spec: {}
+"""
+
+
+def test_a_name_in_a_file_forges_no_line_of_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    assert main(["policy", "check", "-f", str(policy)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.startswith(r"a\nb: valid\x1b[2J: ") for line in lines)
+
+
+def test_a_warning_of_a_command_that_configures_no_logs_is_one_line() -> None:
+    program = (
+        "import logging; from nodeattest_cli.main import main; main(['version']); "
+        r"logging.getLogger('kube').warning('cannot read: %s', 'x\nforged\x1b[2J'); logging.getLogger().info('no')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("WARNING cannot read: x\\nforged\\x1b[2J logger=kube\n")

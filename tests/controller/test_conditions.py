@@ -127,7 +127,13 @@ def test_our_own_kinds_have_conditions_of_the_new_form_whatever_their_version() 
 def test_a_message_without_end_is_cut() -> None:
     long = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "x" * 100_000)
     message = patched(with_condition(machine("v1beta1"), long, NOW), "conditions")[0]["message"]
-    assert message == "x" * MAX_MESSAGE
+    assert message == "x" * (MAX_MESSAGE - 1) + "…"
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_what_a_server_said_forges_no_line_of_a_message(version: str) -> None:
+    refused = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "no\r\nok\x1b[2J\u202e")
+    assert patched(with_condition(machine(version), refused, NOW), "conditions")[0]["message"] == "no  ok [2J "
 
 
 def test_the_patch_holds_for_the_version_that_was_read_only() -> None:

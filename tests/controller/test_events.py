@@ -58,6 +58,12 @@ async def test_an_event_names_its_object_and_says_why(plane: ControlPlane, recor
     assert (text_at(event, "reason"), text_at(event, "message")) == ("NodeNameMismatch", "expected this, got that")
 
 
+async def test_what_a_node_said_forges_no_line_of_an_event(plane: ControlPlane, recorder: EventRecorder) -> None:
+    recorder.record(machine("forged"), "Warning", "NodeNameMismatch", "got a\nNormal\x1b[2J")
+    await recorder.drain()
+    assert text_at(about(plane, "forged")[0], "message") == "got a Normal [2J"
+
+
 async def test_one_requesters_flood_leaves_room_for_anothers_refusals(
     plane: ControlPlane, recorder: EventRecorder
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.printable import one_line, visible
+from nodeattest_parsing.printable import one_line, visible, visible_lines
 
 
 @given(st.text())
@@ -28,3 +28,10 @@ def test_one_line_is_printable_and_no_longer_than_its_limit(text: str, limit: in
 
 def test_one_line_has_blanks_where_text_is_not_printable() -> None:
     assert one_line("Denied\r\nby\x07you", 100) == "Denied  by you"
+
+
+@given(st.lists(st.text()))
+def test_each_of_several_is_one_line(lines: list[str]) -> None:
+    written = visible_lines(*lines)
+    assert written.count("\n") == len(lines)
+    assert all(line.isprintable() for line in written.split("\n"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from typing import Final
 
 from nodeattest_authenticator import console, watchdog
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace, program: str) -> None:
     path = absolute(options.kubeconfig)
     old = read(path)
     if kubeconfig.is_ours(old):
-        sys.stdout.write(f"{path} is kubelet-authenticator's already: this node has joined attested or was adopted\n")
+        console.show(f"{path} is kubelet-authenticator's already: this node has joined attested or was adopted")
         return
     access = read_access(path, old, read)
     cluster: JsonObject = {
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace, program: str) -> None:
     until = status.moment(credential.credential.not_after)
     said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
     remains = what_remains(made.settings.node_name)
-    sys.stdout.write("\n".join((said, f"the old one is {backup_of(path, old)}", *remains)) + "\n")
+    console.show(said, f"the old one is {backup_of(path, old)}", *remains)
 
 
 def _settings(options: argparse.Namespace, cluster: JsonObject) -> Settings:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from nodeattest_providers.version import describe
 
-        sys.stdout.write(describe(parser.prog, "attestor") + "\n")
+        console.document(describe(parser.prog, "attestor"))
         parser.exit()
 
 
@@ -141,7 +140,7 @@ def _refresh(options: argparse.Namespace) -> int:
 
     context, limit = _agent(options), max(1, options.timeout)
     with context.storage, watchdog.running(2 * limit):  # for the lock, and for the work
-        sys.stdout.write(f"{refresh.run(context, limit=limit)}\n")
+        console.show(str(refresh.run(context, limit=limit)))
     return 0
 
 
@@ -169,7 +168,7 @@ def _serve(context: AgentContext) -> int:
     with context.storage:
         served = ensure_serving_certificate(context)
     until, renewal = (status.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
-    sys.stdout.write(f"{file_of(context)} serves {served.names} until {until} and is renewed from {renewal} on\n")
+    console.show(f"{file_of(context)} serves {served.names} until {until} and is renewed from {renewal} on")
     return 0
 
 
@@ -193,7 +192,10 @@ def _status(options: argparse.Namespace) -> int:
     context = _agent(options)
     with context.storage:
         document = status.status(context)
-    sys.stdout.write(json.dumps(document, indent=2) + "\n" if options.json else status.to_text(document))
+    if options.json:
+        console.document(json.dumps(document, indent=2))
+    else:
+        console.show(*status.to_lines(document))
     return 1 if document["state"] == "none" else 0
 
 
@@ -212,5 +214,5 @@ def _evidence(options: argparse.Namespace) -> int:
         loaded = settings.load(options.config, hostname=os.uname().nodename)
         with watchdog.running(loaded.timeout_seconds):
             document = evidence.evidence(loaded)
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    console.document(json.dumps(document, indent=2))
     return 0

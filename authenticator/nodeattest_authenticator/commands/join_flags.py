@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
@@ -157,7 +156,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
     retry_for = _retry_seconds(options)
     joining = _by_kubeadm(options) if options.kubeadm_config is not None else None
     if options.kubeadm_config is not None and joining is None:
-        sys.stdout.write(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join\n")
+        console.show(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join")
         return False
     found = cluster_source.parse(options, read) if joining is None else joining.ways
     ca_file = options.kubelet_ca_file or (_DEFAULT_CA_FILE if options.kubelet_config else None)
@@ -194,7 +193,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
         log=console.log,
     )
     until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""
-    sys.stdout.write(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}\n")
+    console.show(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}")
     if not made.settings.renewable:
         console.log("the insecure provider renews nothing: join again before the certificate ends")
     return made.wait and made.settings.serving is not None

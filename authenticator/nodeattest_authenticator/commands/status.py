@@ -25,7 +25,7 @@ from nodeattest_authenticator.state.evidence_version_store import AgreedVersionF
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["moment", "status", "to_text"]
+__all__ = ["moment", "status", "to_lines"]
 
 
 def status(context: AgentContext) -> JsonObject:
@@ -71,18 +71,18 @@ def status(context: AgentContext) -> JsonObject:
     }
 
 
-def to_text(document: JsonObject) -> str:
+def to_lines(document: JsonObject) -> list[str]:
     """Write it for people."""
     lines: list[str] = []
     for name, value in document.items():
         if isinstance(value, dict):
-            lines += [f"{name}:", *("  " + line for line in to_text(value).splitlines())]
+            lines += [f"{name}:", *("  " + line for line in to_lines(value))]
         elif isinstance(value, list):
             one = name.removesuffix("es") if name.endswith("sses") else name.removesuffix("s")
             lines += [f"{one}: {_shown(item)}" for item in value]
         else:
             lines.append(f"{name}: {_shown(value)}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _older_evidence(context: AgentContext) -> JsonObject | None:

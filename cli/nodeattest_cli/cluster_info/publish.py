@@ -22,6 +22,7 @@ from nodeattest_cli.cluster_info.publication import ROLE, kubeconfig_of, namespa
 from nodeattest_cli.cluster_info.update import Publication
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.output import print_lines
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, secret_path, store, warning
 from nodeattest_cli.token.input import parse_token, read_token_text
 from nodeattest_controller.model.objects import text
@@ -95,7 +96,7 @@ def publish(
     )
     run(connection, lambda client: _publish(client, order))
     if made is not None and (warned := warning(made)):
-        click.echo(f"nodeattest: {warned}", err=True)
+        print_lines(f"nodeattest: {warned}", err=True)
 
 
 def _token(word: str | None, file: str | None, ttl: str) -> TokenSecret | None:
@@ -144,9 +145,9 @@ async def _publish(client: ApiClient, order: _Order) -> None:
     if order.token is not None:
         await _store(client, order.token)
         shown = order.token.token.reveal() if order.print_token else "<value withheld>"
-        click.echo(f"[bootstrap-token] Using token: {shown}")
+        print_lines(f"[bootstrap-token] Using token: {shown}")
     # 3
-    click.echo("[bootstrap-token] Configuring bootstrap tokens, cluster-info ConfigMap, RBAC Roles")
+    print_lines("[bootstrap-token] Configuring bootstrap tokens, cluster-info ConfigMap, RBAC Roles")
     with suppress(Forbidden):  # kube-apiserver makes it at its start; if it is not there, the next write fails
         await _ensure(client, paths.core_path("namespaces"), namespace(), ())
     # 4
@@ -161,7 +162,7 @@ async def _publish(client: ApiClient, order: _Order) -> None:
             ("subjects", "roleRef"),
         )
     elif await _anybody_reads(client):
-        click.echo(f"nodeattest: {_STILL_ANONYMOUS}", err=True)
+        print_lines(f"nodeattest: {_STILL_ANONYMOUS}", err=True)
 
 
 async def _anybody_reads(client: ApiClient) -> bool:
@@ -182,7 +183,7 @@ async def _store(client: ApiClient, made: TokenSecret) -> None:
         return
     if there is None or not compare_digest(there.secret.encode("utf-8", "surrogateescape"), made.token.secret.encode()):
         raise StateError(f'a token with id "{made.token.id}" already exists, and is another one')
-    click.echo(f"nodeattest: the token {made.token.id} exists already and stays as it is", err=True)
+    print_lines(f"nodeattest: the token {made.token.id} exists already and stays as it is", err=True)
 
 
 async def _ensure(client: ApiClient, collection: str, body: JsonObject, fields: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from nodeattest_cli.cluster_info.kubeconfig import PersonalCluster, read, write
 from nodeattest_cli.cluster_info.publication import check_option
 from nodeattest_cli.connection import Connection, cluster_options
 from nodeattest_cli.errors import AccessError, user_errors
+from nodeattest_cli.output import print_lines
 from nodeattest_discovery.clusterinfo import ClusterInfo, parse_ca_bundle
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
@@ -47,12 +48,12 @@ def refresh(
     wanted_server = found.server if take_server else known.server
     name = found.tls_server_name if take_server else known.tls_server_name
     changes = list(_changes(known, found, take_server=take_server))
-    click.echo("\n".join(changes or [f"{path} is up to date"]))
+    print_lines(*(changes or [f"{path} is up to date"]))
     if not take_server and found.server.rstrip("/") != known.server.rstrip("/"):
-        click.echo(f"nodeattest: cluster-info names the server {found.server}; --take-server takes it over", err=True)
+        print_lines(f"nodeattest: cluster-info names the server {found.server}; --take-server takes it over", err=True)
     if changes and not dry_run:
         write(path, known, server=wanted_server, tls_server_name=name, ca_pem=found.ca_pem)
-        click.echo(f"{path} is written")
+        print_lines(f"{path} is written")
 
 
 def _news(known: PersonalCluster, server: str | None, *, take_server: bool) -> ClusterInfo:

@@ -10,7 +10,7 @@ from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing
 from nodeattest_cli.cluster_info.view import View, view_of
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import ExitCode
-from nodeattest_cli.output import output_option, to_json, to_yaml
+from nodeattest_cli.output import output_option, print_document, print_exactly, print_lines, to_json, to_yaml
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY
 from nodeattest_discovery.token import BootstrapToken
@@ -35,10 +35,10 @@ def show(*, path: str | None, output: str, kubeconfig: str | None, context: str 
     else:
         found, tokens = run(Connection(kubeconfig, context), _both)
     if output == "kubeconfig":
-        click.echo(text(found, "data", KUBECONFIG_KEY), nl=False, color=True)  # to the byte
+        print_exactly(text(found, "data", KUBECONFIG_KEY))
         return 0
     seen = view_of(found, tokens)
-    click.echo(_printed(seen, output), nl=False)
+    _print(seen, output)
     return ExitCode.DONE if seen.is_sound else ExitCode.REFUSED
 
 
@@ -46,11 +46,11 @@ async def _both(client: ApiClient) -> tuple[JsonObject, tuple[BootstrapToken, ..
     return await from_cluster(client), await signing_tokens(client)
 
 
-def _printed(seen: View, output: str) -> str:
+def _print(seen: View, output: str) -> None:
     match output:
         case "json":
-            return to_json(seen.to_json()) + "\n"
+            print_document(to_json(seen.to_json()))
         case "yaml":
-            return to_yaml(seen.to_json())
+            print_document(to_yaml(seen.to_json()))
         case _:
-            return seen.to_text(datetime.now(UTC))
+            print_lines(*seen.lines(datetime.now(UTC)))

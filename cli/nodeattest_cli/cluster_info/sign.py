@@ -12,7 +12,7 @@ from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing
 from nodeattest_cli.cluster_info.update import retry_on_conflict
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import AccessError, UserError, user_errors
-from nodeattest_cli.output import to_yaml
+from nodeattest_cli.output import print_document, print_lines, to_yaml
 from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_discovery import jws
@@ -42,10 +42,10 @@ def sign(*, token_file: str | None, path: str | None, kubeconfig: str | None, co
     if path is not None:
         if token is None:
             raise UserError("without a cluster: set the token that signs by --token-file")
-        click.echo(to_yaml(_signed(from_file(path), token)), nl=False)
+        print_document(to_yaml(_signed(from_file(path), token)))
         return
     ids = run(Connection(kubeconfig, context), lambda client: retry_on_conflict(lambda: _sign(client, token)))
-    click.echo(f"cluster-info is signed by {', '.join(ids) or 'nobody: no token has the usage signing'}")
+    print_lines(f"cluster-info is signed by {', '.join(ids) or 'nobody: no token has the usage signing'}")
 
 
 async def _sign(client: ApiClient, token: BootstrapToken | None) -> list[str]:

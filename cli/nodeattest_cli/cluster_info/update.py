@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-import click
-
 from nodeattest_cli.cluster_info.publication import config_map, replacement, same_cluster
 from nodeattest_cli.errors import StateError
+from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, PATH
 from nodeattest_kube import paths
@@ -49,7 +48,7 @@ class Publication:
 
     async def write(self) -> None:
         """Create or replace it as it was read; one that means the same stays, with its signatures."""
-        click.echo(self._intent())
+        print_lines(self._intent())
         await retry_on_conflict(self._write, again=self.look)
 
     def _intent(self) -> str:

@@ -13,6 +13,7 @@ import click
 from nodeattest_cli.cluster_info.sources import from_file
 from nodeattest_cli.cluster_info.view import subject_of
 from nodeattest_cli.errors import ExitCode, UserError, user_errors
+from nodeattest_cli.output import print_lines
 from nodeattest_cli.token.input import read_token
 from nodeattest_controller.model.objects import text
 from nodeattest_discovery import jws, pins
@@ -64,11 +65,11 @@ def verify(
     try:
         if path is None:
             found = by_token(server, token, wanted, _environment(timeout, several=len(server) > 1))
-            click.echo(_said(found.info, f"verified at {found.asked}", found.notes))
+            print_lines(*_said(found.info, f"verified at {found.asked}", found.notes))
         else:
-            click.echo(_said(*_of_file(from_file(path), token, wanted)))
+            print_lines(*_said(*_of_file(from_file(path), token, wanted)))
     except (Denied, Unavailable) as verdict:
-        click.echo(f"nodeattest: {verdict}", err=True)
+        print_lines(f"nodeattest: {verdict}", err=True)
         return ExitCode.REFUSED if isinstance(verdict, Denied) else ExitCode.NO_ACCESS
     return ExitCode.DONE
 
@@ -94,7 +95,7 @@ def _environment(timeout: str, *, several: bool) -> Environment:
 
 
 def _tell(line: str) -> None:
-    click.echo(f"nodeattest: {line}", err=True)
+    print_lines(f"nodeattest: {line}", err=True)
 
 
 def _of_file(
@@ -130,7 +131,7 @@ def _of_file(
     return info, "the file is signed by the token", (*(() if wanted else (_UNPINNED,)), _FILE_NOTE)
 
 
-def _said(info: ClusterInfo, how: str, notes: Sequence[str]) -> str:
+def _said(info: ClusterInfo, how: str, notes: Sequence[str]) -> list[str]:
     lines = [how, f"server: {info.server}"]
     lines += [f"CA: {subject_of(one)}, {pin_of(one)}" for one in info.ca_certificates]
-    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+    return [*lines, *(f"note: {note}" for note in notes)]

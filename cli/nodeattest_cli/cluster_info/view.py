@@ -79,11 +79,8 @@ class View:
             "problem": self.problem or None,
         }
 
-    def to_text(self, now: datetime) -> str:
-        """Write a few lines."""
-        return "\n".join(self._lines(now)) + "\n"
-
-    def _lines(self, now: datetime) -> Iterator[str]:
+    def lines(self, now: datetime) -> Iterator[str]:
+        """Yield a few lines."""
         if self.info is None:
             yield _line("unusable", self.problem)
         else:

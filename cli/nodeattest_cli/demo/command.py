@@ -32,6 +32,7 @@ from nodeattest_cli.demo.run import DemoConfig, run
 from nodeattest_cli.demo.tools import find_tools
 from nodeattest_cli.demo.world import World
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.output import print_document
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartFailed
@@ -168,7 +169,7 @@ def _explain_how_to_look(console: Console, world: World, directory: Path, report
 def _tell(console: Console, report: DemoReport, *, as_json: bool) -> None:
     """Say how it went."""
     if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
+        print_document(json.dumps(report.to_json(), indent=2))
     else:
         print_tables(console, report.joined, report.refused)
     for problem in report.problems:

@@ -15,10 +15,9 @@ from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
 from nodeattest_cli.errors import StateError, UserError
-from nodeattest_cli.output import output_option, to_json
+from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.client import ApiClient
-from nodeattest_parsing.printable import visible
 
 __all__ = ["doctor"]
 
@@ -88,7 +87,10 @@ def doctor(
     if fix and _fix(connection, facts, yes=yes):
         facts = run(connection, lambda client: _gather(client, target, workload))
     found = examine(facts)
-    click.echo(to_json(to_document(found)) if output == "json" else "\n".join(_lines(found)))
+    if output == "json":
+        print_document(to_json(to_document(found)))
+    else:
+        print_lines(*_lines(found))
     return exit_code(found)
 
 
@@ -100,12 +102,12 @@ def _fix(connection: Connection, facts: HealthFacts, *, yes: bool) -> bool:
     """Say what would be done, and do it if that was agreed to; tells whether anything changed."""
     wanted = safe_fixes(facts)
     if not wanted:
-        click.echo("nodeattest: nothing can safely be repaired here", err=True)
+        print_lines("nodeattest: nothing can safely be repaired here", err=True)
         return False
     for one in wanted:
-        click.echo(f"nodeattest: create CustomResourceDefinition {text(one, 'metadata', 'name')}", err=True)
+        print_lines(f"nodeattest: create CustomResourceDefinition {text(one, 'metadata', 'name')}", err=True)
     if not yes:
-        click.echo("nodeattest: nothing was done; --yes does it", err=True)
+        print_lines("nodeattest: nothing was done; --yes does it", err=True)
         return False
     run(connection, lambda client: create_definitions(client, wanted))
     return True
@@ -129,10 +131,10 @@ def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:
 
 
 def _entry(one: HealthFinding) -> Iterator[str]:
-    where = f" {visible(one.cluster)}" if one.cluster else ""
+    where = f" {one.cluster}" if one.cluster else ""
     head = f"  {_MARKS[one.severity].ljust(_MARK)}  {one.id}{where}: "
-    yield head + visible(" ".join(one.found.split()))
+    yield head + " ".join(one.found.split())
     if one.severity is not HealthSeverity.OK:
-        yield f"          expected  {visible(one.expected)}"
+        yield f"          expected  {one.expected}"
         if one.remedy:
-            yield f"          do        {visible(one.remedy)}"
+            yield f"          do        {one.remedy}"

@@ -18,14 +18,13 @@ from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.machines.row import MachineRow
-from nodeattest_cli.output import output_option, to_json
+from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_controller import configfile
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.platforms import check_platforms
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_parsing.printable import visible
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["explain"]
@@ -118,7 +117,10 @@ def explain(
         csr, first = run(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
         documents += [first] if first else []
     explanation = explain_request(csr, documents, platforms)
-    click.echo(to_json(explanation.to_json()) if output == "json" else _to_text(explanation))
+    if output == "json":
+        print_document(to_json(explanation.to_json()))
+    else:
+        print_lines(*_lines(explanation))
     return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
 
 
@@ -139,12 +141,12 @@ def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
     if output == "json":
         left_out: list[JsonValue] = [*found.left_out]
         said: JsonObject = {"machine": row.to_json() if row is not None else None, "leftOut": left_out}
-        click.echo(to_json({**said, **(explanation.to_json() if explanation is not None else {})}))
+        print_document(to_json({**said, **(explanation.to_json() if explanation is not None else {})}))
     else:
-        lines = [f"{name.ljust(_NAMES)}  {visible(value)}" for name, value in _machine_facts(row)]
-        lines += [f"not read  {visible(one)}" for one in found.left_out]
-        lines += ["", _to_text(explanation) if explanation is not None else _NO_REQUEST]
-        click.echo("\n".join(lines).lstrip("\n"))
+        lines = [f"{name.ljust(_NAMES)}  {value}" for name, value in _machine_facts(row)]
+        lines += [f"not read  {one}" for one in found.left_out]
+        lines += [""] if lines else []
+        print_lines(*lines, *(_lines(explanation) if explanation is not None else (_NO_REQUEST,)))
     return ExitCode.REFUSED if refused else ExitCode.DONE
 
 
@@ -193,7 +195,7 @@ async def _get(client: ApiClient, name: str) -> JsonObject | None:
     return {"kind": _KIND, **found}
 
 
-def _to_text(explanation: Explanation) -> str:
+def _lines(explanation: Explanation) -> list[str]:
     width = max(len(name) for name, _ in explanation.facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in explanation.facts]
     lines.append("")
@@ -211,7 +213,7 @@ def _to_text(explanation: Explanation) -> str:
         lines.append("nothing refuses it so far" + _missing(explanation))
     else:
         lines.append("nothing refuses it")
-    return "\n".join([*lines, *(_log(explanation.log) if explanation.log else ())])
+    return [*lines, *(_log(explanation.log) if explanation.log else ())]
 
 
 def _missing(explanation: Explanation) -> str:

@@ -19,7 +19,7 @@ import click
 
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
-from nodeattest_cli.output import format_table, output_option, to_json
+from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError, configuration_url
@@ -113,7 +113,7 @@ def publish(
     try:
         return asyncio.run(_foreseen(place, wanted, output) if dry_run else _publish(place, wanted, public, output))
     except (StoreUnavailableError, WriteConflictError) as error:
-        click.echo(f"nodeattest: {error}; run it again", err=True)
+        print_lines(f"nodeattest: {error}; run it again", err=True)
         return ExitCode.NO_ACCESS
     except (PublishError, KeysError, UrlError) as error:
         raise UserError(str(error)) from None
@@ -145,7 +145,7 @@ def _undropped(unknown: frozenset[str], state: IssuerState) -> bool:
     """Tell of keys that were to be dropped and are not there: a name that is mistyped leaves a leaked key public."""
     there = ", ".join(printable(each.key.kid) for each in state.keys)
     for kid in sorted(unknown):
-        click.echo(
+        print_lines(
             f"nodeattest: --drop-key: expected the name of a published key, got {printable(kid)}: either that key is "
             f"gone already, or the name is wrong and nothing was dropped; published: {there}",
             err=True,
@@ -179,16 +179,16 @@ def _show(
     found: PublicCheck | None,
 ) -> None:
     if output == "json":
-        click.echo(to_json(_members(place, writes, notes, state, found), indent=None))
+        print_document(to_json(_members(place, writes, notes, state, found), indent=None))
         return
-    click.echo(f"{state.issuer} at {place}")
+    print_lines(f"{state.issuer} at {place}")
     for path, why in {write.path: write.why for write in reversed(writes)}.items():
-        click.echo(f"  {path}: {why}, {done}")
+        print_lines(f"  {path}: {why}, {done}")
     if not writes:
-        click.echo("  everything is there already")
+        print_lines("  everything is there already")
     for note in notes:
-        click.echo(f"  {note}")
-    click.echo(_keys(state))
+        print_lines(f"  {note}")
+    print_lines(*_keys(state))
     if found is None:
         return
     url = configuration_url(state.issuer)
@@ -197,12 +197,12 @@ def _show(
         PublicStatus.OLDER: f"older until {moment(found.until)} at the latest",
         PublicStatus.WRONG: "is wrong",
     }
-    click.echo(f"public: {url} {words[found.status]}")
+    print_lines(f"public: {url} {words[found.status]}")
     for finding in found.findings:
-        click.echo(f"  {finding}")
+        print_lines(f"  {finding}")
 
 
-def _keys(state: IssuerState) -> str:
+def _keys(state: IssuerState) -> list[str]:
     """Write a table of the keys."""
     rows = [("KEY", "ALG", "PUBLISHED", "MAY SIGN FROM", "STAYS UNTIL")]
     rows += [

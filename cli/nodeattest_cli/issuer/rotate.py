@@ -16,7 +16,7 @@ import click
 
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
-from nodeattest_cli.output import output_option, to_json
+from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish.key_lifecycle import confirmed_state
@@ -107,7 +107,7 @@ def rotate(
     try:
         state = asyncio.run(_state(place))
     except StoreUnavailableError as error:
-        click.echo(f"nodeattest: {error}; run it again", err=True)
+        print_lines(f"nodeattest: {error}; run it again", err=True)
         return ExitCode.NO_ACCESS
     except (PublishError, KeysError, UrlError) as error:
         raise UserError(str(error)) from None
@@ -121,9 +121,12 @@ def rotate(
     )
     if may is not None:
         return _may(plan, _GATES[may], signs_already=new == signer)
-    click.echo(to_json(_members(plan), indent=None) if output == "json" else _table(plan))
+    if output == "json":
+        print_document(to_json(_members(plan), indent=None))
+    else:
+        print_lines(*_table(plan))
     for trouble in plan.problems:
-        click.echo(f"nodeattest: {trouble}", err=True)
+        print_lines(f"nodeattest: {trouble}", err=True)
     return ExitCode.REFUSED if plan.problems else 0
 
 
@@ -158,19 +161,19 @@ def _may(plan: Timeline, name: StepName, *, signs_already: bool) -> int:
     """Return the exit code, and print why not."""
     step = plan.step(name)
     if plan.problems:
-        click.echo(f"nodeattest: {plan.problems[0]}", err=True)
+        print_lines(f"nodeattest: {plan.problems[0]}", err=True)
         return ExitCode.NO_ACCESS
     if step.status is Status.DUE or (name is StepName.SIGN and signs_already):
         return 0
     due = next(each for each in plan.steps if each.status in {Status.DUE, Status.WAITING})
     if step.status is Status.DONE:
-        click.echo(f"nodeattest: {name}: expected a next key that is published, got none", err=True)
+        print_lines(f"nodeattest: {name}: expected a next key that is published, got none", err=True)
         return ExitCode.NO_ACCESS
-    click.echo(f"nodeattest: {name}: not before {moment(step.at)}; now: {_WHAT[due.name]} ({due.name})", err=True)
+    print_lines(f"nodeattest: {name}: not before {moment(step.at)}; now: {_WHAT[due.name]} ({due.name})", err=True)
     return ExitCode.NO_ACCESS
 
 
-def _table(plan: Timeline) -> str:
+def _table(plan: Timeline) -> list[str]:
     lines = [
         f"signs now: {plan.signer}",
         f"next:      {plan.new or '-'}",
@@ -182,7 +185,7 @@ def _table(plan: Timeline) -> str:
         lines.append(f"{step.name:8}{step.status:9}{text:27}{_WHAT[step.name]}")
         if step.status is Status.DUE:
             lines += [f"        - {each}" for each in _DO[step.name]]
-    return "\n".join(lines)
+    return lines
 
 
 def _members(plan: Timeline) -> JsonObject:

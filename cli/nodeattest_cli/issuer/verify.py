@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.errors import ExitCode, UserError
-from nodeattest_cli.output import output_option, to_json
+from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_key_files
@@ -77,13 +77,16 @@ def verify(
         claims = asyncio.run(party.verify(data))
     except Denied as denied:
         lines = ("expected", denied.expected), ("got", denied.got), ("do", denied.remedy)
-        click.echo(f"nodeattest: refused: {denied.reason}\n{_aligned(lines)}", err=True)
+        print_lines(f"nodeattest: refused: {denied.reason}", *_aligned(lines), err=True)
         return ExitCode.REFUSED
     except Unavailable as unavailable:
-        click.echo(f"nodeattest: {unavailable}", err=True)
+        print_lines(f"nodeattest: {unavailable}", err=True)
         return ExitCode.NO_ACCESS
     said = _members(claims)
-    click.echo(to_json(said, indent=None) if output == "json" else _table(claims))
+    if output == "json":
+        print_document(to_json(said, indent=None))
+    else:
+        print_lines(*_table(claims))
     return 0
 
 
@@ -96,7 +99,7 @@ def _read(token: str | None, token_file: Path | None) -> bytes:
             return file.read(2 * MAX_SIZE).strip()
     if token == _STANDARD_INPUT:
         return sys.stdin.buffer.read(2 * MAX_SIZE).strip()
-    click.echo(_ON_COMMAND_LINE, err=True)
+    print_lines(_ON_COMMAND_LINE, err=True)
     return (token or "").encode("utf-8", "surrogateescape")
 
 
@@ -108,7 +111,7 @@ def _members(claims: Claims) -> JsonObject:
     return {name: value for name, value in known.items() if value is not None} | claims.extra
 
 
-def _table(claims: Claims) -> str:
+def _table(claims: Claims) -> list[str]:
     left = claims.expires - time.time()
     since = ("issued", claims.issued_at), ("valid from", claims.not_before)
     rows = [
@@ -123,9 +126,9 @@ def _table(claims: Claims) -> str:
     return _aligned(rows)
 
 
-def _aligned(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:
+def _aligned(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list[str]:
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:{width}}  {value}" for name, value in rows)
+    return [f"  {name:{width}}  {value}" for name, value in rows]
 
 
 def _moment(seconds: float) -> str:

@@ -21,10 +21,10 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.open import open_machine
-from nodeattest_cli.machines.rejoin import RejoinToken, check_lifetime, show_json, show_text
+from nodeattest_cli.machines.rejoin import RejoinToken, check_lifetime, print_token
 from nodeattest_cli.machines.reset import ask_confirmation, check_reason
 from nodeattest_cli.machines.unattested import Action, Report, Unattested, survey
-from nodeattest_cli.output import output_option, to_json
+from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
@@ -93,11 +93,14 @@ def adopt(
     found = run(connection, lambda client: survey(client, namespace=where, cluster=cluster, now=now))
     chosen = found.unattested if everything else _chosen(found, names)
     for key, said in found.unreachable:
-        click.echo(f"nodeattest: {key} cannot be reached: {said}", err=True)
+        print_lines(f"nodeattest: {key} cannot be reached: {said}", err=True)
     if opening is not None:
         [one] = chosen
         return _open(connection, one, opening, output, now)
-    click.echo(_json(chosen, found) if output == "json" else _text(chosen, found))
+    if output == "json":
+        print_document(to_json(_document(chosen, found)))
+    else:
+        print_lines(*_lines(chosen, found))
     return ExitCode.NO_ACCESS if found.unreachable else ExitCode.DONE
 
 
@@ -186,7 +189,7 @@ def _by_what(one: Unattested) -> str:
     return "" if one.ready else "; it is not Ready: if its certificate ended, --open"
 
 
-def _json(chosen: Sequence[Unattested], found: Report) -> str:
+def _document(chosen: Sequence[Unattested], found: Report) -> JsonObject:
     nodes: list[JsonValue] = []
     for one in chosen:
         command: list[JsonValue] = [*command_for(one)]
@@ -203,11 +206,10 @@ def _json(chosen: Sequence[Unattested], found: Report) -> str:
             }
         )
     unreachable: list[JsonValue] = [{"cluster": key, "error": said} for key, said in found.unreachable]
-    document: JsonObject = {"nodes": nodes, "attested": found.attested, "unreachable": unreachable}
-    return to_json(document)
+    return {"nodes": nodes, "attested": found.attested, "unreachable": unreachable}
 
 
-def _text(chosen: Sequence[Unattested], found: Report) -> str:
+def _lines(chosen: Sequence[Unattested], found: Report) -> list[str]:
     lines: list[str] = []
     for one in chosen:
         machine = f"{one.member.kind} {one.member.name}" if one.member else "no Machine"
@@ -216,16 +218,16 @@ def _text(chosen: Sequence[Unattested], found: Report) -> str:
         lines += [f"  {shlex.join(command)}"] if command else []
     nodes = found.attested + len(found.unattested)
     lines.append(f"{len(found.unattested)} of {nodes} nodes are not in the ledger")
-    return "\n".join(lines)
+    return lines
 
 
 def _open(connection: Connection, one: Unattested, opening: _Opening, output: str, now: datetime) -> int:
     provider = _provider(one, opening.provider)
-    click.echo("\n".join(_what_it_opens(one, provider)), err=output == "json")
+    print_lines(*_what_it_opens(one, provider), err=output == "json")
     if opening.dry_run:
         return 0
     if not opening.yes and not ask_confirmation("Open it?"):
-        click.echo("nothing was changed", err=output == "json")
+        print_lines("nothing was changed", err=output == "json")
         return ExitCode.REFUSED
 
     async def _do(client: ApiClient) -> tuple[str, RejoinToken]:
@@ -235,8 +237,8 @@ def _open(connection: Connection, one: Unattested, opening: _Opening, output: st
         return trail, replace(made, attestation=replace(made.attestation, provider=provider), replaces_kubeconfig=True)
 
     trail, made = run(connection, _do)
-    click.echo(trail, err=output == "json")
-    click.echo(show_json(made) if output == "json" else show_text(made))
+    print_lines(trail, err=output == "json")
+    print_token(made, output)
     return 0
 
 

@@ -20,14 +20,13 @@ from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
-from nodeattest_cli.output import format_table, output_option, to_json, to_yaml
+from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json, to_yaml
 from nodeattest_controller.model.attestation import attestation_name
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Gone, NotFound, Unreachable, WatchType
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_parsing.printable import visible
 
 __all__ = ["Wanted", "list_machines", "outage_budget", "read_rows", "watch_rows"]
 
@@ -126,7 +125,7 @@ def list_machines(
     found = run(connection, lambda client: read_rows(client, wanted, datetime.now(UTC)))
     if names and not found:
         raise StateError(f"no machine {' or '.join(names)} in {where or 'any namespace'}; -A looks in every one")
-    click.echo(_printed(found, output, datetime.now(UTC), where, headers=not no_headers), nl=False)
+    _print(found, output, datetime.now(UTC), where, headers=not no_headers)
     if watching:
         run(connection, lambda client: watch_rows(client, wanted, found, output))
 
@@ -197,7 +196,7 @@ def _print_changed(
     for row in rows:
         if known.get((row.namespace, row.machine)) != row:
             known[row.namespace, row.machine] = row
-            click.echo(_line(row, output, now))
+            print_lines(_line(row, output, now))
 
 
 async def _rows_of_one(client: ApiClient, machine: JsonObject, now: datetime) -> list[MachineRow]:
@@ -215,20 +214,20 @@ async def _rows_of_one(client: ApiClient, machine: JsonObject, now: datetime) ->
 
 def _line(row: MachineRow, output: str, now: datetime) -> str:
     if output == "name":
-        return f"{_RESOURCES[row.kind]}/{visible(row.machine)}"
-    return "   ".join(visible(cell) for cell in _cells(row, now, wide=output == "wide"))
+        return f"{_RESOURCES[row.kind]}/{row.machine}"
+    return "   ".join(_cells(row, now, wide=output == "wide"))
 
 
-def _printed(found: Sequence[MachineRow], output: str, now: datetime, namespace: str | None, *, headers: bool) -> str:
+def _print(found: Sequence[MachineRow], output: str, now: datetime, namespace: str | None, *, headers: bool) -> None:
     match output:
         case "json":
-            return to_json(_document(found, now)) + "\n"
+            print_document(to_json(_document(found, now)))
         case "yaml":
-            return to_yaml(_document(found, now))
+            print_document(to_yaml(_document(found, now)))
         case "name":
-            return "".join(f"{_line(entry, output, now)}\n" for entry in found)
+            print_lines(*(_line(entry, output, now) for entry in found))
         case _:
-            return _table(found, now, namespace, wide=output == "wide", headers=headers)
+            print_lines(*_table(found, now, namespace, wide=output == "wide", headers=headers))
 
 
 def _document(found: Sequence[MachineRow], now: datetime) -> JsonObject:
@@ -237,14 +236,16 @@ def _document(found: Sequence[MachineRow], now: datetime) -> JsonObject:
     return {"machines": entries, "survivesSeconds": int(left.total_seconds()) if left is not None else None}
 
 
-def _table(found: Sequence[MachineRow], now: datetime, namespace: str | None, *, wide: bool, headers: bool) -> str:
+def _table(
+    found: Sequence[MachineRow], now: datetime, namespace: str | None, *, wide: bool, headers: bool
+) -> list[str]:
     rows = [_cells(entry, now, wide=wide) for entry in found]
     if not headers:
-        return format_table(rows) + "\n" if rows else ""
+        return format_table(rows) if rows else []
     if not found:
-        return "no machine" + (f" in namespace {namespace}; -A looks in every one" if namespace else "") + "\n"
+        return ["no machine" + (f" in namespace {namespace}; -A looks in every one" if namespace else "")]
     headings = (*_HEADINGS, *(_WIDE if wide else ()))
-    return "\n".join([format_table([headings, *rows]), "", visible(_outlook(found, now))]) + "\n"
+    return [*format_table([headings, *rows]), "", _outlook(found, now)]
 
 
 def _cells(entry: MachineRow, now: datetime, *, wide: bool) -> tuple[str, ...]:

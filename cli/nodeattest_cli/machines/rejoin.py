@@ -20,7 +20,7 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import AccessError, StateError, UserError
 from nodeattest_cli.machines.attestations import find_attestation, title
-from nodeattest_cli.output import output_option, to_json
+from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_cli.token.factory import store
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.bound_tokens import bound_group
@@ -43,9 +43,8 @@ __all__ = [
     "RejoinToken",
     "check_lifetime",
     "issue_token",
+    "print_token",
     "rejoin",
-    "show_json",
-    "show_text",
     "workload_client",
     "workload_endpoint",
 ]
@@ -120,9 +119,9 @@ def rejoin(
         return await issue_token(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
 
     made = run(connection, _make)
-    click.echo(show_json(made) if output == "json" else show_text(made))
+    print_token(made, output)
     if made.automatic_approval:
-        click.echo(
+        print_lines(
             f"nodeattest: the cluster has the ClusterRoleBinding {_KUBEADM_APPROVES}, so the in-tree signer takes this "
             "token for any node's name; delete it",
             err=True,
@@ -227,8 +226,15 @@ async def _exists(workload: ApiClient, binding: str) -> bool:
     return True
 
 
-def show_json(made: RejoinToken) -> str:
-    """Write it as one JSON document."""
+def print_token(made: RejoinToken, output: str) -> None:
+    """Print what the machine needs, as JSON or for people."""
+    if output == "json":
+        print_document(to_json(_document(made)))
+    else:
+        print_lines(*_lines(made))
+
+
+def _document(made: RejoinToken) -> JsonObject:
     command: list[JsonValue] = [*made.command()]
     document: JsonObject = {
         "machine": made.machine,
@@ -236,19 +242,16 @@ def show_json(made: RejoinToken) -> str:
         "expires": rfc3339(made.expires),
         "command": command,
     }
-    return to_json(document)
+    return document
 
 
-def show_text(made: RejoinToken) -> str:
-    """Write it for people."""
-    return "\n".join(
-        (
-            f"bootstrap token for {made.machine} alone, until {rfc3339(made.expires)}; it is not shown again:",
-            "",
-            f"  {made.token}",
-            "",
-            "on the machine, as root (paste the token, then Ctrl-D; --tcti, --set and --ca-file as at its first join):",
-            "",
-            f"  {shlex.join(made.command())}",
-        )
+def _lines(made: RejoinToken) -> tuple[str, ...]:
+    return (
+        f"bootstrap token for {made.machine} alone, until {rfc3339(made.expires)}; it is not shown again:",
+        "",
+        f"  {made.token}",
+        "",
+        "on the machine, as root (paste the token, then Ctrl-D; --tcti, --set and --ca-file as at its first join):",
+        "",
+        f"  {shlex.join(made.command())}",
     )

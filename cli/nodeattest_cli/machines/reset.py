@@ -15,6 +15,7 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.attestations import attestation_path, find_attestation, title
+from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
 from nodeattest_controller.model.objects import rfc3339, text
@@ -61,12 +62,12 @@ def reset_machine(
     connection = Connection(kubeconfig, context)
     where = connection.namespace(namespace)
     found = run(connection, lambda client: find_attestation(client, name, namespace=where, cluster=cluster))
-    click.echo("\n".join(cleared_by_reset(found)))
+    print_lines(*cleared_by_reset(found))
     if not yes and not ask_confirmation("Reset it?"):
-        click.echo("nothing was changed")
+        print_lines("nothing was changed")
         return ExitCode.REFUSED
     now = datetime.now(UTC)
-    click.echo(run(connection, lambda client: _reset(client, found, why, now)))
+    print_lines(run(connection, lambda client: _reset(client, found, why, now)))
     return 0
 
 
@@ -177,6 +178,6 @@ async def record_event(
     try:
         await client.create(paths.core_path("events", namespace=namespace), document)
     except ApiError as error:
-        click.echo(f"nodeattest: the Event could not be written: {error}", err=True)
+        print_lines(f"nodeattest: the Event could not be written: {error}", err=True)
         return False
     return True

@@ -16,6 +16,7 @@ import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.output import print_lines
 from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
 from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import policy_for
@@ -71,7 +72,7 @@ def learn(
     now = datetime.now(UTC)
     recorded = partial(inventory.machines_under, of, now=now)
     policy = run(connection, lambda client: _policy(client, chosen[0].cluster, where, recorded))
-    click.echo(_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
+    print_lines(*_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 
 
 async def _list(client: ApiClient, resource: str, namespace: str) -> list[JsonObject]:
@@ -120,7 +121,7 @@ async def _cluster(client: ApiClient, cluster: str, namespace: str) -> JsonObjec
         return await client.get(paths.object_path(_GROUP, _VERSION, "clusterrecords", cluster, namespace=namespace))
 
 
-def _yaml(proposal: Proposal, machines: Sequence[BootRecord], *, has_policy: bool) -> str:
+def _yaml(proposal: Proposal, machines: Sequence[BootRecord], *, has_policy: bool) -> list[str]:
     base = "and from the cluster's policy" if has_policy else "and from no policy: the cluster's has no spec.tpm.pcrs"
     comments = [f"From {_names([one.machine for one in machines])}, {base}.", _WARNING]
     for pcr in proposal.selection:
@@ -132,7 +133,7 @@ def _yaml(proposal: Proposal, machines: Sequence[BootRecord], *, has_policy: boo
     lines += [f"      selection: [{', '.join(map(str, proposal.selection))}]", "      values:"]
     for pcr, values in proposal.values.items():
         lines += [f'        "{pcr}":', *(f'        - "{value}"' for value in values)]
-    return "\n".join(lines)
+    return lines
 
 
 def _names(names: Sequence[str]) -> str:

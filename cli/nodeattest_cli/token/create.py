@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from nodeattest_cli.connection import Connection, cluster_options, run
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.output import output_option
+from nodeattest_cli.output import output_option, print_exactly, print_lines
 from nodeattest_cli.token.configuration import token_specs
 from nodeattest_cli.token.factory import DEFAULT_TTL, TokenSpec, make, store, warning
 from nodeattest_cli.token.input import read_token
@@ -106,10 +106,10 @@ async def _create(client: ApiClient, made: Sequence[TokenSecret], said: Sequence
         await store(client, one, dry_run=dry_run)
         # First, so that its id is known even if nobody reads the token.
         if dry_run:
-            click.echo(f"nodeattest: the server would create the token {one.token.id}; it was not created", err=True)
+            print_lines(f"nodeattest: the server would create the token {one.token.id}; it was not created", err=True)
         elif warned := warning(one):
-            click.echo(f"nodeattest: {warned}", err=True)
-        click.echo(line, nl=False, color=True)  # as it is: click would take what looks like colours from it
+            print_lines(f"nodeattest: {warned}", err=True)
+        print_exactly(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

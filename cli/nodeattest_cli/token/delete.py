@@ -11,6 +11,7 @@ import click
 
 from nodeattest_cli.connection import Connection, cluster_options, explained, run
 from nodeattest_cli.errors import ExitCode, UserError, user_errors
+from nodeattest_cli.output import print_lines
 from nodeattest_cli.token.factory import secret_path
 from nodeattest_cli.token.input import read_token_text
 from nodeattest_discovery.token import parse_id
@@ -58,14 +59,14 @@ async def _delete(client: ApiClient, ids: Sequence[str], *, ignore_not_found: bo
                 await client.delete(secret_path(token_id))
         except NotFound:
             if ignore_not_found:
-                click.echo(f'bootstrap token "{token_id}" not found')
+                print_lines(f'bootstrap token "{token_id}" not found')
                 continue
             ended = max(ended, ExitCode.REFUSED)
-            click.echo(f'nodeattest: there is no bootstrap token "{token_id}"', err=True)
+            print_lines(f'nodeattest: there is no bootstrap token "{token_id}"', err=True)
         except ApiError as error:
             failure = explained(error)
             ended = max(ended, failure.code)
-            click.echo(f'nodeattest: bootstrap token "{token_id}" is not deleted: {failure}', err=True)
+            print_lines(f'nodeattest: bootstrap token "{token_id}" is not deleted: {failure}', err=True)
         else:
-            click.echo(f'bootstrap token "{token_id}" {"would be deleted" if dry_run else "deleted"}')
+            print_lines(f'bootstrap token "{token_id}" {"would be deleted" if dry_run else "deleted"}')
     return ended

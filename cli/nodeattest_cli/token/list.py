@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from nodeattest_cli.connection import Connection, cluster_options, run
-from nodeattest_cli.output import output_option
+from nodeattest_cli.output import output_option, print_document, print_lines
 from nodeattest_cli.token.model import TokenView, read, token_secret_name, warnings
 from nodeattest_cli.token.output import FORMATS, format_tokens
 from nodeattest_controller.model.objects import items
@@ -32,7 +32,7 @@ def list_tokens(*, output: str, dry_run: bool, kubeconfig: str | None, context: 
     """
     del dry_run
     secrets = run(Connection(kubeconfig, context), token_secrets)
-    click.echo(format_tokens(list(_readable(secrets)), output, datetime.now(UTC)), nl=False, color=True)
+    print_document(format_tokens(list(_readable(secrets)), output, datetime.now(UTC)))
 
 
 async def token_secrets(client: ApiClient) -> list[JsonObject]:
@@ -48,10 +48,10 @@ def _readable(secrets: Sequence[JsonObject]) -> Iterator[TokenView]:
     """Yield the tokens, and report the others."""
     for secret in secrets:
         for warning in warnings(secret):
-            click.echo(f"nodeattest: {warning}", err=True)
+            print_lines(f"nodeattest: {warning}", err=True)
         try:
             yield read(secret)
         except Denied as denied:
-            click.echo(
+            print_lines(
                 f"nodeattest: {token_secret_name(secret)}: expected {denied.expected}, got {denied.got}", err=True
             )

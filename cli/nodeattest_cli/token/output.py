@@ -67,7 +67,7 @@ def _table(tokens: Sequence[TokenView], now: datetime) -> str:
     if not tokens:
         return ""
     rows = [_HEADINGS, *(_row(token, now) for token in tokens)]
-    return format_table(rows, widths=_WIDTHS) + "\n"
+    return "".join(f"{line}\n" for line in format_table(rows, widths=_WIDTHS))
 
 
 def _row(token: TokenView, now: datetime) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from nodeattest_controller.model.objects import condition as find
 from nodeattest_controller.model.objects import items, mapping, number, rfc3339, text
 from nodeattest_kube.client import ApiClient, Conflict, Invalid
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.printable import one_line
 
 __all__ = [
     "Condition",
@@ -202,7 +203,7 @@ def _put(known: list[JsonObject], condition: Condition, now: datetime, generatio
 
 
 def _document(condition: Condition, generation: int | None) -> JsonObject:
-    message = condition.message[:MAX_MESSAGE]
+    message = one_line(condition.message, MAX_MESSAGE)
     entry: JsonObject = {"type": condition.type, "status": str(condition.status), "reason": condition.reason}
     if generation is not None:
         return {**entry, "message": message, "observedGeneration": generation}

@@ -18,11 +18,13 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, summarize
 from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
+from nodeattest_controller.runtime.conditions import MAX_MESSAGE
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.printable import one_line
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
@@ -172,7 +174,7 @@ class WorkloadClient:
             "type": kind,
             "status": "True",
             "reason": reason,
-            "message": message,
+            "message": one_line(message, MAX_MESSAGE),
             "lastUpdateTime": stamp,
             "lastTransitionTime": stamp,
         }

@@ -53,6 +53,7 @@ EXPRESSION: Final = (
 
 An object that asks for a generated name has none yet; what cannot be evaluated is refused (``failurePolicy``).
 """
+_MESSAGE: Final = f"nodes of this cluster join by attestation: bootstrap tokens file no requests for {IN_TREE_SIGNER}"
 _ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _POLICIES: Final = "validatingadmissionpolicies"
 _BINDINGS: Final = "validatingadmissionpolicybindings"
@@ -204,7 +205,6 @@ def _policy() -> JsonObject:
         "resources": [CSR_RESOURCE],
         "scope": "*",
     }
-    message = f"nodes of this cluster join by attestation: bootstrap tokens file no requests for {IN_TREE_SIGNER}"
     return {
         "apiVersion": "/".join(_ADMISSION),
         "kind": "ValidatingAdmissionPolicy",
@@ -217,7 +217,7 @@ def _policy() -> JsonObject:
                 "objectSelector": {},
                 "resourceRules": [rule],
             },
-            "validations": [{"expression": EXPRESSION, "message": message, "reason": "Forbidden"}],
+            "validations": [{"expression": EXPRESSION, "message": _MESSAGE, "reason": "Forbidden"}],
         },
     }
 

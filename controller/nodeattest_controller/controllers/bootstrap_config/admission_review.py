@@ -35,6 +35,8 @@ _WIDEST: Final = 4
 """Bytes of memory for a character of a text that is not ASCII."""
 _MAX_UID: Final = 128
 """Characters; a UID is a UUID of 36."""
+MAX_MESSAGE: Final = 4096
+"""Characters; the longest refusal quotes a few names and says what to do."""
 _MAX_WARNING: Final = 256
 """Characters that an API server shows of one warning (admission/v1, AdmissionResponse.warnings)."""
 _REMEDY: Final = "send what kube-apiserver sends to a webhook with admissionReviewVersions [v1]"
@@ -122,7 +124,12 @@ def refused(
     uid: str, status: HTTPStatus, reason: str, message: str, *, retry_after: int = 0, warnings: tuple[str, ...] = ()
 ) -> bytes:
     """Refuse the object, in the words that its creator is shown."""
-    said: JsonObject = {"status": "Failure", "code": status.value, "reason": reason, "message": message}
+    said: JsonObject = {
+        "status": "Failure",
+        "code": status.value,
+        "reason": reason,
+        "message": one_line(message, MAX_MESSAGE),
+    }
     if retry_after:
         said["details"] = {"retryAfterSeconds": retry_after}
     return _answer({"uid": uid, "allowed": False, "status": said}, warnings)

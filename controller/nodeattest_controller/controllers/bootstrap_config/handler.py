@@ -26,7 +26,7 @@ from typing import Final, ParamSpec, TypeVar
 from aiohttp import web
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review, config_reviewer, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_MESSAGE, AdmissionReview
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     AdmissionOutcome,
     Allow,
@@ -42,6 +42,7 @@ from nodeattest_controller.controllers.bootstrap_config.reviewer import ReadRevi
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
@@ -351,5 +352,11 @@ def _reported(question: AdmissionReview, verdict: Verdict | Unable) -> dict[str,
 
 
 def _text_reply(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:
-    said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status.value, "message": message}
+    said = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": status.value,
+        "message": one_line(message, MAX_MESSAGE),
+    }
     return Reply(status=status, body=json.dumps(said).encode(), headers=headers or {})

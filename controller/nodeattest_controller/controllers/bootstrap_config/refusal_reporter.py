@@ -35,6 +35,7 @@ from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Denied
 
 __all__ = ["EVENT", "MAX_REFUSED", "RefusalReporter"]
@@ -189,7 +190,7 @@ class RefusalReporter:
         entry: JsonObject = {"cluster": cluster, "kind": owner.kind, "name": owner.name}
         for deployment in deployments:
             entry["deployment"] = text(deployment, "name")
-        entry |= {"reason": str(denied.reason), "message": message[:MAX_MESSAGE], "time": rfc3339(self._now())}
+        entry |= {"reason": str(denied.reason), "message": one_line(message, MAX_MESSAGE), "time": rfc3339(self._now())}
         await self._update(policy, lambda known: self._with(known, entry))
 
     async def _accepted(self, owner: _Owner, cluster: str, policy: JsonObject) -> None:

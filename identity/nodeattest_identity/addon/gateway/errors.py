@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.printable import one_line
 
 __all__ = ["StatusError", "status_body"]
 
@@ -29,6 +30,8 @@ _REASONS: Final[dict[HTTPStatus, str]] = {
     HTTPStatus.GATEWAY_TIMEOUT: "Timeout",
 }
 """StatusReasons of apimachinery, where a status without one has an empty reason, too."""
+_MAX_MESSAGE: Final = 512
+"""Characters."""
 
 
 class StatusError(Exception):
@@ -48,7 +51,7 @@ def status_body(error: StatusError) -> bytes:
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": error.message,
+        "message": one_line(error.message, _MAX_MESSAGE),
         "reason": _REASONS.get(error.status, ""),
         "code": error.status.value,
     }

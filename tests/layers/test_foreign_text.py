@@ -1,0 +1,63 @@
+"""tools/check_foreign_text: text of others leaves a program only through what makes it printable."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.check_foreign_text import findings
+
+TREE = Path(__file__).parents[2]
+BAD = {
+    "print": "print(error)",
+    "an f-string": "click.echo(f'{name}: {error}', err=True)",
+    "a joined text": "sys.stdout.write('\\n'.join(lines))",
+    "one of two is raw": "click.echo(visible_lines(a) if a else b)",
+    "an escaped part": "sys.stderr.write(f'{visible(a)}\\n')",
+    "bytes": "sys.stderr.buffer.write(answer)",
+    "an exit": "sys.exit(f'{error}')",
+    "an exit with an error": "raise SystemExit(str(error))",
+    "lines of a server's text": "print_lines(*error.message.splitlines())",
+    "lines by their end": "visible_lines(*text.split('\\n'))",
+    "a document that nobody escaped": "print_document(answer)",
+    "another formatter": "handler = logging.StreamHandler(stream)",
+    "basicConfig": "logging.basicConfig(level=10)",
+    "a condition": "done = {'type': 'Ready', 'status': 'True', 'message': str(error)}",
+    "a message that is cut": "done = {'reason': reason, 'message': message[:1024]}",
+    "a message that is set": "entry['message'] = text",
+    "another's message": "def a():\n    m = one_line(x, 9)\ndef b(m):\n    return {'reason': r, 'message': m}",
+}
+GOOD = {
+    "a literal": "print('nothing was changed')",
+    "lines": "click.echo(visible_lines(a, *b), err=True, nl=False)",
+    "a command's lines": "print_lines(f'{name}: {error}', *lines, err=True)",
+    "a word of a line": "print_lines(text.split('/', 1)[0])",
+    "a writer's lines": "click.echo(visible_lines(*describe(name, side).splitlines()))",
+    "a document": "print_document(to_json(found))",
+    "an exit code": "sys.exit(code if isinstance(code, int) else 0)",
+    "a logger": "log = logging.getLogger(__name__)\nlog.warning('cannot read %s', error)",
+    "a condition": "done = {'type': 'Ready', 'status': 'True', 'message': one_line(text, 1024)}",
+    "a message made before": "def a():\n    m = one_line(x, 9)\n    return {'reason': r, 'message': m}",
+    "a constant": "done = {'reason': reason, 'message': _MESSAGE}",
+    "a file of logs": "entry['text'] = text",
+}
+
+
+@pytest.mark.parametrize("source", BAD.values(), ids=BAD)
+def test_text_that_nothing_made_printable_is_found(source: str) -> None:
+    assert len(findings(source, Path("controller/nodeattest_controller/x.py"))) == 1
+
+
+@pytest.mark.parametrize("source", GOOD.values(), ids=GOOD)
+def test_printable_text_is_no_finding(source: str) -> None:
+    assert not findings(source, Path("controller/nodeattest_controller/x.py"))
+
+
+def test_the_tree_has_no_finding_and_no_explanation_that_nothing_needs() -> None:
+    done = subprocess.run(
+        [sys.executable, TREE / "tools/check_foreign_text.py"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
