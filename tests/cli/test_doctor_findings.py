@@ -29,7 +29,6 @@ from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
-from nodeattest_cli.doctor.shipped_rights import review_body
 from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
@@ -422,13 +421,10 @@ def test_a_right_is_asked_for_in_the_namespace_that_the_controller_watches() -> 
     assert not isinstance(facts.management.reviews, Unread)
     by_name = {str(right): right for right in facts.management.reviews}
     listing = by_name["list machines.cluster.x-k8s.io"]
-    asked = mapping(review_body(listing, ("u", ["g"]), namespace="fleet"), "spec")
     attributes = {"verb": "list", "group": "cluster.x-k8s.io", "resource": "machines", "namespace": "fleet"}
-    assert asked == {"user": "u", "groups": ["g"], "resourceAttributes": attributes}
+    assert listing.attributes("fleet").to_json() == attributes
     own = by_name["update secrets node-attestation-challenge-keys -n nodeattest-system"]
-    assert (
-        mapping(review_body(own, None, namespace="fleet"), "spec", "resourceAttributes")["namespace"] == own.namespace
-    )
+    assert own.attributes("fleet").namespace == own.namespace
     assert by_name["patch machines/status.cluster.x-k8s.io"].subresource == "status"
 
 

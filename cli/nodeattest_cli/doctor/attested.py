@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.machines.row import MACHINE_GONE, MachineRow, rows_of
 from nodeattest_controller.controllers.node_attested.conditions import Known, newest_certificate
 from nodeattest_controller.model.attestation import IssuedCertificate, parse_attestation
@@ -28,7 +28,13 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     for value, what in ((machines, "Machines"), (attestations, "MachineAttestations")):
         if isinstance(value, Unread):
             expected, remedy = "every machine of a protected cluster is attested", f"let this user list {what}"
-            yield report("machines-attested", HealthSeverity.UNKNOWN, expected, value.why, remedy)
+            yield HealthFinding(
+                id="machines-attested",
+                severity=HealthSeverity.UNKNOWN,
+                expected=expected,
+                found=value.why,
+                remedy=remedy,
+            )
             return
     known = readable(attestations)
     certificates = {key_of(one): newest_certificate(parse_attestation(one)) for one in known}
@@ -58,12 +64,12 @@ def _counted(key: str, rows: Sequence[MachineRow]) -> HealthFinding:
     said += [f"requests refused that claim {listed(claimed)}"] if claimed else []
     said += [f"joined without attestation: {listed(foreign)}"] if foreign else []
     remedy = "nodeattest machines list --not-attested; nodeattest explain machine/NAME; docs/adoption.md"
-    return report(
-        "machines-attested",
-        severity,
-        "every machine is attested or about to be, and none is refused",
-        "; ".join(said),
-        "" if severity is HealthSeverity.OK else remedy,
+    return HealthFinding(
+        id="machines-attested",
+        severity=severity,
+        expected="every machine is attested or about to be, and none is refused",
+        found="; ".join(said),
+        remedy="" if severity is HealthSeverity.OK else remedy,
         cluster=key,
     )
 
@@ -81,12 +87,12 @@ def _certificates(key: str, found: Sequence[tuple[IssuedCertificate, MachineRow]
         HealthSeverity.ERROR: "docs/runbooks/NodeAttestationCertificateEnded.md",
         HealthSeverity.WARNING: "docs/runbooks/NodeAttestationCertificateEndsSoon.md",
     }
-    return report(
-        "certificates",
-        severity,
-        "every certificate has a quarter of its lifetime left",
-        "; ".join(said) or "no certificate",
-        runbooks.get(severity, ""),
+    return HealthFinding(
+        id="certificates",
+        severity=severity,
+        expected="every certificate has a quarter of its lifetime left",
+        found="; ".join(said) or "no certificate",
+        remedy=runbooks.get(severity, ""),
         cluster=key,
     )
 

@@ -19,7 +19,7 @@ from nodeattest_cli.doctor.access import management_folders, workload_folders
 from nodeattest_cli.doctor.bootstrap import joiners
 from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts, readable
 from nodeattest_cli.doctor.renewals import longest_wait
-from nodeattest_cli.doctor.shipped_rights import ShippedRight, review_body, shipped_rights
+from nodeattest_cli.doctor.shipped_rights import ShippedRight, shipped_rights
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.machines.rejoin import workload_client
@@ -28,6 +28,7 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.objects import flag, items, text
 from nodeattest_kube import paths
+from nodeattest_kube.access_review import ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of, version_of
 
@@ -68,7 +69,7 @@ async def gather(
     await _read_controller(client, facts)
     await _read_webhook(client, facts)
     await _read_configs(client, target, facts)
-    account = (_user_of(facts), _groups_of(facts))
+    account = ReviewedUser(name=_user_of(facts), groups=_groups_of(facts))
     rights = shipped_rights(management_folders(facts), namespace=facts.namespace)
     facts.management.reviews = await _reviews(client, rights, account, facts.argument("--watch-namespace") or "")
     await _read_workloads(client, facts, workload)
@@ -259,16 +260,18 @@ def _groups_of(facts: HealthFacts) -> list[str]:
 
 
 async def _reviews(
-    client: ApiClient, rights: Sequence[ShippedRight], user: tuple[str, Sequence[str]] | None, namespace: str = ""
+    client: ApiClient, rights: Sequence[ShippedRight], user: ReviewedUser | None, namespace: str = ""
 ) -> Mapping[ShippedRight, bool] | Unread:
-    """Ask for each right; the first refusal ends it."""
-    resource = "selfsubjectaccessreviews" if user is None else "subjectaccessreviews"
-    path = paths.collection_path("authorization.k8s.io", "v1", resource)
+    """Ask for each right; the first refusal ends it.
+
+    ``user``: whose, None: of who asks. ``namespace``: the only one that the controller watches, where it has its rights
+    on namespaced objects.
+    """
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def _is_allowed(right: ShippedRight) -> bool:
         async with turn:
-            return flag(await client.create(path, review_body(right, user, namespace=namespace)), "status", "allowed")
+            return await is_access_allowed(client, right.attributes(namespace), user)
 
     async def _all() -> list[bool]:
         first = [await _is_allowed(right) for right in rights[:1]]  # alone: who may not ask is refused once

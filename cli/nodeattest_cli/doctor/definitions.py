@@ -7,9 +7,9 @@ from functools import cache
 from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
-from nodeattest_cli.doctor.supported_versions import minor_version
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller import manifests
+from nodeattest_controller.model.kubernetes_version import minor_version
 from nodeattest_controller.model.objects import condition, flag, items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -28,12 +28,12 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     shipped = _shipped()
     unread = [value.why for value in known.values() if isinstance(value, Unread)]
     if unread:
-        yield report(
-            "definitions-served",
-            HealthSeverity.UNKNOWN,
-            "our CustomResourceDefinitions are there",
-            unread[0],
-            "let this user read them",
+        yield HealthFinding(
+            id="definitions-served",
+            severity=HealthSeverity.UNKNOWN,
+            expected="our CustomResourceDefinitions are there",
+            found=unread[0],
+            remedy="let this user read them",
         )
         return
     there = {name: value for name, value in known.items() if value is not None and not isinstance(value, Unread)}
@@ -64,12 +64,12 @@ def _served(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[s
             wrong.append(f"{name} does not serve {listed(sorted(wanted - served))}")
         elif established is None or established.get("status") != "True":
             wrong.append(f"{name} is not established")
-    return report(
-        "definitions-served",
-        HealthSeverity.ERROR if wrong else HealthSeverity.OK,
-        "our CustomResourceDefinitions are there and served",
-        "; ".join(wrong) or listed(sorted(there)),
-        f"{_APPLY}; nodeattest doctor --fix creates those that are not there" if wrong else "",
+    return HealthFinding(
+        id="definitions-served",
+        severity=HealthSeverity.ERROR if wrong else HealthSeverity.OK,
+        expected="our CustomResourceDefinitions are there and served",
+        found="; ".join(wrong) or listed(sorted(there)),
+        remedy=f"{_APPLY}; nodeattest doctor --fix creates those that are not there" if wrong else "",
     )
 
 
@@ -81,12 +81,12 @@ def _of_release(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: di
     other = sorted(
         name for name, definition in there.items() if not _is_same(definition, shipped[name], rules=has_rules)
     )
-    return report(
-        "definitions-of-release",
-        HealthSeverity.WARNING if other else HealthSeverity.OK,
-        "their schemas are those of this release",
-        f"another schema: {listed(other)}" if other else f"the same in {len(there)} definitions",
-        f"{_APPLY}, unless the controller is of another release" if other else "",
+    return HealthFinding(
+        id="definitions-of-release",
+        severity=HealthSeverity.WARNING if other else HealthSeverity.OK,
+        expected="their schemas are those of this release",
+        found=f"another schema: {listed(other)}" if other else f"the same in {len(there)} definitions",
+        remedy=f"{_APPLY}, unless the controller is of another release" if other else "",
     )
 
 
@@ -114,10 +114,10 @@ def _stored(there: dict[str, JsonObject]) -> HealthFinding:
         served = {text(one, "name") for one in items(definition, "spec", "versions") if flag(one, "served")}
         left = sorted(set(strings(definition, "status", "storedVersions")) - served)
         wrong += [f"{name} stores {listed(left)}"] if left else []
-    return report(
-        "definitions-stored",
-        HealthSeverity.ERROR if wrong else HealthSeverity.OK,
-        "objects are stored in versions that are served",
-        "; ".join(wrong) or "they are",
-        "write each object once again, then take the version out of status.storedVersions" if wrong else "",
+    return HealthFinding(
+        id="definitions-stored",
+        severity=HealthSeverity.ERROR if wrong else HealthSeverity.OK,
+        expected="objects are stored in versions that are served",
+        found="; ".join(wrong) or "they are",
+        remedy="write each object once again, then take the version out of status.storedVersions" if wrong else "",
     )

@@ -14,7 +14,7 @@ from typing import Final
 from nodeattest_cli.errors import ExitCode
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["HealthFinding", "HealthSeverity", "counts", "exit_code", "listed", "report", "to_document", "worst"]
+__all__ = ["HealthFinding", "HealthSeverity", "counts", "exit_code", "listed", "to_document", "worst"]
 
 _SHOWN: Final = 8
 """Names that a finding lists."""
@@ -53,13 +53,6 @@ class HealthFinding:
             "found": self.found,
             "remedy": self.remedy or None,
         }
-
-
-def report(
-    name: str, severity: HealthSeverity, expected: str, found: str, remedy: str = "", *, cluster: str = ""
-) -> HealthFinding:
-    """Make a finding."""
-    return HealthFinding(id=name, severity=severity, expected=expected, found=found, remedy=remedy, cluster=cluster)
 
 
 def worst(findings: Iterable[HealthFinding]) -> HealthSeverity:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.policies import problems
 from nodeattest_controller.controllers.policy_status.decide import READY, PolicyReason
 from nodeattest_controller.model.objects import condition, items, mapping, number, strings, text
@@ -33,7 +33,13 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     for value, what in ((found, "NodeAttestationPolicies"), (clusters, "Clusters")):
         if isinstance(value, Unread):
             expected = "each cluster has one valid policy, or none"
-            yield report("policies-valid", HealthSeverity.UNKNOWN, expected, value.why, f"let this user list {what}")
+            yield HealthFinding(
+                id="policies-valid",
+                severity=HealthSeverity.UNKNOWN,
+                expected=expected,
+                found=value.why,
+                remedy=f"let this user list {what}",
+            )
             return
     policies = readable(found)
     yield _valid(policies)
@@ -48,12 +54,12 @@ def _valid(policies: Sequence[JsonObject]) -> HealthFinding:
         for one in policies
         for problem in problems(_without_status(one), installed=_named_providers(one))
     ]
-    return report(
-        "policies-valid",
-        HealthSeverity.ERROR if wrong else HealthSeverity.OK,
-        "every policy is valid",
-        listed(wrong) or f"{len(policies)} valid",
-        "nodeattest policy check -f FILE; until then no node joins under it" if wrong else "",
+    return HealthFinding(
+        id="policies-valid",
+        severity=HealthSeverity.ERROR if wrong else HealthSeverity.OK,
+        expected="every policy is valid",
+        found=listed(wrong) or f"{len(policies)} valid",
+        remedy="nodeattest policy check -f FILE; until then no node joins under it" if wrong else "",
     )
 
 
@@ -74,12 +80,12 @@ def _providers(policies: Sequence[JsonObject]) -> HealthFinding:
         for name in _named_providers(one)
         if installed(ProviderName(name)) is None
     }
-    return report(
-        "policies-providers",
-        HealthSeverity.WARNING if absent else HealthSeverity.OK,
-        "every provider that a policy names is known here",
-        listed(sorted(absent)) or "all are",
-        "correct the name, unless the controller has it from another package" if absent else "",
+    return HealthFinding(
+        id="policies-providers",
+        severity=HealthSeverity.WARNING if absent else HealthSeverity.OK,
+        expected="every provider that a policy names is known here",
+        found=listed(sorted(absent)) or "all are",
+        remedy="correct the name, unless the controller has it from another package" if absent else "",
     )
 
 
@@ -95,12 +101,14 @@ def _accepted(policies: Sequence[JsonObject]) -> HealthFinding:
             refused.append(f"{key_of(policy)}: {said.get('reason')}: {said.get('message')}")
     severity = HealthSeverity.ERROR if refused else HealthSeverity.WARNING if waiting else HealthSeverity.OK
     found = refused + ([f"no report on {listed(waiting)} as it is now"] if waiting else [])
-    return report(
-        "policies-accepted",
-        severity,
-        "the controller has taken every policy as it is now",
-        "; ".join(found) or f"{len(policies)} taken",
-        "" if severity is HealthSeverity.OK else "see the policy's condition Ready, and whether a controller runs",
+    return HealthFinding(
+        id="policies-accepted",
+        severity=severity,
+        expected="the controller has taken every policy as it is now",
+        found="; ".join(found) or f"{len(policies)} taken",
+        remedy=""
+        if severity is HealthSeverity.OK
+        else "see the policy's condition Ready, and whether a controller runs",
     )
 
 
@@ -113,20 +121,20 @@ def _of_clusters(facts: HealthFacts) -> Iterator[HealthFinding]:
             shared.append(f"{key_of(cluster)} by {listed(chosen)}{_ruling(facts, cluster)}")
         elif not chosen:
             alone.append(key_of(cluster))
-    yield report(
-        "policies-overlap",
-        HealthSeverity.ERROR if shared else HealthSeverity.OK,
-        "at most one policy selects a cluster",
-        listed(shared) or "no cluster is selected by two",
-        "narrow the clusterSelectors so that one policy remains" if shared else "",
+    yield HealthFinding(
+        id="policies-overlap",
+        severity=HealthSeverity.ERROR if shared else HealthSeverity.OK,
+        expected="at most one policy selects a cluster",
+        found=listed(shared) or "no cluster is selected by two",
+        remedy="narrow the clusterSelectors so that one policy remains" if shared else "",
     )
     there = bool(facts.clusters())
-    yield report(
-        "clusters-without-policy",
-        HealthSeverity.OK if there else HealthSeverity.WARNING,
-        "there are clusters; those that no policy selects are not protected, and no more is said of them",
-        (listed(alone) or "none") if there else "there is no Cluster or ClusterRecord, so none was looked at",
-        "" if there else "say --namespace, or --all-namespaces",
+    yield HealthFinding(
+        id="clusters-without-policy",
+        severity=HealthSeverity.OK if there else HealthSeverity.WARNING,
+        expected="there are clusters; those that no policy selects are not protected, and no more is said of them",
+        found=(listed(alone) or "none") if there else "there is no Cluster or ClusterRecord, so none was looked at",
+        remedy="" if there else "say --namespace, or --all-namespaces",
     )
 
 

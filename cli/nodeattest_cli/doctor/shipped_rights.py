@@ -1,4 +1,4 @@
-"""The rights that the shipped manifests give to the controller, one by one, and how an API server is asked for each.
+"""The rights that the shipped manifests give to the controller, one by one.
 
 Promises: the manifests are the only list; a role counts where a binding gives it to the controller's ServiceAccount.
 Source: kubernetes staging/src/k8s.io/api/authorization/v1/types.go (ResourceAttributes).
@@ -12,9 +12,10 @@ from typing import Final
 
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, strings, text
+from nodeattest_kube.access_review import ResourceAttributes
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["ShippedRight", "review_body", "shipped_rights"]
+__all__ = ["ShippedRight", "shipped_rights"]
 
 _ACCOUNT: Final = "node-attestation-controller"
 _NAMESPACE: Final = "nodeattest-system"
@@ -35,6 +36,17 @@ class ShippedRight:
     verb: str
     name: str
     """Empty: any."""
+
+    def attributes(self, namespace: str = "") -> ResourceAttributes:
+        """Return how an API server is asked for it; ``namespace`` stands in for none."""
+        return ResourceAttributes(
+            verb=self.verb,
+            group=self.group,
+            resource=self.resource,
+            subresource=self.subresource,
+            name=self.name,
+            namespace=self.namespace or namespace,
+        )
 
     def __str__(self) -> str:
         """Say it as ``kubectl auth can-i`` is asked."""
@@ -76,18 +88,3 @@ def _of_rule(folder: str, rule: JsonObject, namespace: str) -> Iterator[ShippedR
                         verb=verb,
                         name=name,
                     )
-
-
-def review_body(right: ShippedRight, user: tuple[str, Sequence[str]] | None, *, namespace: str = "") -> JsonObject:
-    """Make the review of a right; ``user`` and groups: whose, None: of who asks.
-
-    ``namespace``: the only one that the controller watches, where it has its rights on namespaced objects.
-    """
-    attributes: JsonObject = {"verb": right.verb, "group": right.group, "resource": right.resource}
-    more = {"subresource": right.subresource, "name": right.name, "namespace": right.namespace or namespace}
-    attributes.update({field: value for field, value in more.items() if value})
-    spec: JsonObject = {"resourceAttributes": attributes}
-    if user is not None:
-        spec |= {"user": user[0], "groups": [*user[1]]}
-    kind = "SelfSubjectAccessReview" if user is None else "SubjectAccessReview"
-    return {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}

@@ -10,7 +10,8 @@ from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
-from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT, minor_version
+from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
+from nodeattest_controller.model.kubernetes_version import minor_version
 from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.shard_leases import MemberLease, ShardGroup

@@ -12,7 +12,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed, report
+from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
@@ -45,7 +45,13 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     for one in (found, validation):
         if isinstance(one, Unread):
             expected, remedy = "the webhook is configured", "let this user read it"
-            yield report("webhook-configuration", HealthSeverity.UNKNOWN, expected, one.why, remedy)
+            yield HealthFinding(
+                id="webhook-configuration",
+                severity=HealthSeverity.UNKNOWN,
+                expected=expected,
+                found=one.why,
+                remedy=remedy,
+            )
             return
     if not isinstance(found, dict):
         yield _absent(facts)
@@ -62,20 +68,23 @@ def _absent(facts: HealthFacts) -> HealthFinding:
     deployments = facts.management.deployments
     if isinstance(deployments, Unread) or not deployments:
         why = deployments.why if isinstance(deployments, Unread) else "no Deployment of the controller was found"
-        return report(
-            "webhook-configuration",
-            HealthSeverity.UNKNOWN,
-            "the webhook is configured where the controller serves it",
-            f"there is no webhook, and whether the controller serves it is not known: {why}",
-            f"see that --controller-namespace is right, and that this user may list Deployments in {facts.namespace}",
+        return HealthFinding(
+            id="webhook-configuration",
+            severity=HealthSeverity.UNKNOWN,
+            expected="the webhook is configured where the controller serves it",
+            found=f"there is no webhook, and whether the controller serves it is not known: {why}",
+            remedy=(
+                "see that --controller-namespace is right, and that this user may list Deployments in "
+                f"{facts.namespace}"
+            ),
         )
     serves = facts.argument("--webhook-bind-address") not in {None, "0"}
-    return report(
-        "webhook-configuration",
-        HealthSeverity.ERROR if serves else HealthSeverity.OK,
-        "the webhook is configured where the controller serves it",
-        "the controller serves it, and no API server calls it" if serves else "no webhook (manifests without it)",
-        _APPLY if serves else "",
+    return HealthFinding(
+        id="webhook-configuration",
+        severity=HealthSeverity.ERROR if serves else HealthSeverity.OK,
+        expected="the webhook is configured where the controller serves it",
+        found="the controller serves it, and no API server calls it" if serves else "no webhook (manifests without it)",
+        remedy=_APPLY if serves else "",
     )
 
 
@@ -102,12 +111,12 @@ def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObj
     if weak and not wrong:
         remedy = "set failurePolicy Fail (with Ignore, machines are made without the agent while no replica answers)"
         remedy += ", and take out selectors that this release does not have"
-    return report(
-        "webhook-configuration",
-        severity,
-        "it is that of this release, with its failurePolicy",
-        "; ".join([*wrong, *weak]) or "the same",
-        remedy,
+    return HealthFinding(
+        id="webhook-configuration",
+        severity=severity,
+        expected="it is that of this release, with its failurePolicy",
+        found="; ".join([*wrong, *weak]) or "the same",
+        remedy=remedy,
     )
 
 
@@ -178,8 +187,12 @@ def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFindi
         if severity is HealthSeverity.OK
         else ("the controller writes it, or cert-manager: see the controller's log, and apply manifests/webhook")
     )
-    return report(
-        "webhook-ca", severity, "API servers know a CA of it that is valid", "; ".join([*wrong, *ends]), remedy
+    return HealthFinding(
+        id="webhook-ca",
+        severity=severity,
+        expected="API servers know a CA of it that is valid",
+        found="; ".join([*wrong, *ends]),
+        remedy=remedy,
     )
 
 
@@ -199,8 +212,12 @@ def _endpoints(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]
     slices = facts.management.endpoints
     expected = f"the Service {listed(sorted(named))} leads to replicas that are ready"
     if isinstance(slices, Unread):
-        yield report(
-            "webhook-endpoints", HealthSeverity.UNKNOWN, expected, slices.why, "let this user list EndpointSlices there"
+        yield HealthFinding(
+            id="webhook-endpoints",
+            severity=HealthSeverity.UNKNOWN,
+            expected=expected,
+            found=slices.why,
+            remedy="let this user list EndpointSlices there",
         )
         return
     ready = sum(
@@ -208,12 +225,14 @@ def _endpoints(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]
         for one in slices
         for endpoint in items(one, "endpoints")
     )
-    yield report(
-        "webhook-endpoints",
-        HealthSeverity.OK if ready else HealthSeverity.ERROR,
-        expected,
-        f"{ready} are",
-        "" if ready else "see that the Deployment's pods are ready, and that the Service's selector fits their labels",
+    yield HealthFinding(
+        id="webhook-endpoints",
+        severity=HealthSeverity.OK if ready else HealthSeverity.ERROR,
+        expected=expected,
+        found=f"{ready} are",
+        remedy=""
+        if ready
+        else "see that the Deployment's pods are ready, and that the Service's selector fits their labels",
     )
 
 
@@ -245,7 +264,7 @@ def _answers(facts: HealthFacts, found: JsonObject) -> HealthFinding:
     else:
         severity, said = HealthSeverity.ERROR, "the KubeadmConfig stayed as it was" + _exempt(found)
         remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
-    return report("webhook-answers", severity, expected, said, remedy)
+    return HealthFinding(id="webhook-answers", severity=severity, expected=expected, found=said, remedy=remedy)
 
 
 def _exempt(found: JsonObject) -> str:

@@ -31,8 +31,9 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     RBAC_GROUP,
     permissions_of_role,
 )
-from nodeattest_controller.model.objects import flag, items, mapping, text, text_map
+from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_kube import paths
+from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Forbidden, Invalid, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -58,7 +59,6 @@ _ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _POLICIES: Final = "validatingadmissionpolicies"
 _BINDINGS: Final = "validatingadmissionpolicybindings"
 _ROLE: Final = paths.object_path(RBAC_GROUP, "v1", "clusterroles", NODE_CLIENT_ROLE)
-_SELF_REVIEWS: Final = paths.collection_path("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
 _AUTO_UPDATE: Final = "rbac.authorization.kubernetes.io/autoupdate"
 _SUSPENDED: Final = "attestation.cluster.x-k8s.io/suspended"
 _ROLE_RULES: Final[list[JsonValue]] = [
@@ -121,18 +121,8 @@ class ApprovalBlock:
 
     async def _may_grant(self) -> bool:
         """Return whether this account has the permission, so that RBAC lets it write a role that grants it."""
-        asked: JsonObject = {
-            "verb": "create",
-            "group": CSR_GROUP,
-            "resource": CSR_RESOURCE,
-            "subresource": "nodeclient",
-        }
-        body: JsonObject = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        }
-        return flag(await self._client.create(_SELF_REVIEWS, body), "status", "allowed")
+        asked = ResourceAttributes(verb="create", group=CSR_GROUP, resource=CSR_RESOURCE, subresource="nodeclient")
+        return await is_access_allowed(self._client, asked)
 
     async def _serves_admission_policies(self) -> bool:
         try:

@@ -31,18 +31,18 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     grant_of,
     nominal_permissions,
 )
-from nodeattest_controller.model.objects import flag, items, moment, text
+from nodeattest_controller.model.objects import items, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
 from nodeattest_kube import paths
+from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
 __all__ = ["RBACAudit"]
 
-_REVIEWS: Final = paths.collection_path("authorization.k8s.io", "v1", "subjectaccessreviews")
 _ROLES: Final = paths.collection_path(RBAC_GROUP, "v1", "clusterroles")
 _BINDINGS: Final = (RBAC_GROUP, "v1", "clusterrolebindings")
 _TOKENS: Final = paths.core_path("secrets", namespace=NAMESPACE)
@@ -198,19 +198,8 @@ class RBACAudit:
         return frozenset(found)
 
     async def _is_allowed(self, user: str, groups: Collection[str], permission: Permission) -> bool:
-        asked: JsonObject = {
-            "verb": "create",
-            "group": CSR_GROUP,
-            "resource": CSR_RESOURCE,
-            "subresource": str(permission),
-        }
-        named: list[JsonValue] = [*groups]
-        body: JsonObject = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {"user": user, "groups": named, "resourceAttributes": asked},
-        }
-        return flag(await self._client.create(_REVIEWS, body), "status", "allowed")
+        asked = ResourceAttributes(verb="create", group=CSR_GROUP, resource=CSR_RESOURCE, subresource=str(permission))
+        return await is_access_allowed(self._client, asked, ReviewedUser(name=user, groups=[*groups]))
 
     async def _count(self, *, anew: bool) -> NodeCoverage:
         """Count the Nodes; where nothing depends on it, an older count will do, for a list of Nodes is large."""

@@ -5,7 +5,6 @@ Promises: what is rendered depends on the object, its policy and its Cluster onl
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
@@ -16,6 +15,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.model.kubernetes_version import minor_version
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
@@ -30,7 +30,6 @@ ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
 _EXEC_V1: Final = (1, 22)
 """The first Kubernetes whose kubelet knows client.authentication.k8s.io/v1."""
-_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})\.", re.ASCII)
 
 
 class PolicyRenderer:
@@ -102,8 +101,7 @@ def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> Provider
 def _version(subject: Subject, cluster: JsonObject) -> tuple[int, int]:
     """Return the Kubernetes version of these machines as far as it is told; else a current one."""
     own = text(subject.whole, "spec", "version") if subject.kind is Kind.CONTROL_PLANE else ""
-    found = _VERSION.match(own or text(cluster, "spec", "topology", "version"))
-    return (int(found[1]), int(found[2])) if found else _EXEC_V1
+    return minor_version(own or text(cluster, "spec", "topology", "version")) or _EXEC_V1
 
 
 def _as_one(refusals: tuple[Denied, ...]) -> Denied:

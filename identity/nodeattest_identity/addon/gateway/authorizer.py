@@ -21,13 +21,12 @@ from nodeattest_identity.addon.gateway.api_group import GROUP, RESOURCE, SUBRESO
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.target import ServiceTarget
+from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.jsontypes import JsonObject, dig
 from nodeattest_providers.single_flight import SingleFlight
 
 __all__ = ["SubjectAccessAuthorizer", "request_verb"]
 
-_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _ALLOWED_SECONDS: Final = 10.0
 """Seconds; kube-apiserver itself decides each request anew, so this only bounds the second review."""
 _DENIED_SECONDS: Final = 2.0
@@ -74,31 +73,26 @@ class SubjectAccessAuthorizer:
             )
 
     async def _review(self, question: _Question) -> bool:
+        user, namespace, name, verb = question
+        who = ReviewedUser(name=user.user, groups=user.groups, uid=user.uid, extra=dict(user.extra))
         try:
-            answer = await self._client.create(_PATH, _body(*question))
+            allowed = await is_access_allowed(self._client, _attributes(namespace, name, verb), who)
         except ApiError as error:
             _log.warning("cannot create a SubjectAccessReview: %s", error)
             raise StatusError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "cannot ask the API server what this user may do", {"Retry-After": "2"}
             ) from None
-        allowed = dig(answer, "status", "allowed") is True and dig(answer, "status", "denied") is not True
         self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
         return allowed
 
 
-def _body(user: UserInfo, namespace: str, name: str, verb: str) -> JsonObject:
-    attributes: JsonObject = {
-        "group": GROUP,
-        "version": VERSION,
-        "resource": RESOURCE,
-        "subresource": SUBRESOURCE,
-        "namespace": namespace,
-        "name": name,
-        "verb": verb,
-    }
-    spec: JsonObject = {"user": user.user, "groups": list(user.groups), "resourceAttributes": attributes}
-    if user.uid:
-        spec["uid"] = user.uid
-    if user.extra:
-        spec["extra"] = {key: list(values) for key, values in user.extra}
-    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+def _attributes(namespace: str, name: str, verb: str) -> ResourceAttributes:
+    return ResourceAttributes(
+        group=GROUP,
+        version=VERSION,
+        resource=RESOURCE,
+        subresource=SUBRESOURCE,
+        namespace=namespace,
+        name=name,
+        verb=verb,
+    )

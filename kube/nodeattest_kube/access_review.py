@@ -1,0 +1,71 @@
+"""Asks an API server whether somebody may do something: SubjectAccessReview, and for oneself SelfSubjectAccessReview.
+
+Promises: only a plain ``allowed`` is a yes. Raises ``ApiError`` where there is no answer.
+Source: kubernetes staging/src/k8s.io/api/authorization/v1/types.go (ResourceAttributes, SubjectAccessReviewStatus).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject, dig
+
+__all__ = ["ResourceAttributes", "ReviewedUser", "is_access_allowed"]
+
+_API: Final = ("authorization.k8s.io", "v1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceAttributes:
+    """What is to be done; what is empty is not asked for."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    version: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def to_json(self) -> JsonObject:
+        """Return ``spec.resourceAttributes``."""
+        always: JsonObject = {"verb": self.verb, "group": self.group, "resource": self.resource}
+        more = {
+            "subresource": self.subresource,
+            "version": self.version,
+            "namespace": self.namespace,
+            "name": self.name,
+        }
+        return always | {name: value for name, value in more.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedUser:
+    """Who is to do it."""
+
+    name: str
+    groups: Sequence[str]
+    uid: str = ""
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    def to_json(self) -> JsonObject:
+        """Return its fields of ``spec``."""
+        found: JsonObject = {"user": self.name, "groups": [*self.groups]}
+        if self.uid:
+            found["uid"] = self.uid
+        if self.extra:
+            found["extra"] = {key: [*values] for key, values in self.extra.items()}
+        return found
+
+
+async def is_access_allowed(client: ApiClient, asked: ResourceAttributes, user: ReviewedUser | None = None) -> bool:
+    """Ask for a user, None: for the client's own."""
+    kind = "SelfSubjectAccessReview" if user is None else "SubjectAccessReview"
+    spec: JsonObject = {"resourceAttributes": asked.to_json(), **(user.to_json() if user is not None else {})}
+    body: JsonObject = {"apiVersion": "/".join(_API), "kind": kind, "spec": spec}
+    answer = await client.create(paths.collection_path(*_API, f"{kind.lower()}s"), body)
+    return dig(answer, "status", "allowed") is True and dig(answer, "status", "denied") is not True
