@@ -62,6 +62,10 @@ _UNRENDERED: Final = (
 )
 _COMMANDS: Final = {
     "check": ("nodeattest_cli.policies:check", "Check every NodeAttestationPolicy of a file."),
+    "simulate": (
+        "nodeattest_cli.policy_simulate.command:simulate_policy",
+        "Show which machines a policy would refuse at their next renewal.",
+    ),
     "learn": ("nodeattest_cli.policy_learn.command:learn", "Propose allowed PCR values from what machines booted."),
 }
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}

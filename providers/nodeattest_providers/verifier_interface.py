@@ -46,6 +46,7 @@ __all__ = [
     "NodeRequest",
     "PlatformAddresses",
     "ProvableNames",
+    "RecordedChecks",
 ]
 
 
@@ -233,6 +234,19 @@ class CheckedSettings(Protocol):
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse settings that no request could be verified with; raises Denied."""
+        ...
+
+
+@runtime_checkable
+class RecordedChecks(Protocol):
+    """A signer that can hold a machine's record to settings that are not applied yet, offline: ``policy simulate``."""
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Check what is on record of the machine's last proof, as if it proved the same again at a renewal.
+
+        ``boot`` is what it booted last. Returns what the record does not hold and a renewal is checked for, a sentence
+        each; none: the same proof passes. Raises Denied where the renewal is refused whatever else there is.
+        """
         ...
 
 

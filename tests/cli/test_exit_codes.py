@@ -42,6 +42,7 @@ ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("machines", "rejoin"): ("m",),
     ("machines", "adopt"): ("--all",),
     ("policy", "learn"): ("--all",),
+    ("policy", "simulate"): ("-f", str(Path(__file__).with_name("policy.json"))),
     ("token", "create"): (),
     ("token", "delete"): ("abcdef",),
     ("token", "list"): (),

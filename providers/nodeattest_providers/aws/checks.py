@@ -43,6 +43,7 @@ __all__ = [
     "VerifiedDocument",
     "check_evidence",
     "check_instance",
+    "check_recorded_place",
     "check_role_session",
 ]
 
@@ -110,16 +111,18 @@ def check_evidence(
     return claim
 
 
+def check_recorded_place(facts: Facts, policy: AwsPolicy) -> None:
+    """Hold a machine's region, and the account on record, to the policy; raises Denied."""
+    checks = Checks()
+    name = check_parsed(checks, "provider ID", SECTION, lambda: parse_provider_id(facts.machine.provider_id))
+    _check_region_allowed(checks, name, policy)
+    pinned = facts.ledger.fingerprints.get("instance")
+    if pinned is not None:
+        _check_account(checks, pinned.partition("/")[0], policy)
+
+
 def _check_region(checks: Checks, evidence: AwsEvidence, name: InstanceRef, policy: AwsPolicy) -> None:
-    checks.require(
-        name.region in policy.regions,
-        "region allowed",
-        section=SECTION,
-        reason=Reason.PLATFORM_REGION_NOT_ALLOWED,
-        expected=f"one of {_listed(policy.regions)}",
-        got=name.region,
-        remedy="list the region in spec.aws.regions, if machines from there may join",
-    )
+    _check_region_allowed(checks, name, policy)
     checks.require(
         evidence.region == name.region,
         "region of the evidence",
@@ -128,6 +131,18 @@ def _check_region(checks: Checks, evidence: AwsEvidence, name: InstanceRef, poli
         expected=name.region,
         got="another",
         remedy=_FILE_ANEW,
+    )
+
+
+def _check_region_allowed(checks: Checks, name: InstanceRef, policy: AwsPolicy) -> None:
+    checks.require(
+        name.region in policy.regions,
+        "region allowed",
+        section=SECTION,
+        reason=Reason.PLATFORM_REGION_NOT_ALLOWED,
+        expected=f"one of {_listed(policy.regions)}",
+        got=name.region,
+        remedy="list the region in spec.aws.regions, if machines from there may join",
     )
 
 
@@ -153,18 +168,22 @@ def _check_header_set(checks: Checks, signed: Authorization, name: InstanceRef, 
     )
 
 
-def _check_document(
-    checks: Checks, document: IdentityDocument, name: InstanceRef, policy: AwsPolicy, created: datetime
-) -> None:
+def _check_account(checks: Checks, account: str, policy: AwsPolicy) -> None:
     checks.require(
-        document.account in policy.accounts,
+        account in policy.accounts,
         "account allowed",
         section=SECTION,
         reason=Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
         expected=f"one of {_listed(policy.accounts)}",
-        got=document.account,
+        got=account,
         remedy="list the account in spec.aws.accounts, if its machines may join",
     )
+
+
+def _check_document(
+    checks: Checks, document: IdentityDocument, name: InstanceRef, policy: AwsPolicy, created: datetime
+) -> None:
+    _check_account(checks, document.account, policy)
     for what, expected, got in (
         ("instance ID", name.instance_id, document.instance_id),
         ("availability zone", name.zone, document.zone),

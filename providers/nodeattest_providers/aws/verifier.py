@@ -23,6 +23,7 @@ from nodeattest_providers.aws.checks import (
     VerifiedDocument,
     check_evidence,
     check_instance,
+    check_recorded_place,
     check_role_session,
 )
 from nodeattest_providers.aws.config import parse_platform, parse_policy
@@ -35,7 +36,7 @@ from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import MachineName, NodeName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
 if TYPE_CHECKING:
     from nodeattest_providers.aws.api.sts import StsClient
@@ -96,6 +97,12 @@ class AwsSigner:
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a section ``spec.aws`` that no request could be verified with; raises Denied."""
         parse_policy(settings)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Hold the machine's region and the account on record to the settings; raises Denied."""
+        del boot
+        check_recorded_place(facts, parse_policy(facts.settings))
+        return ("AWS is not asked: role, tags and VPC of the instance",)
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return the instance's addresses now; raises Denied or Unavailable."""

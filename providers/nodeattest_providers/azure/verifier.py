@@ -45,7 +45,7 @@ from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import MachineName, NodeName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.verifier_interface import Addresses, AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import Addresses, AttestedNode, BootState, Facts, NodeRequest
 
 __all__ = ["AzureSigner"]
 
@@ -95,6 +95,12 @@ class AzureSigner:
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Hold the machine's subscription and resource group to the settings; raises Denied."""
+        del boot
+        check_place(Checks(), facts)
+        return ("Azure's Resource Manager is not asked: machine, tags and location",)
 
     async def aclose(self) -> None:
         """Close connections."""

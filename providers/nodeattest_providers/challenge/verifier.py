@@ -38,7 +38,7 @@ from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
 __all__ = ["SecretChallengeSigner"]
 
@@ -71,6 +71,11 @@ class SecretChallengeSigner:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         evidence = _evidence(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Find nothing to refuse: the provider has no settings."""
+        del facts, boot
+        return ()
 
     def provable_names(
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]

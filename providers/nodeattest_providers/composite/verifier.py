@@ -10,7 +10,7 @@ Source: docs/wire-format.md, "composite/v1"; docs/adr/0015-composite-proofs.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,19 +33,23 @@ from nodeattest_providers.names import MachineName, NodeName, ProviderID, Provid
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.pins import pins_for, split_pin
 from nodeattest_providers.platform import Platform, make_signer, provable_names, reads_secret
+from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
+    BootState,
     ChallengeSigner,
     ClusterAPISigner,
     Facts,
     LedgerFacts,
     NodeRequest,
     PlatformAddresses,
+    RecordedChecks,
 )
 
 __all__ = ["CompositeSigner"]
 
 _SECTION: Final = "wire format, composite/v1"
+_GIVE_PARTS: Final = "give the node's composite provider exactly the parts of the policy's spec.composite"
 _CLOCK_OF: Final = ProviderName("tpm")
 """The part whose clock the ledger keeps, where it is one."""
 
@@ -117,6 +121,57 @@ class CompositeSigner:
             except Denied:  # not installed here; it may be where the controller runs
                 continue
             _check_secure(part, signer)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Hold the parts on record to the settings, each by its own provider; raises Denied.
+
+        1. An alternative counts whose parts all left a pin; a part of others may leave none. None counts: refused.
+        2. What one of these parts refuses, its alternative does. All refuse: refused.
+        3. A pin stays after its part is proved no more: pins of other parts leave open which parts a node shows.
+        """
+        # 1
+        pinned = frozenset(ProviderName(split_pin(pin)[0]) for pin in facts.ledger.fingerprints)
+        policy = parse_policy(facts.settings)
+        open_ = [
+            parts
+            for parts in policy.alternatives
+            if "" in pinned or all(part in pinned or part not in BUILT_IN for part in parts)
+        ]
+        refused = _parts_missing(policy, pinned) if not open_ else None
+        # 2
+        admitted: list[tuple[frozenset[ProviderName], tuple[str, ...]]] = []
+        for parts in open_:
+            try:
+                admitted.append((parts, self._unknown_of(parts, facts, boot)))
+            except Denied as denied:
+                refused = refused or denied
+        if not admitted and refused is not None:
+            raise refused
+        # 3
+        parts, unknown = admitted[0]
+        if len(open_) > 1 or parts != pinned:
+            unknown = ("which parts the node shows is not on record", *unknown)
+        return unknown
+
+    def _unknown_of(self, parts: frozenset[ProviderName], facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        unknown: list[str] = []
+        for name in sorted(parts):
+            try:
+                signer = self._signer(name)
+            except Denied:
+                unknown.append(f"{name}: not installed here")
+                continue
+            if not isinstance(signer, RecordedChecks):
+                unknown.append(f"{name}: checks no record")
+                continue
+            pins = _pins_of(facts.ledger, name, has_clock=False)
+            own = replace(facts, settings=facts.sections.get(name, {}), ledger=pins)
+            booted = boot if name == _CLOCK_OF or _CLOCK_OF not in parts else None
+            try:
+                unknown += [f"{name}: {one}" for one in signer.check_recorded(own, booted)]
+            except Denied as denied:
+                raise _of_part(name, denied, Checks()) from denied
+        return tuple(unknown)
 
     def provable_names(
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
@@ -230,6 +285,15 @@ def _check_secure(name: ProviderName, signer: ClusterAPISigner) -> None:
         raise invalid("spec.composite", "parts that prove something", name)
 
 
+def _parts_missing(policy: CompositePolicy, pinned: Collection[ProviderName]) -> Denied:
+    return Denied(
+        Reason.PROOF_MISSING,
+        expected=str(policy),
+        got=f"a record of {' with '.join(sorted(pinned)) or 'no part'}",
+        remedy=_GIVE_PARTS,
+    )
+
+
 def _check_parts(checks: Checks, evidence: CompositeEvidence, policy: CompositePolicy) -> None:
     got = " with ".join(sorted(evidence.parts))
     checks.require(
@@ -239,7 +303,7 @@ def _check_parts(checks: Checks, evidence: CompositeEvidence, policy: CompositeP
         reason=Reason.PROOF_MISSING,
         expected=str(policy),
         got=got,
-        remedy="give the node's composite provider exactly the parts of the policy's spec.composite",
+        remedy=_GIVE_PARTS,
     )
 
 

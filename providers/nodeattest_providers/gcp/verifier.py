@@ -29,10 +29,11 @@ from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import MachineName, NodeName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.tpm.boot_checks import check_recorded_boot
 from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.public_area import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
 __all__ = ["GcpSigner"]
 
@@ -84,6 +85,12 @@ class GcpSigner:
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Hold the machine's place and its registers on record to the settings; raises Denied."""
+        policy = parse_policy(facts.settings)
+        _place(Checks(), facts, policy)
+        return ("Google Cloud is not asked: instance and endorsement key", *check_recorded_boot(boot, policy.boot))
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return the instance's addresses and names of now; raises Denied or Unavailable."""

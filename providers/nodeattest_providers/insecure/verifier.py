@@ -15,7 +15,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
 __all__ = ["InsecureSigner"]
 
@@ -35,15 +35,7 @@ class InsecureSigner:
         checks = Checks()
         check_block(checks, request.evidence, self.provider, self.versions)
         check_parsed(checks, "empty evidence", _SECTION, lambda: Fields.of(request.evidence.data, "insecure/v1", ()))
-        checks.require(
-            not request.is_renewal,
-            "first join",
-            section=_SECTION,
-            reason=Reason.ROTATION_NOT_ALLOWED,
-            expected="a bootstrap token's request",
-            got="a node's own",
-            remedy="use a secure attestation provider, whose certificates rotate, or replace the machine",
-        )
+        _check_first_join(checks, is_renewal=request.is_renewal)
         return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -58,3 +50,21 @@ class InsecureSigner:
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
         return MachineName(request.csr.node_name)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Refuse, as every renewal; raises Denied."""
+        del facts, boot
+        _check_first_join(Checks(), is_renewal=True)
+        return ()
+
+
+def _check_first_join(checks: Checks, *, is_renewal: bool) -> None:
+    checks.require(
+        not is_renewal,
+        "first join",
+        section=_SECTION,
+        reason=Reason.ROTATION_NOT_ALLOWED,
+        expected="a bootstrap token's request",
+        got="a node's own",
+        remedy="use a secure attestation provider, whose certificates rotate, or replace the machine",
+    )

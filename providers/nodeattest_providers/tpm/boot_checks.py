@@ -9,7 +9,7 @@ Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from nodeattest_providers.checks import Checks
@@ -19,7 +19,7 @@ from nodeattest_providers.tpm.quote import Quote
 from nodeattest_providers.tpm.structures import PcrSelection, digest_size
 from nodeattest_providers.verifier_interface import BootState, LedgerFacts
 
-__all__ = ["check_boot_state", "check_clock"]
+__all__ = ["check_boot_state", "check_clock", "check_recorded_boot"]
 
 _SECTION: Final = "TPM protocol §3, step 12"
 _QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
@@ -46,10 +46,7 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
     _require(checks, same, "digest", Reason.PCR_DIGEST_MISMATCH, (quote.pcr_digest.hex(), replayed.hex()))
     # 3
     for pcr, value in zip(policy.selection.pcrs, values, strict=True):
-        allowed = policy.allowed_pcrs.get(pcr)
-        if allowed is not None:
-            wanted = " or ".join(sorted(item.hex() for item in allowed))
-            _require(checks, value in allowed, f"value {pcr}", Reason.PCR_VALUE_NOT_ALLOWED, (wanted, value.hex()))
+        _check_value(checks, pcr, value.hex(), policy)
     return BootState(
         clock=quote.clock,
         reset_count=quote.reset_count,
@@ -59,6 +56,37 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
         bank=policy.selection.bank.name.lower(),
         pcrs={pcr: value.hex() for pcr, value in zip(policy.selection.pcrs, values, strict=True)},
     )
+
+
+def check_recorded_boot(boot: BootState | None, policy: BootPolicy) -> tuple[str, ...]:
+    """Check the registers on record against the policy's values; raises Denied for one that is not allowed.
+
+    Returns what a renewal is checked for and the record does not hold.
+    """
+    checks, unknown = Checks(), list[str]()
+    recorded: Mapping[int, str] = boot.pcrs if boot is not None else {}
+    bank = policy.selection.bank.name.lower()
+    if policy.allowed_pcrs and boot is not None and recorded and boot.bank != bank:
+        unknown.append(f"PCRs of the bank {bank} are not on record, only of {boot.bank}")
+        recorded = {}
+    for pcr in sorted(policy.allowed_pcrs):
+        if pcr in recorded:
+            _check_value(checks, pcr, recorded[pcr], policy)
+    missing = [str(pcr) for pcr in sorted(policy.allowed_pcrs) if pcr not in recorded]
+    if missing and not unknown:
+        unknown.append(f"PCR {', '.join(missing)} is not on record: no quote had it")
+    if policy.event_log_required:
+        unknown.append("event logs are not stored, and eventLog: Require wants one that explains the PCRs")
+    return tuple(unknown)
+
+
+def _check_value(checks: Checks, pcr: int, value: str, policy: BootPolicy) -> None:
+    """Check a register's value, in hex, where the policy constrains it."""
+    allowed = policy.allowed_pcrs.get(pcr)
+    if allowed is not None:
+        listed = sorted(item.hex() for item in allowed)
+        reason = Reason.PCR_VALUE_NOT_ALLOWED
+        _require(checks, value in listed, f"value {pcr}", reason, (" or ".join(listed), value))
 
 
 def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:

@@ -8,6 +8,7 @@ Source: docs/tpm-protocol.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from nodeattest_providers.checks import Checks
@@ -21,7 +22,7 @@ from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.structures import Reader
 from nodeattest_providers.verifier_interface import Facts
 
-__all__ = ["MACHINE_ANNOTATION", "check_trust", "parse_endorsement_key"]
+__all__ = ["MACHINE_ANNOTATION", "check_recorded_key", "check_trust", "parse_endorsement_key"]
 
 MACHINE_ANNOTATION: Final = "attestation.cluster.x-k8s.io/tpm-endorsement-key"
 """On the Machine, in the management cluster: ``sha256:<hex>`` of the endorsement key that its certificate must have."""
@@ -52,7 +53,42 @@ def check_trust(
     *,
     is_renewal: bool,
 ) -> None:
-    """Check that the endorsement key is this Machine's.
+    """Check that the endorsement key is this Machine's; raises Denied unless it is."""
+
+    def check_chain() -> None:
+        _check_chain(checks, ek, evidence, facts, policy)
+
+    _check_binding(checks, ek.fingerprint, facts, policy, is_renewal=is_renewal, check_chain=check_chain)
+
+
+def check_recorded_key(fingerprint: str, facts: Facts, policy: TpmPolicy) -> None:
+    """Check that a renewal with the key on record would be one with this Machine's key.
+
+    Raises Denied, or Unavailable where that takes the key's certificate, which is on no record.
+    """
+    checks = Checks()
+
+    def check_chain() -> None:
+        _require(checks, policy.anchors is not None, "authorities configured", "spec.tpm.endorsementCAs", "none")
+        raise checks.unavailable(
+            Reason.ENDORSEMENT_KEY_UNTRUSTED,
+            "the endorsement key's certificate is not on record: its chain to endorsementCAs is not checked",
+            remedy="let the machine attest",
+        )
+
+    _check_binding(checks, fingerprint, facts, policy, is_renewal=True, check_chain=check_chain)
+
+
+def _check_binding(
+    checks: Checks,
+    got: str,
+    facts: Facts,
+    policy: TpmPolicy,
+    *,
+    is_renewal: bool,
+    check_chain: Callable[[], None],
+) -> None:
+    """Check that a key, by its fingerprint, is this Machine's.
 
     1. The platform's word, an annotation on the infrastructure machine, decides alone.
     2. The policy's allow-list: an entry of this machine decides; a key listed for another machine only is refused.
@@ -62,7 +98,6 @@ def check_trust(
        has opened the machine on record. Else a thief of that certificate would choose the machine's TPM.
     5. A certificate chain alone is refused: it proves a genuine TPM, not whose.
     """
-    got = ek.fingerprint
     # 1
     platform = facts.machine.infra_annotations.get(ANNOTATION_TPM_ENDORSEMENT_KEY)
     if platform is not None:
@@ -79,7 +114,7 @@ def check_trust(
     bound = facts.machine.annotations.get(MACHINE_ANNOTATION)
     if bound is not None:
         _require(checks, bound == got, "named by the Machine's annotation", bound, got)
-        _check_chain(checks, ek, evidence, facts, policy)
+        check_chain()
         return
     # 4, 5
     _require(
@@ -99,7 +134,7 @@ def check_trust(
         got="a bootstrap token" if is_first else "a node's certificate and a key that nothing binds to its Machine",
         remedy=f"{_REGISTER}; or open the Machine on record (nodeattest machines adopt NODE --open, or machines reset)",
     )
-    _check_chain(checks, ek, evidence, facts, policy)
+    check_chain()
 
 
 def _check_chain(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> None:

@@ -18,14 +18,16 @@ from dataclasses import replace
 from typing import Final
 
 from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.tpm.boot_checks import check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
-from nodeattest_providers.tpm.endorsement_key import check_trust
+from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.public_area import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
 __all__ = ["TpmSigner"]
 
@@ -65,6 +67,19 @@ class TpmSigner:
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Hold the endorsement key and the registers on record to the settings; raises Denied."""
+        policy, unknown = self._policies.get(facts.settings), list[str]()
+        fingerprint = facts.ledger.fingerprints.get("ek")
+        if fingerprint is None:
+            unknown.append("the endorsement key is not on record")
+        else:
+            try:
+                check_recorded_key(fingerprint, facts, policy)
+            except Unavailable as unavailable:
+                unknown.append(unavailable.detail)
+        return (*unknown, *check_recorded_boot(boot, policy))
 
     def provable_names(
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]

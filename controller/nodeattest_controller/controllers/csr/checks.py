@@ -44,13 +44,13 @@ from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
+from nodeattest_controller.verification.registered_names import registered_names
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import evidence_versions
-from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.pins import COMPOSITE, split_pin
+from nodeattest_providers.pins import split_pin
 from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
 
@@ -142,20 +142,9 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def registered_machines(self) -> frozenset[ProviderID]:
-        """Return the machines to which a section of the policy gives the requested name, whichever provider attests.
-
-        ``composite`` has no names of its own: those of its parts are in the parts' sections.
-        """
-        sections = (await self.policy()).sections
-        found: set[ProviderID] = set()
-        for provider in sections.keys() - {COMPOSITE}:
-            try:
-                verifier = self.source.verifier(provider)
-            except Denied:  # not installed here
-                continue
-            names = provable_names(verifier, sections) or {}
-            found.update(machine for machine, name in names.items() if name == self.node_name)
-        return frozenset(found)
+        """Return the machines to which a section of the policy gives the requested name, whichever provider attests."""
+        given = registered_names((await self.policy()).sections, self.source.verifier)
+        return frozenset(machine for machine, name in given if name == self.node_name)
 
     @fact
     async def node(self) -> JsonObject | None:
