@@ -431,7 +431,7 @@ def allowed(plane: ControlPlane, user: str, verb: str, what: str, *, namespace: 
         (CONTROLLER, "patch", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", True),
         (CONTROLLER, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "delete", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
-        (CONTROLLER, "patch", "machineattestations/status.attestation.cluster.x-k8s.io", "team-a", "x", False),
+        (CONTROLLER, "patch", "machineattestations/status.attestation.cluster.x-k8s.io", "team-a", "x", True),
         (CONTROLLER, "create", "events", "team-a", "", True),
         (CONTROLLER, "patch", "events", "team-a", "x", False),
         (CONTROLLER, "create", "secrets", "nodeattest-system", "", True),

@@ -85,6 +85,7 @@ def refusal(reason: Reason, **changes: object) -> CSRDenied:
         provider=ProviderName("tpm"),
         purpose=Purpose.CLIENT,
         reason=reason,
+        request_name="csr-1",
         message="",
         at=NOW,
     )

@@ -16,6 +16,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, mapping, text
+from nodeattest_controller.model.refusals import parse_refusals
 from nodeattest_controller.runtime.csr_observer import CSRDenied
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -148,6 +149,11 @@ class NodeAttestedWorld:
 
     def of_ledger(self, known: Attestation, *path: str) -> str:
         return text(self.management_api.objects[f"{OWN}/machineattestations/{known.name}"], "spec", *path)
+
+    def refusals(self, known: Attestation) -> dict[tuple[str, str], int]:
+        """Return how many refused requests a MachineAttestation has, by requester and reason."""
+        found = parse_refusals(self.management_api.objects[f"{OWN}/machineattestations/{known.name}"])
+        return {(str(one.requester), one.reason): one.count for one in found}
 
     def told(self) -> list[str]:
         """Return the reasons of the Events, oldest first."""

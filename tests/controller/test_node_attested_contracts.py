@@ -100,7 +100,7 @@ async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site:
             CSRDenied(
                 cluster=KEY, provider_id=ProviderID("sandbox://refused"), node_name=NodeName("refused"),
                 username="system:node:refused", by_node=True, provider=ProviderName("tpm"), purpose=Purpose.CLIENT,
-                reason=Reason.PCR_VALUE_NOT_ALLOWED, message="", at=datetime.now(UTC),
+                reason=Reason.PCR_VALUE_NOT_ALLOWED, request_name="csr-1", message="", at=datetime.now(UTC),
             )
         )  # fmt: skip
         await until(lambda: site.said("machines", "refused") == ("False", "PCRValueNotAllowed"), "the refusal")

@@ -18,6 +18,7 @@ from nodeattest_controller.controllers.node_attested.reconciler import (
     REFUSED_IN_A_ROW,
     REFUSED_PAUSE,
 )
+from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE
 from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.last_decision import RESET, LastDecision
 from nodeattest_controller.model.objects import text
@@ -27,7 +28,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID
 
-BAD = Reason.PCR_VALUE_NOT_ALLOWED
+BAD, LESS = Reason.PCR_VALUE_NOT_ALLOWED, Reason.ATTESTOR_NOT_AUTHORIZED
 ME, OTHER, NEW = machine(0), machine(1), machine(2, node=False)
 ATTESTED, NOT_YET = ("True", "Attested"), ("Unknown", "NotYetAttested")
 FORBIDDEN = Forbidden(403, "Forbidden", "no")
@@ -102,7 +103,8 @@ async def test_a_token_and_another_node_change_nothing_of_a_machine_that_has_joi
             world.controller.refused(claim(ME, reason, by_node=True, node_name="node-1", username="system:node:node-1"))
         await world.resync(60)
         assert world.shown(path) == before
-        assert world.writes() == writes
+        assert world.writes()[len(writes) :] == [ledger(ME).name]  # its status alone
+        assert world.of_ledger(ledger(ME), "lastVerdict", "verdict") == "Approved"
 
 
 @pytest.mark.parametrize("known", [None, new_attestation(ME)])
@@ -144,7 +146,67 @@ async def test_a_refusal_of_the_nodes_own_request_reaches_the_ledger_then_the_co
         await world.settle()
         assert world.said(path) == ("False", BAD)
         assert world.of_ledger(ledger(ME), "lastVerdict", "verdict") == "Denied"
-        assert world.writes()[-2:] == [ledger(ME).name, ME.name]
+        assert world.writes()[-3:] == [ledger(ME).name, ME.name, ledger(ME).name]
+        assert world.refusals(ledger(ME)) == {("Node", BAD): 1}
+
+
+async def test_a_machine_without_a_record_gets_none_by_a_refused_request() -> None:
+    world = NodeAttestedWorld()
+    world.machine(NEW)
+    async with world.running():
+        world.controller.refused(claim(NEW))
+        await world.resync(60)
+        assert world.management_api.count("POST", "machineattestations") == 0
+        assert ledger(NEW).name not in world.writes()
+
+
+async def test_refused_requests_are_recorded_by_who_asked_and_outlive_a_certificate() -> None:
+    world = NodeAttestedWorld()
+    world.joined(ME)
+    async with world.running():
+        world.controller.refused(claim(ME, Reason.MACHINE_ALREADY_BOUND))
+        await world.settle()
+        for _request in range(3):
+            world.controller.refused(refusal(BAD))
+        await world.resync(600)
+        assert world.refusals(ledger(ME)) == {("BootstrapToken", "MachineAlreadyBound"): 1, ("Node", BAD): 3}
+        world.controller.granted(grant(ME, NOW + timedelta(seconds=600)))
+        await world.resync(60)
+        assert world.refusals(ledger(ME))["Node", BAD] == 3
+
+
+@pytest.mark.parametrize("error", [FORBIDDEN, ApiError(500, "InternalError", "broken")])
+async def test_a_record_that_cannot_be_written_keeps_no_condition_back(
+    error: ApiError, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME, refused=LESS, since=NOW)
+    other = world.joined(OTHER)
+    world.management_api.fail("PATCH", f"{ledger(ME).name}/status", error)
+    async with world.running():
+        world.controller.refused(claim(ME))
+        await world.settle()
+        assert world.refusals(ledger(ME)) == {}
+        told = ["RefusalsForbidden"] if isinstance(error, Forbidden) else []
+        assert world.told() == told
+        world.controller.refused(refusal(BAD, provider_id=OTHER.provider_id, node_name=OTHER.name,
+                                         username=f"system:node:{OTHER.name}"))  # fmt: skip
+        await world.settle()
+        assert (world.said(path), world.said(other)) == (("False", LESS), ("False", BAD))
+        assert world.refusals(ledger(OTHER)) == {}  # the next one would fail, too
+        await world.resync(RECORD_PAUSE)
+        assert world.refusals(ledger(ME)) == {("BootstrapToken", BAD): 1}
+        assert world.refusals(ledger(OTHER)) == {("Node", BAD): 1}
+    assert "cannot record refused requests" in caplog.text
+
+
+async def test_a_record_that_met_another_writer_is_written_again_and_nothing_is_lost() -> None:
+    world = NodeAttestedWorld()
+    world.joined(ME)
+    world.management_api.fail("PATCH", f"{ledger(ME).name}/status", Conflict(409, "Conflict", "c"))
+    async with world.running():
+        world.controller.refused(claim(ME))
+        await until(lambda: world.refusals(ledger(ME)) == {("BootstrapToken", BAD): 1}, "the record")
 
 
 async def test_a_certificate_takes_a_refusal_back() -> None:

@@ -96,11 +96,11 @@ def owner_of(file: str) -> str:
 
 def test_each_wheel_holds_its_packages_and_no_file_is_in_two(contents: dict[str, set[str]]) -> None:
     assert set(contents) == set(WHEELS)
-    manifests = "nodeattest_controller/manifests/"
+    from_elsewhere = ("nodeattest_controller/manifests/", "nodeattest_cli/denials.md")
     for name, files in contents.items():
         expected = {file for file in in_the_tree() if owner_of(file) == name}
         expected = {file for file in expected if not any(file.startswith(f"{gone}/") for gone in NOT_SHIPPED)}
-        assert {file for file in files if not file.startswith(manifests)} == expected, name
+        assert {file for file in files if not file.startswith(from_elsewhere)} == expected, name
     everything = [file for files in contents.values() for file in files]
     assert len(everything) == len(set(everything))
 
@@ -116,6 +116,12 @@ def test_the_manifests_ship_where_the_controller_finds_them(wheels: dict[str, Pa
     code = "from nodeattest_controller import manifests; print(len(manifests.crds()))"
     crds = [file for file in (TREE / "manifests" / "crd").glob("*.yaml") if file.name != "kustomization.yaml"]
     assert int(run(unpacked, "-c", code)) == len(crds) > 0
+
+
+def test_the_page_of_remedies_ships_where_explain_finds_it(wheels: dict[str, Path], tmp_path: Path) -> None:
+    unpacked = unpack(wheels, tmp_path, "common", "agent", "controller", "cli")
+    code = "from nodeattest_cli.explain.remedies import remedy_of; print(remedy_of('EvidenceMalformed'))"
+    assert run(unpacked, "-c", code).startswith("use versions of agent and controller")
 
 
 def test_versions_and_requirements_of_the_wheels_agree_with_the_project() -> None:

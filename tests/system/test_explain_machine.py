@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 from operator_commands import nodeattest
 from polling import eventually
-from world import CSRS, Controller, World
+from world import CSRS, NAMESPACE, Controller, World
 
+from nodeattest_cli.explain.remedies import remedy_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -92,6 +93,43 @@ def test_why_a_machine_was_refused_is_said_also_when_its_request_is_gone(world: 
     gone = nodeattest(world, "explain", "machine/explained-1")
     assert gone.returncode == 1, gone.stdout
     assert f"refused   {reason}" in gone.stdout
+    assert remedy_of(reason) in gone.stdout
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_a_refused_renewal_is_explained_from_the_record_when_request_and_events_are_gone(world: World) -> None:
+    name, tpm = "explained-4", world.tpm("explained-4")
+    world.machine(name, tpm=tpm)
+    agent = world.agent(name, "tpm", tcti=tpm.tcti)
+    assert agent.join(world.token()).returncode == 0
+    world.set_policy(authorizedAttestors=["insecure"])
+    world.await_policy()
+    try:
+        assert "AttestorNotAuthorized" in agent.join(world.token(), "--renew").stderr
+    finally:
+        world.set_policy(authorizedAttestors=["tpm"])
+
+    def recorded() -> list[JsonMap]:
+        return list(maps_at(world.ledger(name), "status", "refusals"))
+
+    [refusal] = eventually(recorded, seconds=60, what="the refused request in the record")
+    assert refusal["requester"] == "Node"
+    assert text_at(refusal, "request") in {text_at(one, "metadata", "name") for one in world.requests_of(name)}
+    for one in world.requests_of(name):
+        world.workload_admin.delete(f"{CSRS}/{text_at(one, 'metadata', 'name')}")
+    events = f"/api/v1/namespaces/{NAMESPACE}/events"
+    for event in world.admin.list(events):
+        world.admin.delete(f"{events}/{text_at(event, 'metadata', 'name')}")
+
+    for target in (f"machine/{name}", f"node/{name}"):
+        said = explained(nodeattest(world, "explain", target, "-o", "json"), 1)
+        [shown] = maps_at(said, "refusals")
+        assert (shown["reason"], shown["request"]) == ("AttestorNotAuthorized", refusal["request"])
+        assert shown["remedy"] == said["remedy"] == remedy_of("AttestorNotAuthorized") != ""
+    plain = nodeattest(world, "explain", f"machine/{name}").stdout
+    assert "AttestorNotAuthorized: 1 request by the machine's own node" in plain
+    assert remedy_of("AttestorNotAuthorized") in plain
 
 
 @pytest.mark.swtpm

@@ -191,6 +191,7 @@ def reason_for(right: Right) -> str | None:
 REASONS = {
     "update secrets. node-attestation-challenge-keys": "the keys are rotated once a day",
     "get machineattestations": "a write that another replica overtook is judged on a ledger read anew",
+    "patch machineattestations/status.": "when a request that names a machine on record is refused",
     "get clusters.": "a condition that another overtook is written to the object read anew",
     "get machines.": "as for clusters",
     "get machinepools.": "as for clusters",

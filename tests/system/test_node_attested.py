@@ -115,7 +115,7 @@ def test_a_stolen_token_and_another_node_change_nothing_for_a_healthy_machine(wo
     for name in ("st-healthy", "st-evil"):
         tested.joined(name)
         eventually(lambda name=name: says(world, name, "True", "Attested"), seconds=60, what="the condition")
-    before = text_at(world.ledger("st-healthy"), "metadata", "resourceVersion")
+    before = map_at(world.ledger("st-healthy"), "spec")
     assert end_of(tested.file("st-healthy", "bad", as_node=False)).startswith("Denied:")
     assert end_of(tested.file("st-healthy", "bad", node="st-evil")).startswith(
         "Denied:"
@@ -125,7 +125,13 @@ def test_a_stolen_token_and_another_node_change_nothing_for_a_healthy_machine(wo
     eventually(lambda: not tested.has_node("st-evil"), seconds=60, what="its Node to go")
     assert says(world, "st-healthy", "True", "Attested")
     assert tested.has_node("st-healthy")
-    assert text_at(world.ledger("st-healthy"), "metadata", "resourceVersion") == before
+    assert map_at(world.ledger("st-healthy"), "spec") == before  # refused requests are in its status
+
+    def asked_by() -> set[str]:
+        found = maps_at(world.ledger("st-healthy"), "status", "refusals")
+        return {text_at(one, "requester") for one in found}
+
+    eventually(lambda: asked_by() == {"BootstrapToken", "Other"}, seconds=90, what="who asked in its name")
 
 
 @pytest.mark.usefixtures("controller")

@@ -19,6 +19,7 @@ from nodeattest_cli.explain.replay import first_request_name
 from nodeattest_cli.machines.rejoin import workload_endpoint
 from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.machine_kinds import MACHINE_KINDS, machine_views
@@ -69,6 +70,8 @@ class Collected:
     row: MachineRow | None = None
     """The machine as ``machines list`` shows it; None where no machine has the request's provider ID."""
     documents: list[JsonObject] = field(default_factory=list[JsonObject])
+    attestation: Attestation | None = None
+    """The machine's record."""
     left_out: list[str] = field(default_factory=list[str])
     """What could not be read, and why."""
 
@@ -118,7 +121,15 @@ async def collect(
         found.documents += [_ca_of(endpoint, where)] if endpoint is not None and endpoint.ca_pem else []
     await _read_referenced(management, _view(found), found)
     found.row = found.row or _row_of_request(found.csr, rows)
+    found.attestation = _attestation_of(found)
     return found
+
+
+def _attestation_of(found: Collected) -> Attestation | None:
+    name = found.row.attestation if found.row is not None else ""
+    records = (one for one in found.documents if text(one, "kind") == "MachineAttestation")
+    record = next((one for one in records if name and text(one, "metadata", "name") == name), None)
+    return parse_attestation(record) if record is not None else None
 
 
 async def _read_collections(client: ApiClient, namespace: str, found: Collected) -> None:

@@ -16,10 +16,13 @@ from nodeattest_cli.explain.collect import Collected, Target, collect, parse_tar
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
+from nodeattest_cli.explain.record import record_lines, record_to_json
+from nodeattest_cli.explain.remedies import remedy_of
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.machines.row import MachineRow
 from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_controller import configfile
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.platforms import check_platforms
 from nodeattest_kube import paths
@@ -141,10 +144,14 @@ def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
     if output == "json":
         left_out: list[JsonValue] = [*found.left_out]
         said: JsonObject = {"machine": row.to_json() if row is not None else None, "leftOut": left_out}
+        said["remedy"] = remedy_of(row.refused) if row is not None and row.refused else None
+        said["refusals"] = record_to_json(found.attestation.refusals) if found.attestation is not None else []
         print_document(to_json({**said, **(explanation.to_json() if explanation is not None else {})}))
     else:
         lines = [f"{name.ljust(_NAMES)}  {value}" for name, value in _machine_facts(row)]
         lines += [f"not read  {one}" for one in found.left_out]
+        recorded = _recorded(found.attestation)
+        lines += ["", *recorded] if recorded else []
         lines += [""] if lines else []
         print_lines(*lines, *(_lines(explanation) if explanation is not None else (_NO_REQUEST,)))
     return ExitCode.REFUSED if refused else ExitCode.DONE
@@ -163,7 +170,16 @@ def _machine_facts(row: MachineRow | None) -> list[tuple[str, str]]:
     if row.refused:
         counted = f", {row.refusals} requests" if row.refusals > 1 else ""
         facts.append(("refused", f"{row.refused}{counted} (docs/denials.md)"))
+        facts.append(("do", remedy_of(row.refused)))
     return [(name, value) for name, value in facts if value]
+
+
+def _recorded(attestation: Attestation | None) -> list[str]:
+    """Show the refused requests that the machine's record keeps."""
+    if attestation is None:
+        return []
+    newest = attestation.newest_client
+    return record_lines(attestation.refusals, newest.issued_at if newest is not None else None)
 
 
 def _platforms(config: Path | None) -> Platforms:

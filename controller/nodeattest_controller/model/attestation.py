@@ -23,6 +23,7 @@ from nodeattest_controller.model.last_decision import (
 )
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_controller.model.refusals import RecordedRefusal, parse_refusals
 from nodeattest_controller.model.retired_keys import (
     RetiredKey,
     parse_purpose,
@@ -111,6 +112,8 @@ class Attestation:
     verdict: LastDecision | None = None
     treatment: Remediation | None = None
     """What was done to the node for a refusal."""
+    refusals: tuple[RecordedRefusal, ...] = ()
+    """Refused requests that named it, newest first; they decide nothing."""
 
     def of_purpose(self, purpose: Purpose) -> tuple[IssuedCertificate, ...]:
         """Return the entries of one purpose, oldest first; each purpose is counted apart."""
@@ -274,6 +277,7 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         was_reset=bool(items(spec, "resets")) and not any(entry.purpose is Purpose.CLIENT for entry in issued),
         verdict=parse_last_decision(spec),
         treatment=parse_remediation(spec),
+        refusals=parse_refusals(obj),
     )
 
 

@@ -47,6 +47,8 @@ class CSRDenied:
     provider: ProviderName
     purpose: Purpose
     reason: Reason
+    request_name: str
+    """Of the CertificateSigningRequest."""
     message: str = field(repr=False)
     """Expected, got and remedy: for the management cluster only."""
     at: datetime

@@ -390,6 +390,7 @@ def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: dat
         provider=request.evidence.provider,
         purpose=request.purpose,
         reason=denied.reason,
+        request_name=request.name,
         message=str(denied),
         at=now,
     )

@@ -1,13 +1,16 @@
-"""Patches MachineAttestations: the last decision on a node's own request, and the action on its Node.
+"""Patches MachineAttestations: the last decision on a node's own request, the action on its Node, refused requests.
 
 Promises: each write is a compare-and-swap on the version that was read; after a Conflict the index has the newer one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.last_decision import LastDecision, Remediation
 from nodeattest_controller.model.objects import key_of
+from nodeattest_controller.model.refusals import RecordedRefusal, render_refusals
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
 from nodeattest_kube import paths
 from nodeattest_kube.client import Conflict, NotFound
@@ -24,21 +27,26 @@ class AttestationPatcher:
 
     async def record_decision(self, attestation: Attestation, verdict: LastDecision) -> Attestation:
         """Write the last decision; raises ApiError."""
-        return await self._write(attestation, {"lastVerdict": verdict.render()})
+        return await self._write(attestation, {"spec": {"lastVerdict": verdict.render()}})
 
     async def record_remediation(self, attestation: Attestation, treatment: Remediation | None) -> Attestation:
         """Write the action that is about to be done to the Node, None when it is undone; raises ApiError."""
-        return await self._write(attestation, {"onFailure": treatment.render() if treatment is not None else None})
+        done = treatment.render() if treatment is not None else None
+        return await self._write(attestation, {"spec": {"onFailure": done}})
 
-    async def _write(self, attestation: Attestation, spec: JsonObject) -> Attestation:
+    async def record_refusals(self, attestation: Attestation, refusals: Sequence[RecordedRefusal]) -> Attestation:
+        """Write the refused requests, which are status; raises ApiError."""
+        return await self._write(attestation, {"status": {"refusals": [*render_refusals(refusals)]}}, "/status")
+
+    async def _write(self, attestation: Attestation, change: JsonObject, subresource: str = "") -> Attestation:
         path = paths.object_path(
             OWN_GROUP, OWN_VERSION, "machineattestations", attestation.name, namespace=attestation.namespace
         )
-        patch: JsonObject = {"metadata": {"resourceVersion": attestation.resource_version}, "spec": spec}
+        patch: JsonObject = {"metadata": {"resourceVersion": attestation.resource_version}, **change}
         client, inventory = self._management.client, self._management.inventory
         key = f"{attestation.namespace}/{attestation.name}"
         try:
-            written = await client.merge_patch(path, patch)
+            written = await client.merge_patch(path + subresource, patch)
         except Conflict:
             inventory.put_attestation(key, await client.get(path))
             raise

@@ -10,7 +10,7 @@ from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.objectref import member_ref
-from nodeattest_kube.client import ApiError
+from nodeattest_kube.client import ApiError, Forbidden
 
 __all__ = ["NODES_REMEDY", "STATUS_REMEDY", "NodeAttestedEvents"]
 
@@ -68,6 +68,14 @@ class NodeAttestedEvents:
     def management_forbidden(self, error: ApiError) -> None:
         """Report that a status or a MachineAttestation may not be written."""
         self._forbidden("StandingForbidden", "cannot write where machines stand", error, STATUS_REMEDY)
+
+    def not_recorded(self, error: ApiError) -> None:
+        """Report that refused requests cannot be recorded; conditions are written all the same."""
+        what = "cannot record refused requests in MachineAttestations; conditions are written all the same"
+        if isinstance(error, Forbidden):
+            self._forbidden("RefusalsForbidden", what, error, STATUS_REMEDY)
+        else:
+            self._events.warn(("not recorded", error.reason), what, error=error.reason, message_=error.message)
 
     def failed(self, what: str, error: ApiError, delay: float) -> None:
         """Report any other refused write."""

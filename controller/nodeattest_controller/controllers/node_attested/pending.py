@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims, is_refused
 from nodeattest_controller.controllers.node_attested.decide import is_failing
+from nodeattest_controller.controllers.node_attested.refusal_counts import SILENT, RefusalCounts
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_providers.errors import Reason
 
 __all__ = ["PendingOutcomes"]
 
@@ -28,8 +28,6 @@ CLAIMS_BURST, CLAIMS_RATE = 50, 1 / 10
 """The same on all machines of a cluster."""
 VERDICT_BURST, VERDICT_RATE = 6, 1 / 300
 """Refusals of one node that are written down after its first one."""
-_SILENT: Final = frozenset({Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED})
-"""How first requests end."""
 
 
 class PendingOutcomes:
@@ -47,6 +45,8 @@ class PendingOutcomes:
         self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
         self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
         self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
+        self.counts = RefusalCounts(clock)
+        """Of machines that have a MachineAttestation."""
 
     def granted(self, verdict: CSRIssued) -> None:
         """Take in a certificate; its attestation record may be older, where the same key asked again."""
@@ -54,16 +54,24 @@ class PendingOutcomes:
         self._grants[verdict.member.provider_id] = verdict
 
     def refused(self, verdict: CSRDenied) -> bool:
-        """Take in a refusal; returns whether it says anything of a machine.
+        """Take in a refusal; returns whether something of the machine has to be written.
 
         1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A node speaks for the machine
         that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. A token
-        says nothing of a machine; of one that has not joined its refused claims are counted.
+        says nothing of a machine; of one that has not joined its refused claims are counted. 4. A MachineAttestation
+        that there is keeps who was refused for what; none is made for it (docs/adr/0044).
         """
         provider_id = verdict.provider_id
         members = self._inventory.members(self._key, provider_id)
         if len(members) != 1:  # 1
             return False
+        own = self._inventory.own_attestation(self._key, provider_id)
+        recorded = own is not None and self.counts.count(verdict, own)  # 4
+        return self._refused(verdict, members[0]) or recorded
+
+    def _refused(self, verdict: CSRDenied, member: MachineView) -> bool:
+        """Take in what the condition shows of a refusal: rules 2 and 3."""
+        provider_id = verdict.provider_id
         attestation = self._inventory.attestation(self._key, provider_id)
         if attestation is not None and attestation.issued:  # 2
             if attestation.node_name != verdict.node_name or severity_of(verdict) is DenialSeverity.NOTHING:
@@ -72,14 +80,15 @@ class PendingOutcomes:
             if known is None or severity_of(known) <= severity_of(verdict):
                 self._refusals[provider_id] = verdict
             return True
-        if verdict.by_node or verdict.reason in _SILENT or members[0].is_pool_instance or members[0].node_ref_name:
+        if verdict.by_node or verdict.reason in SILENT or member.is_pool_instance or member.node_ref_name:
             return False
         before = self._claims.get(provider_id) or RefusedClaims(0, verdict.at, verdict.reason)  # 3
         self._claims[provider_id] = replace(before, count=before.count + 1, reason=verdict.reason)
         return self._show(provider_id)
 
     def show_claims(self) -> None:
-        """Let conditions show the counts that the rates held back, and forget those of machines that joined or went."""
+        """Let through the counts that the rates held back, and forget claims on machines that joined or went."""
+        self.counts.release()
         for provider_id in list(self._claims):
             members, attestation = (
                 self._inventory.members(self._key, provider_id),
@@ -118,8 +127,8 @@ class PendingOutcomes:
         return None
 
     def pending(self) -> set[str]:
-        """Return the machines with an outcome that the ledger does not have yet."""
-        return {*self._refusals, *self._grants}
+        """Return the machines whose MachineAttestation lacks something that may be written now."""
+        return {*self._refusals, *self._grants, *self.counts.due()}
 
     def remembered(self, provider_id: str) -> None:
         """Hear that the ledger has it."""
@@ -133,6 +142,7 @@ class PendingOutcomes:
     def forget(self, provider_id: str) -> None:
         """Hear that the machine is gone."""
         self.remembered(provider_id)
+        self.counts.forget(provider_id)
         self._claims.pop(provider_id, None)
         self._shown.pop(provider_id, None)
 

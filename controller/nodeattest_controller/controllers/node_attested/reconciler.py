@@ -33,6 +33,7 @@ from nodeattest_controller.controllers.node_attested.machine_census import Machi
 from nodeattest_controller.controllers.node_attested.missing_machines import MissingMachines
 from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
+from nodeattest_controller.controllers.node_attested.refusal_recorder import RefusalRecorder
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView, pool_view
@@ -102,6 +103,7 @@ class NodeAttestedReconciler:
         self._pending = pending
         self._events = events
         self._attestations = AttestationPatcher(deps.management)
+        self._records = RefusalRecorder(self._attestations, pending.counts, events, now=deps.now, clock=deps.clock)
         self._nodes = NodeActions(client, self._attestations, events, deps.now)
         self._missing = MissingMachines(key, deps.management, deps.clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock, metrics=deps.metrics.queues.named("standing"))
@@ -246,14 +248,14 @@ class NodeAttestedReconciler:
             attestation = await self._reconcile_node(member, attestation)
         if member.is_pool_instance:
             self._enqueue_ready(("pool", member.name))
-            return
         resource = _RESOURCES.get(member.kind)
         machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
-        if resource is None or machine is None:
-            return
-        await self._write_condition(
-            resource, machine, self._condition_of(member, attestation), ("machine", provider_id)
-        )
+        if resource is not None and machine is not None:
+            await self._write_condition(
+                resource, machine, self._condition_of(member, attestation), ("machine", provider_id)
+            )
+        if self._may_act():  # last: a record that cannot be written keeps nothing else back
+            await self._records.write(provider_id, self._attestation(member))
 
     async def _record_outcome(self, member: MachineView, attestation: Attestation) -> Attestation:
         """Record the last CSR outcome in the MachineAttestation, where it is new."""
