@@ -1,10 +1,9 @@
 """One HTTP/1.1 connection of a listener, bounded in bytes and in time.
 
 A connection that sends more bytes than a request may have, or takes too long to send one, is aborted. A malformed
-request gets a fixed refusal that quotes nothing of it. Requests are scheduled fairly among clients, also those that
-came together on one connection (``CountedServer``).
-Leaves to others: TLS and the number of connections (``listener``); aiohttp refuses ambiguous framings and stops reading
-from a client that sends requests faster than they are answered.
+request gets a fixed refusal that quotes nothing of it. Requests are scheduled fairly among clients (``CountedServer``).
+Leaves to others: TLS and the number of connections (``listener``), pipelining (``sequential_connection``); aiohttp
+refuses ambiguous framings.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from nodeattest_serving.bounded_server import client_of
 from nodeattest_serving.fair_scheduler import FairScheduler
 from nodeattest_serving.read_ahead import not_read_while_waiting
 from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.sequential_connection import SequentialConnection, new_request
 from nodeattest_serving.settings import ConnectionLimits
 
 __all__ = ["BoundedConnection", "CountedServer", "HttpServer", "quiet_log", "requester", "send"]
@@ -40,7 +40,7 @@ _USUAL: Final = {
 """Headers of each answer that says nothing else."""
 
 
-class BoundedConnection(web.RequestHandler):
+class BoundedConnection(SequentialConnection):
     """aiohttp's connection with a limit of bytes per request.
 
     aiohttp keeps all received bytes until the connection ends, even those that its own limits refuse.
@@ -127,8 +127,7 @@ class BoundedConnection(web.RequestHandler):
 class CountedServer(web.Server):
     """aiohttp's server with a callback for the end of a connection; schedules its requests (``FairScheduler``).
 
-    aiohttp answers whatever came in one pass of the loop, and from Python 3.12 on even all requests that came together
-    on one connection, unless a handler has to wait.
+    aiohttp answers whatever came in one pass of the loop.
     """
 
     ended: Callable[[web.RequestHandler], None] | None = None
@@ -147,9 +146,12 @@ class CountedServer(web.Server):
             # Else its body is read before anybody takes it.
             with not_read_while_waiting(request.protocol, request.content):
                 await scheduler.wait(requester(request))
-            return await handler(request)
+            response = await handler(request)
+            if isinstance(request.protocol, SequentialConnection) and request.protocol.is_pipelined:
+                response.force_close()
+            return response
 
-        super().__init__(scheduled, handler_cancellation=handler_cancellation)
+        super().__init__(scheduled, request_factory=new_request, handler_cancellation=handler_cancellation)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Note the end of a connection."""

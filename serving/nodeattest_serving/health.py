@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from nodeattest_serving.connection import CountedServer, quiet_log
+from nodeattest_serving.sequential_connection import SequentialConnection
 from nodeattest_serving.settings import BindAddress, SettingsError
 
 __all__ = ["HealthCheck", "HealthServer", "MetricsServer", "MetricsSource"]
@@ -54,7 +55,7 @@ class _BoundedHttpServer(CountedServer):
         """Make a connection's protocol."""
         quiet = quiet_log()
         loop = asyncio.get_running_loop()
-        return web.RequestHandler(
+        return SequentialConnection(
             self, loop=loop, keepalive_timeout=_KEEPALIVE, access_log=quiet, logger=quiet, lingering_time=0.0
         )
 

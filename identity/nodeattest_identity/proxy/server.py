@@ -28,6 +28,7 @@ from nodeattest_kube.periodic import call_every
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
 from nodeattest_serving.listener import HttpListener
+from nodeattest_serving.sequential_connection import SequentialConnection
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 __all__ = ["ProxyRequestHandler", "ProxyServer", "note_authenticated"]
@@ -61,7 +62,7 @@ class _FinalResponse(web.Response):
             await asyncio.sleep(_LINGER)
 
 
-class _Connection(web.RequestHandler):
+class _Connection(SequentialConnection):
     """aiohttp's connection with limits for the header's bytes and seconds."""
 
     refused: Callable[[Refusal], None]
@@ -138,14 +139,6 @@ class _Connection(web.RequestHandler):
         return self._waiter is None or self._waiter.done()
 
     @property
-    def has_further(self) -> bool:
-        """Whether requests wait that came before the answer to the one that the handler has.
-
-        No proxy and no browser sends such; who sends them to be refused has one refused for each connection.
-        """
-        return bool(self._messages)
-
-    @property
     def _in_body(self) -> bool:
         """Whether further bytes are of a request's body, or of a WebSocket."""
         if self._upgraded:  # pyright: ignore[reportUnknownMemberType] - aiohttp's own, a bool
@@ -159,7 +152,8 @@ class _Connection(web.RequestHandler):
         What follows a body within that piece is counted with the next one.
         """
         if self._close or self._force_close:
-            return  # aiohttp reads nothing more
+            super().data_received(data)  # which takes nothing more
+            return
         before, in_body = self._request_count, self._in_body
         super().data_received(data)
         if self._request_count != before:
@@ -335,10 +329,7 @@ class ProxyServer(HttpListener[_Server]):
         try:
             return await self._handled(request)
         except RefusalError as refused:
-            response = answer(refused)
-            if connection.has_further:
-                response.force_close()
-            return response
+            return answer(refused)
         finally:
             connection.handled()
 
