@@ -1,0 +1,179 @@
+"""Break glass, a workload cluster's CA was replaced at once: nodes renew under the new one, and the old one is over."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from cryptography import x509
+from nodes_of_runbooks import SPENT, joined, serials
+from polling import eventually
+from runbook import Runbook
+from world import BIN, Agent, World, built_world
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, map_at, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.control_plane import StartControlPlane
+from nodeattest_sandbox.pki import ClusterPki
+
+pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(400)]
+
+FOLLOWER: Final = "blue-md-10"
+GIVEN: Final = "blue-md-11"
+MACHINES: Final = {"metal://rack-1/node-11": f"sandbox://{GIVEN}"}
+CONTROL_PLANE: Final = "/etc/kubernetes/pki"
+
+
+@pytest.fixture
+def world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterator[World]:
+    """A world of its own: its workload cluster's CA is replaced."""
+    with built_world(start_control_plane, tmp_path) as built:
+        yield built
+
+
+def discovered(world: World) -> Agent:
+    """Let a machine join that found its cluster by a discovery file, and so follows it."""
+    published = ["cluster-info", "publish", "--token", "", "--kubeconfig", str(world.workload.admin_kubeconfig)]
+    subprocess.run([BIN / "nodeattest", *published], check=True, capture_output=True, timeout=60)
+    tpm = world.tpm(FOLLOWER)
+    world.machine(FOLLOWER, tpm=tpm)
+    agent = world.agent(FOLLOWER, "tpm", tcti=tpm.tcti)
+    agent.directory.mkdir(parents=True)
+    found = agent.directory / "discovery.conf"
+    bundle = base64.b64encode(world.workload.ca_certificate.read_bytes()).decode()
+    cluster: JsonMap = {"server": world.workload.server, "certificate-authority-data": bundle}
+    found.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}))
+    token = agent.directory / "token"
+    token.write_text(world.token())
+    token.chmod(0o600)
+    done = agent.run(
+        *("join", "--discovery-file", str(found), "--token-file", str(token), "--node-name", FOLLOWER),
+        *("--provider", "tpm", "--provider-id", agent.provider_id, "--set", f"tcti={tpm.tcti}"),
+        *("--kubeconfig", str(agent.kubeconfig), *agent.files()),
+    )
+    assert done.returncode == 0, done.stderr
+    return agent
+
+
+def replace_authority(world: World, book: Runbook) -> None:
+    """Replace the CA at once, on the control plane and in the management cluster, and keep both folders aside."""
+    pki = world.workload.pki.directory
+    shutil.copytree(pki, book.folder / "pki-old")
+    new = ClusterPki.make(book.folder / "pki-new", "kubernetes-2")
+    for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key"):
+        shutil.copy(new.directory / name, pki / name)
+    restart(world)
+    world.reset_authority()
+
+
+def restart(world: World) -> None:
+    """Restart kube-apiserver; the administrator's kubeconfig is written anew with what it trusts and signs now."""
+    world.workload.restart()
+    world.workload_admin = world.workload.client()
+
+
+def takes(world: World, kubeconfig: Path) -> bool:
+    """Return whether the API server takes an administrator's certificate; its own is not in question."""
+    config = load(kubeconfig.read_bytes())
+    cluster = map_at(next(maps_at(config, "clusters")), "cluster")
+    cluster["certificate-authority-data"] = base64.b64encode(world.workload.ca_certificate.read_bytes()).decode()
+    trusting = kubeconfig.with_suffix(".trusting")
+    trusting.write_text(json.dumps(config))
+    try:
+        Client.from_kubeconfig(trusting).get("/api/v1/namespaces/default")
+    except (ApiRefusal, OSError):  # the sandbox ends the handshake, kube-apiserver answers 401
+        return False
+    return True
+
+
+def works(agent: Agent) -> bool:
+    """Return whether the API server takes what kubelet gets from the agent."""
+    config = load(agent.kubeconfig.read_bytes())
+    cluster = map_at(next(maps_at(config, "clusters")), "cluster")
+    spec: JsonMap = {"cluster": cluster, "interactive": False}
+    info: JsonMap = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": spec}
+    said = agent.run("credential", *agent.files(), exec_info=json.dumps(info))
+    assert said.returncode == 0, said.stderr
+    status = map_at(load(said.stdout.encode()), "status")
+    user: JsonMap = {
+        f"client-{part}-data": base64.b64encode(text_at(status, name).encode()).decode()
+        for part, name in (("certificate", "clientCertificateData"), ("key", "clientKeyData"))
+    }
+    path = agent.directory / "kubelets.conf"
+    contexts = [{"name": "default", "context": {"cluster": "default", "user": "default"}}]
+    clusters = [{"name": "default", "cluster": cluster}]
+    users = [{"name": "default", "user": user}]
+    path.write_text(
+        json.dumps({"clusters": clusters, "users": users, "contexts": contexts, "current-context": "default"})
+    )
+    try:
+        reviewed = Client.from_kubeconfig(path).create(
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            {"spec": {"resourceAttributes": {"verb": "create", "resource": "nodes"}}},
+        )
+    except (ApiRefusal, OSError):
+        return False
+    return map_at(reviewed, "status").get("allowed") is True
+
+
+def issuers(world: World) -> dict[str, str]:
+    """Return the name of the CA of each machine's newest certificate on record."""
+    found: dict[str, str] = {}
+    for name in serials(world):
+        newest = list(maps_at(world.ledger(name), "spec", "issued"))[-1]
+        certificate = x509.load_pem_x509_certificate(text_at(newest, "certificate").encode())
+        found[name] = certificate.issuer.rfc4514_string()
+    return found
+
+
+def test_the_nodes_of_a_cluster_whose_ca_was_replaced_renew_under_the_new_one(world: World) -> None:
+    pki = world.workload.pki.directory
+    book = Runbook(world, "break-glass-ca-rotated", names={**MACHINES, CONTROL_PLANE: str(pki)})
+    world.set_policy(authorizedAttestors=["tpm"])
+    with world.controller("--leader-elect", "false", log="rotated.log") as controller:
+        world.await_service(controller)
+        follower, given = discovered(world), joined(world, GIVEN)
+        assert works(follower)
+        assert works(given)
+        stolen = world.workload.client_kubeconfig("thief", ("system:masters",))
+        replace_authority(world, book)
+        assert not works(follower)
+        assert not works(given)
+
+        assert FOLLOWER in book.run()
+        book.run()
+        restart(world)
+        assert works(follower)
+        assert works(given)
+        assert takes(world, stolen)
+        shutil.copy(world.workload.admin_kubeconfig, book.folder / "workload.conf")
+        book.run()
+        book.run()
+        assert "trusts the CA" in book.run(node=follower)
+        book.run(node=given)
+        assert "kubernetes-2" in issuers(world)[GIVEN]
+        book.run()
+        restart(world)
+        book.run()
+        assert "no longer trusts the CA" in book.run(node=follower)
+        book.run(node=given)
+        assert works(follower)  # with its certificate of the old CA; this call begins the renewal
+        eventually(lambda: "kubernetes-2" in issuers(world)[FOLLOWER], what="the follower's renewal")
+        assert book.run() == ""
+        book.run()
+        restart(world)
+        book.run()
+        assert book.finished()
+        assert not takes(world, stolen)
+        eventually(lambda: works(follower), what="a node of the new CA alone")
+        for agent in (follower, given):
+            again = agent.join(SPENT, "--renew")
+            assert again.returncode == 0, again.stderr
+        assert works(given)
+    assert all("kubernetes-2" in issuer for issuer in issuers(world).values())
