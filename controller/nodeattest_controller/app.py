@@ -112,7 +112,7 @@ async def run(
         controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
-        async with webhook, serve_health(settings, metrics, checks):
+        async with webhook, serve_health(settings, metrics, checks, leases):
             try:
                 await (_elected(settings, controller, leases) if settings.leader_elect else controller.lead())
             except* LostLease as lost:

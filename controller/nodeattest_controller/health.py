@@ -1,4 +1,7 @@
-"""Serves the controller's health and, on an address of its own, its metrics (``nodeattest_serving.health``)."""
+"""Serves the controller's health and, on an address of its own, its metrics.
+
+In plain HTTP (``nodeattest_serving.health``), the metrics also over HTTPS with authentication (``metrics_server``).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.metrics_server import SecureMetricsServer
 from nodeattest_controller.settings import Settings
+from nodeattest_kube.client import ApiClient
 from nodeattest_serving import settings as serving
 from nodeattest_serving.health import HealthCheck, HealthServer, MetricsServer
 from nodeattest_serving.settings import SettingsError
@@ -31,15 +36,22 @@ class HealthPorts:
 
 @asynccontextmanager
 async def serve_health(
-    settings: Settings, metrics: Metrics, checks: Mapping[str, HealthCheck]
+    settings: Settings, metrics: Metrics, checks: Mapping[str, HealthCheck], client: ApiClient
 ) -> AsyncGenerator[HealthPorts]:
-    """Serve for the length of the block; raises ``SettingsError`` when an address cannot be had."""
+    """Serve for the length of the block; raises ``SettingsError`` when an address or a certificate cannot be had.
+
+    ``client`` is of the management cluster, and asks it who may read metrics that are secured.
+    """
     async with AsyncExitStack() as stack:
         health = HealthServer(serving.BindAddress(*settings.health_address), checks)
         await _start(health, "healthBindAddress", stack)
         scraped = None
         if settings.metrics_address is not None:
-            scraped = MetricsServer(serving.BindAddress(*settings.metrics_address), metrics)
+            address = serving.BindAddress(*settings.metrics_address)
+            if settings.metrics_secure:
+                scraped = SecureMetricsServer(settings, address, metrics, client)
+            else:
+                scraped = MetricsServer(address, metrics)
             await _start(scraped, "metricsBindAddress", stack)
         ports = HealthPorts(health.port, None if scraped is None else scraped.port)
         log_fields = fields(health_port=ports.health, metrics_port=ports.metrics)
@@ -47,7 +59,7 @@ async def serve_health(
         yield ports
 
 
-async def _start(server: HealthServer | MetricsServer, field: str, stack: AsyncExitStack) -> None:
+async def _start(server: HealthServer | MetricsServer | SecureMetricsServer, field: str, stack: AsyncExitStack) -> None:
     try:
         await server.start()
     except SettingsError as error:

@@ -118,6 +118,14 @@ _OPTIONS: Final = (
     click.option("--health-bind-address", help="host:port of /healthz, /livez and /readyz."),
     click.option("--metrics-bind-address", help='host:port of /metrics; "0" serves none.'),
     click.option(
+        "--metrics-secure",
+        type=bool,
+        help="Whether /metrics is served over HTTPS, only to whom the API server authenticates and allows it.",
+    ),
+    click.option(
+        "--metrics-cert-dir", help="Folder of its tls.crt and tls.key; without it, the certificate is self-signed."
+    ),
+    click.option(
         "--webhook-bind-address", help='host:port of the bootstrap-config webhook, over TLS; "0" serves none.'
     ),
     click.option(

@@ -118,6 +118,12 @@ class Settings:
     """Serves /healthz, /livez and /readyz; port 0 takes a free one."""
     metrics_bind_address: str = "127.0.0.1:8080"
     """Serves /metrics; ``0`` serves none, port 0 takes a free one."""
+    metrics_secure: bool = False
+    """Serve them over HTTPS, to whom the API server authenticates and allows it (``metrics_auth``)."""
+    metrics_cert_dir: str | None = None
+    """Folder of its ``tls.crt`` and ``tls.key``, read again when they change; None: a self-signed certificate."""
+    metrics_audiences: tuple[str, ...] = ()
+    """A token must be for one of them; empty: for the API server, as a pod's own token is."""
     webhook_bind_address: str = "0"
     """Serves the webhook of ``bootstrap-config`` over TLS; ``0`` serves none, port 0 takes a free one."""
     webhook_cert_dir: str | None = None
@@ -179,6 +185,7 @@ class Settings:
         _check_controllers(self.controllers)
         _check_inventory(self.inventory)
         _check_webhook(self)
+        _check_metrics(self)
         _check_issuer(self)
         _check_addresses(self.allowed_addresses)
 
@@ -288,6 +295,14 @@ def _check_webhook(settings: Settings) -> None:
             _refuse("webhook_hosts", "DNS names and IP addresses", repr(host))
     if settings.webhook_client_names and settings.webhook_client_ca_file is None:
         _refuse("webhook_client_names", "webhookClientCAFile, too: by it the names are verified", "names only")
+
+
+def _check_metrics(settings: Settings) -> None:
+    if settings.metrics_secure and settings.metrics_bind_address == "0":
+        _refuse("metrics_bind_address", "an address, since metricsSecure is asked for", "'0'")
+    for name in ("metrics_cert_dir", "metrics_audiences"):
+        if getattr(settings, name) and not settings.metrics_secure:
+            _refuse("metrics_secure", f"true, since {camel(name)} is given", "false")
 
 
 def _check_issuer(settings: Settings) -> None:

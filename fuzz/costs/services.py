@@ -69,6 +69,11 @@ def _gateway(data: bytes) -> object:
     return identity, request_headers(headers, sender=_SENDER, inject=[("Authorization", "Bearer x")])
 
 
+def _metrics(data: bytes) -> object:
+    _, headers = _fields(data)
+    return bearer(headers)
+
+
 def _sidecar(data: bytes) -> object:
     raw, headers = _fields(data)
     require_no_token_in_query(read_target(raw))
@@ -177,6 +182,22 @@ HANDLERS: Final = (
             "path": lambda: _head(target=_SERVICE + b"/%61" * 2000, field=b"a: b"),
         },
         target=_TARGETS["gateway-headers"],
+        strangers=True,
+    ),
+    Handler(
+        name="metrics-head",
+        reads="the head of a request for the controller's metrics over HTTPS, of whoever reaches the pod",
+        runs="loop",
+        run=runner(_metrics, RefusalError),
+        largest=_SERVING_HEAD,
+        milliseconds=3.0,
+        mebibytes=0.5,
+        worst={
+            "names": lambda: _head(target=b"/metrics", field=b"a-" * 120 + b": a"),
+            "token": lambda: b"/metrics\nAuthorization: Bearer " + b"a" * (MAX_FIELD - 7) + b"!",
+            "blanks": lambda: b"/metrics\nAuthorization: Bearer" + b" " * (MAX_FIELD - 7) + b"!",
+        },
+        target=_TARGETS["addon-credentials"],
         strangers=True,
     ),
     Handler(

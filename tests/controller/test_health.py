@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import aiohttp
 import pytest
+from fake_api import FakeApi
 
 from nodeattest_controller.health import HealthPorts, serve_health
 from nodeattest_controller.metrics import Metrics
@@ -50,7 +51,7 @@ def doctor() -> Doctor:
 @pytest.fixture
 async def server(doctor: Doctor) -> AsyncIterator[HealthPorts]:
     checks = {"caches": doctor.check_caches, "bug": doctor.check_bug}
-    async with serve_health(settings(), Metrics(), checks) as running:
+    async with serve_health(settings(), Metrics(), checks, FakeApi()) as running:
         yield running
 
 
@@ -118,7 +119,7 @@ async def test_metrics_stand_on_their_own_port(server: HealthPorts) -> None:
 
 
 async def test_zero_serves_no_metrics_at_all() -> None:
-    async with serve_health(settings(metrics_bind_address="0"), Metrics(), {}) as ports:
+    async with serve_health(settings(metrics_bind_address="0"), Metrics(), {}, FakeApi()) as ports:
         assert ports.metrics is None
 
 
@@ -129,14 +130,14 @@ async def test_a_taken_port_is_a_clear_error_and_leaves_nothing_open(field: str)
         other.close()
         chosen = settings(**{"health_bind_address": f"127.0.0.1:{free}", field: f"127.0.0.1:{port}"})
         with pytest.raises(SettingsError, match=f"BindAddress: .*127.0.0.1:{port}: another process listens there"):
-            async with serve_health(chosen, Metrics(), {}):
+            async with serve_health(chosen, Metrics(), {}, FakeApi()):
                 pytest.fail("it must not start")
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", free)):
         pass
 
 
 async def test_the_end_frees_the_port() -> None:
-    async with serve_health(settings(), Metrics(), {}) as ports:
+    async with serve_health(settings(), Metrics(), {}, FakeApi()) as ports:
         pass
     with socket.create_server(("127.0.0.1", ports.health)):
         pass

@@ -51,6 +51,7 @@ BASES = (
     "discovery-front",
     "discovery-reader",
     "network-policy",
+    "metrics-auth",
     "priority-class",
     "prometheus",
     "webhook",

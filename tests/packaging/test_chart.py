@@ -86,6 +86,15 @@ def test_for_one_namespace_the_chart_is_the_overlay_and_binds_nothing_elsewhere(
     assert bound == {"blue", "nodeattest-system"}
 
 
+def test_secure_metrics_are_a_flag_and_its_rights(helm: str, chart: Path) -> None:
+    made = objects(helm, chart, "metrics.secure=true")
+    container = manager(made)
+    *others, last = items_at(container, "args")
+    assert last == "--metrics-secure=true"
+    container["args"] = others
+    assert made == {**kustomized("default"), **kustomized("metrics-auth")}
+
+
 def test_one_replica_may_be_drained(helm: str, chart: Path) -> None:
     made, single = objects(helm, chart, "replicas=1"), kustomized("overlays/single")
     budget = ("PodDisruptionBudget", "nodeattest-system", "node-attestation-controller")
@@ -114,6 +123,7 @@ def test_image_log_level_and_resources_are_those_of_the_values(helm: str, chart:
         'image.tag="x\\ny: z"',
         'image.digest="sha256:1"',
         'webhook.enabled="yes"',
+        'metrics.secure="yes"',
         "replica=3",
         'resources.request={"cpu":"1"}',
     ],

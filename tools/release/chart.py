@@ -1,7 +1,8 @@
 """A Helm chart of the kustomizations: what differs between two of them becomes a condition of a value.
 
-``webhook.enabled`` is what manifests/default has beside manifests/base; ``watchNamespace`` what overlays/namespaced
-adds and removes; one replica takes the disruption budget of overlays/single. No object is written here.
+``webhook.enabled`` is what manifests/default has beside manifests/base; ``metrics.secure`` adds manifests/metrics-auth;
+``watchNamespace`` is what overlays/namespaced adds and removes; one replica takes the disruption budget of
+overlays/single. No object is written here.
 Source: https://helm.sh/docs/topics/charts/.
 """
 
@@ -33,6 +34,7 @@ _WATCHED: Final = "fleet"
 """The namespace of the reader's in overlays/namespaced."""
 _WEBHOOK: Final = ".Values.webhook.enabled"
 _WATCH: Final = ".Values.watchNamespace"
+_SECURE: Final = ".Values.metrics.secure"
 _IMAGE: Final = (
     '"{{ .Values.image.repository }}'
     '{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ $.Values.image.tag }}{{ end }}"'
@@ -124,6 +126,8 @@ def _templates(default: list[JsonMap], manifests: Path) -> dict[str, str]:
         needs += [f"(not {_WATCH})"] if one not in namespaced else []
         needs += [_WATCH] if one not in whole else []
         made[one[0]].append(_under(needs, text))
+    for one in build(manifests / "metrics-auth"):
+        made[key(one)[0]].append(_under([_SECURE], texts.written(_filled(texts, one))))
     return {kind: "---\n".join(held) for kind, held in made.items()}
 
 
@@ -173,7 +177,8 @@ def _filled(texts: _Texts, value: JsonValue) -> JsonValue:
                 held["imagePullPolicy"] = texts.value("{{ .Values.image.pullPolicy }}")
                 held["resources"] = texts.value("{{ toJson .Values.resources }}")
                 level = texts.item(".Values.logLevel", f"--log-level={texts.value('{{ .Values.logLevel }}')}")
-                held["args"] = [*items_at(held, "args"), level]
+                secure = texts.item(_SECURE, "--metrics-secure=true")
+                held["args"] = [*items_at(held, "args"), secure, level]
             return held
         case list():
             return [_filled(texts, each) for each in value]

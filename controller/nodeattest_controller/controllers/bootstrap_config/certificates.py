@@ -36,7 +36,7 @@ _BACKDATE: Final = timedelta(minutes=5)
 """Clocks of API servers may be a little behind ours."""
 _PARTS: Final = 3
 """A certificate is made anew when a third of its life is left."""
-_COMMON_NAME: Final = "nodeattest webhook"
+_COMMON_NAME: Final = "nodeattest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,162 @@
+"""Who may read the metrics: TokenReview says who asks, SubjectAccessReview whether they may ``get`` ``/metrics``.
+
+Promises: without an answer of the API server nobody reads anything; a decision is kept for ten seconds at most, by an
+HMAC of the token, and no token or user is logged; at most four reviews are under way, two for one client, and equal
+tokens share one. Leaves to others: connections and TLS (``metrics_server``).
+Source: controller-runtime pkg/metrics/filters (WithAuthenticationAndAuthorization); authentication.k8s.io/v1 and
+authorization.k8s.io/v1; apiserver pkg/authorization/authorizerfactory/delegating.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from nodeattest_controller.logs import fields
+from nodeattest_identity.addon.expiring_cache import ExpiringCache
+from nodeattest_identity.addon.sidecar.credentials import bearer
+from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_identity.proxy.headers import RawHeaders
+from nodeattest_identity.proxy.refusals import RefusalError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
+from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.single_flight import SingleFlight
+
+__all__ = ["METRICS_PATH", "ScrapeAuthorizer", "ScrapeRefusedError"]
+
+METRICS_PATH: Final = "/metrics"
+_TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_ALLOWED_SECONDS: Final = 10.0
+"""How long a permission holds that was withdrawn; Prometheus asks every 30 seconds by default."""
+_REFUSED_SECONDS: Final = 2.0
+"""How long one is refused who got the right meanwhile."""
+_MAX_CACHED: Final = 1024
+_REVIEWS: Final = 4
+_REVIEWS_OF_CLIENT: Final = 2
+_MAX_WAITING: Final = 64
+_MAX_WAIT: Final = 4.0
+"""Seconds for a turn, and again for both reviews: Prometheus gives up after ten by default."""
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+_RETRY: Final = {"Retry-After": "5"}
+
+_log = logging.getLogger(__name__)
+
+
+class ScrapeRefusedError(Exception):
+    """Nobody reads the metrics by this request; the message is for its sender."""
+
+    def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+class ScrapeAuthorizer:
+    """Decides by the API server of a client."""
+
+    def __init__(
+        self, client: ApiClient, *, audiences: tuple[str, ...], secret: bytes, clock: Callable[[], float]
+    ) -> None:
+        """``audiences``: a token must be for one of them; empty: for the API server. ``secret`` keys the cache."""
+        self._client = client
+        self._audiences = audiences
+        self._secret = secret
+        self._clock = clock
+        self._cache: ExpiringCache[bytes, HTTPStatus] = ExpiringCache(_MAX_CACHED, clock)
+        self._in_flight: SingleFlight[bytes, HTTPStatus] = SingleFlight()
+        self._semaphore = FairSemaphore(
+            limit=_REVIEWS, limit_of_peer=_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=_MAX_WAIT
+        )
+        self._trouble = ""
+        """Why nobody can be reviewed, as it was logged last."""
+
+    async def check(self, headers: RawHeaders, peer: str) -> None:
+        """Return if the sender may read; raises ``ScrapeRefusedError``."""
+        try:
+            token = bearer(headers)
+        except RefusalError as refused:
+            raise ScrapeRefusedError(refused.status, refused.detail, refused.headers) from None
+        key = hmac.digest(self._secret, token, "sha256")
+        decision = self._cache.get(key)
+        if decision is None:
+            decision = await self._in_flight.share(key, lambda: self._decide(key, token, peer))
+        if decision is HTTPStatus.UNAUTHORIZED:
+            raise ScrapeRefusedError(decision, "expected a token that the API server authenticates", _CHALLENGE)
+        if decision is HTTPStatus.FORBIDDEN:
+            expected = f"expected the right to get {METRICS_PATH}: bind ClusterRole nodeattest:metrics-reader"
+            raise ScrapeRefusedError(decision, expected, {})
+
+    async def aclose(self) -> None:
+        """End the reviews that are under way."""
+        await self._in_flight.cancel()
+
+    async def _decide(self, key: bytes, token: bytes, peer: str) -> HTTPStatus:
+        try:
+            async with self._semaphore.acquire(peer), asyncio.timeout(_MAX_WAIT):
+                decision = await self._review(token)
+        except Forbidden as error:
+            self._log_trouble(f"{error.message}: apply manifests/metrics-auth")
+            message = "the controller has no right to create TokenReviews or SubjectAccessReviews"
+            raise ScrapeRefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, message, {}) from None
+        except ApiError as error:
+            self._log_trouble(f"{error.reason}: {error.message}")
+            raise ScrapeRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "the API server cannot be asked", _RETRY) from None
+        except TimeoutError:
+            self._log_trouble(f"no answer within {_MAX_WAIT:g} s")
+            raise ScrapeRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "the API server is too slow", _RETRY) from None
+        except Unavailable:  # of the semaphore
+            raise ScrapeRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many reviews at one time", _RETRY) from None
+        self._trouble = ""
+        keep = _ALLOWED_SECONDS if decision is HTTPStatus.OK else _REFUSED_SECONDS
+        self._cache.put(key, decision, self._clock() + keep)
+        return decision
+
+    async def _review(self, token: bytes) -> HTTPStatus:
+        """Ask the API server.
+
+        1. The token is authenticated, without an error. 2. It is for one of our audiences. 3. It has a user's name.
+        4. The user may.
+        """
+        spec: JsonObject = {"token": token.decode("ascii")}
+        if self._audiences:
+            spec["audiences"] = [*self._audiences]
+        question: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = dig(await self._client.create(_TOKEN_REVIEWS, question), "status")
+        # 1
+        if dig(status, "authenticated") is not True or dig(status, "error"):
+            return HTTPStatus.UNAUTHORIZED
+        # 2: an API server that does not know audiences answers without
+        if self._audiences and not set(_strings(dig(status, "audiences"))) & set(self._audiences):
+            return HTTPStatus.UNAUTHORIZED
+        # 3
+        user = dig(status, "user")
+        if not isinstance(user, dict) or not isinstance(user.get("username"), str) or not user["username"]:
+            return HTTPStatus.UNAUTHORIZED
+        # 4
+        answer = await self._client.create(_ACCESS_REVIEWS, _access_review(user))
+        allowed = dig(answer, "status", "allowed") is True and dig(answer, "status", "denied") is not True
+        return HTTPStatus.OK if allowed else HTTPStatus.FORBIDDEN
+
+    def _log_trouble(self, trouble: str) -> None:
+        """Log it once until it changes: strangers can cause it as often as they like."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _log.warning("cannot review who reads the metrics", extra=fields(error=trouble))
+
+
+def _access_review(user: JsonObject) -> JsonObject:
+    spec: JsonObject = {"user": user["username"], "nonResourceAttributes": {"path": METRICS_PATH, "verb": "get"}}
+    # What else the API server knows of the user is for its authorizers, as it said it.
+    spec |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+
+
+def _strings(value: JsonValue) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -1,0 +1,337 @@
+"""Metrics over HTTPS: nobody reads them without a permission of the API server; one that is away gives none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, cast
+
+import aiohttp
+import pytest
+from fake_api import FakeApi
+from front_kit import Authority
+from multidict import CIMultiDict
+from polling import until
+
+from nodeattest_controller import manifests
+from nodeattest_controller.health import serve_health
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden, Unreachable
+from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
+from nodeattest_serving.settings import SettingsError
+
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+AUDIENCE: Final = "metrics.example"
+TOKEN: Final = "one.two.three"
+USER: Final[JsonObject] = {"username": "prometheus", "groups": ["g"], "uid": "7", "extra": {"pod": ["p"]}}
+
+
+def settings(**change: object) -> Settings:
+    secure: dict[str, object] = {"metrics_secure": True, "metrics_bind_address": "127.0.0.1:0", **change}
+    return Settings(identity="replica-a", health_bind_address="127.0.0.1:0", **secure)  # pyright: ignore[reportArgumentType] - the fields' own types
+
+
+@asynccontextmanager
+async def served(client: ApiClient, **change: object) -> AsyncGenerator[aiohttp.ClientSession]:
+    trust = aiohttp.TCPConnector(ssl=False)
+    async with (
+        serve_health(settings(**change), Metrics(), {}, client) as ports,
+        aiohttp.ClientSession(f"https://127.0.0.1:{ports.metrics}", connector=trust) as web,
+    ):
+        yield web
+
+
+async def scrape(web: aiohttp.ClientSession, token: str = TOKEN) -> tuple[int, str]:
+    async with web.get("/metrics", headers={"Authorization": f"Bearer {token}"}) as answer:
+        return answer.status, await answer.text()
+
+
+class Reviews(FakeApi):
+    """An API server that knows one user, and counts."""
+
+    def __init__(self, status: JsonObject | None = None, *, allowed: Mapping[str, bool] | None = None) -> None:
+        super().__init__()
+        self.status: JsonObject = {"authenticated": True, "user": USER} if status is None else status
+        self.allowed: JsonObject = {**(allowed or {"allowed": True})}
+        self.asked: list[JsonObject] = []
+        self.answers = {TOKEN_REVIEWS: self._authenticate, ACCESS_REVIEWS: self._authorize}
+
+    def _authenticate(self, body: JsonObject) -> JsonObject:
+        self.asked.append(body)
+        return {**body, "status": self.status}
+
+    def _authorize(self, body: JsonObject) -> JsonObject:
+        self.asked.append(body)
+        return {**body, "status": self.allowed}
+
+
+async def test_the_api_server_is_asked_about_the_user_as_it_named_them() -> None:
+    api = Reviews()
+    async with served(api) as web:
+        status, text = await scrape(web)
+        assert (status, "nodeattest_build_info" in text) == (200, True)
+        assert [dig(one, "spec") for one in api.asked] == [
+            {"token": TOKEN},
+            {
+                "user": "prometheus",
+                "groups": ["g"],
+                "uid": "7",
+                "extra": {"pod": ["p"]},
+                "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+            },
+        ]
+
+
+async def test_a_decision_is_kept_for_a_short_time_and_for_its_token_only() -> None:
+    api = Reviews()
+    async with served(api) as web:
+        assert [(await scrape(web))[0] for _ in range(3)] == [200, 200, 200]
+        assert len(api.asked) == 2
+        api.status = {"authenticated": False}
+        assert (await scrape(web, "another"))[0] == 401
+        assert (await scrape(web, "another"))[0] == 401
+        assert len(api.asked) == 3
+        assert (await scrape(web))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"authenticated": False, "user": USER},
+        {"authenticated": "true", "user": USER},
+        {"authenticated": 1, "user": USER},
+        {"authenticated": True, "user": USER, "error": "expired"},
+        {"authenticated": True},
+        {"authenticated": True, "user": {}},
+        {"authenticated": True, "user": {"username": ""}},
+        {"authenticated": True, "user": {"username": 7}},
+        {"authenticated": True, "user": ["prometheus"]},
+    ],
+)
+async def test_what_is_not_a_plain_yes_is_401(status: JsonObject) -> None:
+    api = Reviews(status)
+    async with served(api) as web:
+        assert await scrape(web) == (401, "expected a token that the API server authenticates\n")
+        assert len(api.asked) == 1
+
+
+@pytest.mark.parametrize("answer", [{"allowed": False}, {"allowed": True, "denied": True}, {}, {"allowed": "true"}])
+async def test_who_may_not_is_told_the_role(answer: dict[str, bool]) -> None:
+    async with served(Reviews(allowed={"x": True, **answer})) as web:
+        status, text = await scrape(web)
+        assert (status, "nodeattest:metrics-reader" in text) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("audiences", "status"), [([AUDIENCE], 200), ([AUDIENCE, "b"], 200), (["b"], 401), ([], 401), (None, 401)]
+)
+async def test_with_audiences_a_token_must_be_for_one_of_them(audiences: list[str] | None, status: int) -> None:
+    api = Reviews({"authenticated": True, "user": USER, "audiences": audiences})  # pyright: ignore[reportArgumentType] - a list of strings is JSON
+    async with served(api, metrics_audiences=(AUDIENCE,)) as web:
+        assert (await scrape(web))[0] == status
+        assert dig(api.asked[0], "spec") == {"token": TOKEN, "audiences": [AUDIENCE]}
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [(None, 401), ("", 401), ("Basic eDp5", 401), ("Bearer", 401), ("Bearer a b", 401), ("Bearer a,b", 401)],
+)
+async def test_without_one_bearer_token_nobody_is_asked(value: str | None, status: int) -> None:
+    api = Reviews()
+    async with (
+        served(api) as web,
+        web.get("/metrics", headers={} if value is None else {"Authorization": value}) as answer,
+    ):
+        assert answer.status == status
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert "nodeattest_" not in await answer.text()
+        assert api.asked == []
+
+
+async def test_two_credentials_other_methods_and_other_paths_are_refused_without_asking() -> None:
+    api = Reviews()
+    async with served(api) as web:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        twice = CIMultiDict([*headers.items(), *headers.items()])
+        async with web.get("/metrics", headers=twice) as answer:
+            assert answer.status == 400
+        async with web.post("/metrics", headers=headers) as answer:
+            assert answer.status == 405
+        async with web.get("/readyz", headers=headers) as answer:
+            assert answer.status == 404
+        assert api.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (Unreachable("no route"), 503, "the API server cannot be asked\n"),
+        (Forbidden(403, "Forbidden", "cannot create resource"), 500, "the controller has no right to create"),
+    ],
+)
+async def test_without_an_answer_nobody_reads(
+    error: Exception, status: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Reviews()
+
+    async def fail(_method: str, _path: str) -> None:
+        raise error
+
+    api.on_call = fail
+    caplog.set_level(logging.DEBUG)
+    async with served(api) as web:
+        found, text = await scrape(web)
+        assert (found, text.startswith(told)) == (status, True)
+        await scrape(web, "another")
+        api.on_call = None
+        assert (await scrape(web))[0] == 200
+    lines = [record for record in caplog.records if "cannot review" in record.getMessage()]
+    assert len(lines) == 1  # once, however often strangers ask
+    assert TOKEN not in caplog.text
+    assert "prometheus" not in caplog.text
+
+
+async def test_reviews_at_one_time_are_bounded_and_equal_tokens_share_one() -> None:
+    api, release = Reviews(), asyncio.Event()
+    waiting: list[str] = []
+
+    async def hold(_method: str, path: str) -> None:
+        waiting.append(path)
+        await release.wait()
+
+    api.on_call = hold
+    async with served(api) as web:
+        same = [asyncio.create_task(scrape(web)) for _ in range(4)]
+        await until(lambda: len(waiting) == 1)
+        others = [asyncio.create_task(scrape(web, f"t{number}")) for number in range(6)]
+        await until(lambda: len(waiting) == 2)  # one client has two of the four at most
+        release.set()
+        assert {status for status, _text in await asyncio.gather(*same, *others)} == {200}
+        assert len(api.asked) == 2 * (1 + 6)
+
+
+async def test_an_api_server_that_hangs_is_503_before_prometheus_gives_up() -> None:
+    api = Reviews()
+
+    async def hang(_method: str, _path: str) -> None:
+        await asyncio.Event().wait()
+
+    api.on_call = hang
+    async with served(api) as web, asyncio.timeout(9.0):
+        assert await scrape(web) == (503, "the API server is too slow\n")
+
+
+async def test_the_certificate_is_the_folders_and_a_new_one_is_taken(tmp_path: Path) -> None:
+    authority = Authority()
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+
+    def write(name: str) -> None:
+        certificate, key = authority.certify(tmp_path, name)
+        key.rename(tmp_path / "tls.key")
+        certificate.rename(tmp_path / "tls.crt")
+
+    async def shown(port: int) -> object:
+        trust = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        subject = writer.get_extra_info("peercert")["subject"]
+        writer.close()
+        return subject[0][0][1]
+
+    with pytest.raises(SettingsError, match="expected a certificate in PEM"):
+        async with serve_health(settings(metrics_cert_dir=str(tmp_path)), Metrics(), {}, FakeApi()):
+            pytest.fail("it must not start")
+    write("first")
+    async with serve_health(settings(metrics_cert_dir=str(tmp_path)), Metrics(), {}, FakeApi()) as ports:
+        assert ports.metrics is not None
+        assert await shown(ports.metrics) == "first"
+        write("second")
+        async with asyncio.timeout(10):
+            while await shown(ports.metrics) != "second":
+                continue
+
+
+async def test_health_stays_plain_and_open() -> None:
+    async with (
+        serve_health(settings(), Metrics(), {}, FakeApi()) as ports,
+        aiohttp.ClientSession(f"http://127.0.0.1:{ports.health}") as web,
+        web.get("/readyz") as answer,
+    ):
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"metrics_bind_address": "0"}, "metricsBindAddress"),
+        ({"metrics_secure": False, "metrics_cert_dir": "/x"}, "metricsSecure"),
+        ({"metrics_secure": False, "metrics_audiences": ("x",)}, "metricsSecure"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(change: dict[str, object], field: str) -> None:
+    with pytest.raises(SettingsError, match=field):
+        settings(**change)
+
+
+# On an API server, with the shipped rights
+
+
+@pytest.fixture(scope="module")
+def plane(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
+    with start_control_plane("metrics-auth") as made:
+        yield made
+
+
+def shipped(name: str) -> JsonMap:
+    [role] = [
+        cast("JsonMap", one)
+        for one in manifests.objects("metrics-auth")
+        if one["kind"] == "ClusterRole" and text_at(cast("JsonMap", one), "metadata", "name") == name
+    ]
+    return role
+
+
+def grant(admin: Client, name: str, user: str) -> None:
+    admin.create(f"{RBAC}/clusterroles", shipped(name))
+    reference: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    binding: JsonMap = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+    admin.create(f"{RBAC}/clusterrolebindings", binding)
+
+
+async def test_on_an_api_server_the_shipped_roles_suffice_and_nothing_is_open_without_it(plane: ControlPlane) -> None:
+    admin = plane.client()
+    reader, other = "metric.0123456789abcdef", "nobody.0123456789abcdef"
+    for token in (reader, other):
+        fleet.create_bootstrap_token(admin, token)
+        plane.await_token(token)
+    kubeconfig = plane.client_kubeconfig("metrics-controller")
+    async with ApiClient.from_kubeconfig_file(kubeconfig) as client, served(client) as web:
+        assert (await scrape(web, reader))[0] == 500
+        grant(admin, "nodeattest:metrics-auth", "metrics-controller")
+        grant(admin, "nodeattest:metrics-reader", "system:bootstrap:metric")
+
+        async def becomes(token: str, status: int) -> None:
+            async with asyncio.timeout(20):
+                while (await scrape(web, token))[0] != status:
+                    await client.get("/api")  # a real server learns of rights by a watch
+
+        await becomes(reader, 200)
+        await becomes(other, 403)
+        assert (await scrape(web, "absent.0123456789abcdef"))[0] == 401
+        async with web.get("/metrics") as answer:
+            assert answer.status == 401
+        plane.stop()
+        assert await scrape(web, "fresh.0123456789abcdef") == (503, "the API server cannot be asked\n")
