@@ -12,7 +12,7 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check docs reference man stats conformance bench fuzz wheels packages images lock-images release lock clean
+.PHONY: help venv demo test oracles check docs reference picture man stats conformance bench fuzz wheels packages images lock-images release lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
@@ -25,6 +25,7 @@ help:
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
 	@echo "make wheels       build the wheels into dist/"
 	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources"
+	@echo "make picture      draw docs/demo.svg from a run of the demo"
 	@echo "make man          man pages of the nodeattest command, into dist/man"
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, into dist/ (Debian or Ubuntu; root)"
 	@echo "make images       build the controller's OCI image and its SBOM into dist/"
@@ -97,6 +98,9 @@ reference: venv
 
 man: venv
 	@$(BIN)/python tools/cli_reference.py --man dist/man
+
+picture: venv
+	@$(BIN)/python -m tools.demo_picture docs/demo.svg
 
 packages: venv
 	@tools/system-packages packages

@@ -22,7 +22,9 @@ from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderName
+from tools import demo_picture
 
+DOCS = Path(__file__).parents[2] / "docs"
 COMMAND = Path(sys.executable).parent / "nodeattest"
 TPM_REASONS = {
     "stolen token, no evidence": "EnvelopeMalformed",
@@ -253,6 +255,26 @@ def test_the_same_happens_to_machines_that_find_a_real_cluster(tmp_path: Path, a
     assert reasons(found) == TPM_REASONS | DISCOVERY_REASONS
 
 
+@pytest.mark.swtpm
+def test_the_picture_and_the_first_page_show_the_steps_of_a_run(
+    tmp_path: Path,
+) -> None:
+    """``python -m tools.demo_picture docs/demo.svg`` draws it anew."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = start(temporary, *demo_picture.COMMAND[1:])
+    output, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["automaticApproval"] == "Closed"
+    seen = demo_picture.steps(errors)
+    assert [line for line in seen if "automatic approval" in line] == [
+        "automatic approval is open, as kubeadm leaves it: a stolen token gets any node's certificate",
+        "closed   automatic approval: SideDoorsClosed says Closed, the API server allows it to no token",
+    ]
+    assert demo_picture.steps(demo_picture.drawn((DOCS / "demo.svg").read_text())) == seen
+    assert demo_picture.steps((DOCS / "start.md").read_text()) == seen
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--provider", "challenge")
@@ -267,14 +289,51 @@ def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, numb
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kept_demo_ends_in_plain_tables_can_be_looked_at_and_ends_with_a_signal(tmp_path: Path) -> None:
-    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", "--keep", TERM="xterm")
+def kept(process: subprocess.Popen[str]) -> str:
+    """Read what a demo says until it is kept, and how to look at it."""
     said = ""
     assert process.stdout is not None
-    while "Ctrl-C" not in said:
+    while "kubelet.conf get node" not in said:
         line = process.stdout.readline()
         assert line, "the demo ended instead of keeping"
         said += line
+    return said
+
+
+@pytest.mark.swtpm
+def test_the_commands_that_a_kept_demo_prints_work_and_its_controller_lacks_no_right(tmp_path: Path) -> None:
+    process = start(tmp_path, "--nodes", "1", "--keep")
+    try:
+        said = kept(process)
+        (log,) = tmp_path.glob("*/controller/controller.log")
+        listed, explained, adopted, rejoined = printed_commands(said)
+        refused = [line for line in log.read_text().splitlines() if "403 Forbidden" in line]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert "2 machines, 1 attested" in listed
+    assert "NotYetAttested" in explained
+    assert "0 of 1 nodes are not in the ledger" in adopted
+    assert "bootstrap token for demo-md-1" in rejoined
+    assert refused == []
+
+
+def printed_commands(said: str) -> list[str]:
+    """Run our commands that a kept demo prints, as a shell does, and return what each says."""
+    (setting,) = [line.strip() for line in said.splitlines() if line.startswith("  export KUBECONFIG=")]
+    commands = [line.strip() for line in said.splitlines() if "nodeattest " in line and line.startswith("  ")]
+    answers: list[str] = []
+    for command in commands:
+        shell = ["/bin/sh", "-c", f"{setting}; {command}"]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == ((1 if " explain " in command else 0), ""), command
+        answers.append(done.stdout)
+    return answers
+
+
+def test_a_kept_demo_ends_in_plain_tables_can_be_looked_at_and_ends_with_a_signal(tmp_path: Path) -> None:
+    process = start(tmp_path, "--provider", "challenge", "--nodes", "1", "--keep", TERM="xterm")
+    said = kept(process)
     assert "\x1b" not in said
     assert said.index("joined   worker-1") < said.index("| node ") < said.index("1 joined, 8 refused, as it must be.")
     (folder,) = tmp_path.iterdir()

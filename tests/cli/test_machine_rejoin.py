@@ -196,3 +196,23 @@ def test_a_cluster_out_of_reach_is_one_clear_line(
             fleet.client.create(path.rpartition("/")[0], {**good, "metadata": {"name": meta["name"]}})
         else:
             fleet.client.patch(path, {"data": good["data"]})
+
+
+def test_a_kubeconfig_that_may_make_no_token_is_not_used_where_another_is_given(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.machine("poor")
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/blue-kubeconfig"
+    before = fleet.client.get(secret)
+    poor = base64.b64encode(fleet.plane.client_kubeconfig("poor").read_bytes()).decode()
+    fleet.client.patch(secret, {"data": {"value": poor}})
+    try:
+        assert rejoin(fleet, "poor") == 3
+        said = capsys.readouterr().err
+        assert "403 Forbidden" in said
+        assert "give --workload-kubeconfig of who may" in said
+        given = ("--workload-kubeconfig", str(fleet.plane.admin_kubeconfig))
+        made = issued(fleet, capsys, "poor", *given)
+        assert secret_of(fleet, str(made["token"]))["usage-bootstrap-authentication"] == "true"
+    finally:
+        fleet.client.patch(secret, {"data": {"value": text_at(before, "data", "value")}})

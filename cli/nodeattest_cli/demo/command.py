@@ -30,10 +30,11 @@ from nodeattest_cli.demo.platforms import PROVIDERS
 from nodeattest_cli.demo.results import DemoReport
 from nodeattest_cli.demo.run import DemoConfig, run
 from nodeattest_cli.demo.tools import find_tools
-from nodeattest_cli.demo.world import World
+from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import print_document
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartFailed
 from nodeattest_sandbox.swtpm import SoftwareTpmError
@@ -96,7 +97,7 @@ def demo(
     def present(world: World, report: DemoReport) -> None:
         _tell(console, report, as_json=as_json)
         if keep:
-            _explain_how_to_look(console, world, directory, report)
+            _explain_how_to_look(console, world, plan, report)
             with suppress(_StoppedError):
                 threading.Event().wait()
 
@@ -151,13 +152,23 @@ def _signals() -> Generator[None]:
             signal.signal(each, handler)
 
 
-def _explain_how_to_look(console: Console, world: World, directory: Path, report: DemoReport) -> None:
+def _explain_how_to_look(console: Console, world: World, plan: DemoConfig, report: DemoReport) -> None:
+    directory, command = plan.directory, plan.tools.command
+    ours = "nodeattest" if shutil.which("nodeattest") else str(command)
     lines = [
-        f"kept in {directory}; Ctrl-C ends the processes. Inspect it from another terminal:",
+        f"kept in {directory}; Ctrl-C ends the processes. Look at it from another terminal:",
         f"  export KUBECONFIG={world.management.admin_kubeconfig}",
-        "  kubectl get machines,machineattestations -A; nodeattest machines list -A",
-        f"  export KUBECONFIG={world.workload.admin_kubeconfig}",
-        "  kubectl get nodes,csr",
+        f"  {ours} machines list -A",
+        f"  {ours} explain machine/{CLUSTER}-md-{len(report.joined) + 1} -n {NAMESPACE}",
+        f"  {ours} machines adopt --all -n {NAMESPACE}",
+    ]
+    if report.joined and not BUILT_IN[report.joined[0].provider].attests_once:
+        rejoin = f"machines rejoin {report.joined[0].machine} -n {NAMESPACE}"
+        lines.append(f"  {ours} {rejoin} --workload-kubeconfig {world.workload.admin_kubeconfig}")
+    lines += [
+        "With kubectl:",
+        "  kubectl get machines,machineattestations,nodeattestationpolicies -A",
+        f"  kubectl --kubeconfig {world.workload.admin_kubeconfig} get nodes,csr",
     ]
     if report.joined:
         root = directory / "nodes" / report.joined[0].node

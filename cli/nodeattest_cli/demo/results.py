@@ -65,10 +65,13 @@ class DemoReport:
     """The attacks."""
     problems: Sequence[str]
     """Deviations from what is expected; empty means success."""
+    automatic_approval: str = ""
+    """Reason of the Cluster's condition once the in-tree signer's automatic approval was closed."""
 
     def to_json(self) -> JsonObject:
         """Return the one object that ``--json`` prints."""
         return {
             "joined": [entry.to_json() for entry in self.joined],
             "refused": [entry.to_json() for entry in self.refused],
+            "automaticApproval": self.automatic_approval,
         }

@@ -15,6 +15,7 @@ from typing import Final
 
 from nodeattest_cli.demo.attacks.common import attacks_for, run_attack
 from nodeattest_cli.demo.attacks.context import AttackContext, attacker_with_token_of
+from nodeattest_cli.demo.automatic_approval import await_closed, is_open
 from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.display import LiveDisplay
 from nodeattest_cli.demo.fleet import DemoMachine, join, provision
@@ -24,7 +25,15 @@ from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_cli.demo.platforms import DemoPlatform, platform_type
 from nodeattest_cli.demo.results import AttackResult, DemoReport, JoinResult
 from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import USER, ControlPlanes, World, create_world, start_control_planes, start_controller
+from nodeattest_cli.demo.world import (
+    CLUSTER_PATH,
+    USER,
+    ControlPlanes,
+    World,
+    create_world,
+    start_control_planes,
+    start_controller,
+)
 from nodeattest_providers.names import ProviderName
 from nodeattest_sandbox.client import ApiRefusal
 
@@ -63,6 +72,8 @@ def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, D
         controller = start_controller(world, config.directory / "controller", config.tools, stack, platform=platform)
         display.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
         joined, problems = _join_all(config, display, world, children, provisioned)
+        closed, more = _await_closed(display, world)
+        problems += more
         refused: list[AttackResult] = []
         if joined:
             member = next(one for one in provisioned if one.identity.node == joined[0].node)
@@ -75,7 +86,7 @@ def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, D
             )
             problems += more
         display.close()
-        report = DemoReport(joined=joined, refused=refused, problems=problems)
+        report = DemoReport(joined=joined, refused=refused, problems=problems, automatic_approval=closed)
         present(world, report)
         return report
 
@@ -107,6 +118,8 @@ def _build(
     if join_info.pin:
         display.done(f"cluster-info published; a machine knows an address, its token and {join_info.pin}")
     display.done(f"{len(machines)} machines with {opening.things}")
+    if is_open(world.workload.client()):
+        display.done("automatic approval is open, as kubeadm leaves it: a stolen token gets any node's certificate")
     return world, platform, machines
 
 
@@ -138,6 +151,17 @@ def _join_all(
             pool.shutdown(cancel_futures=True)
             raise
     return sorted(joined, key=lambda entry: _number(entry.machine)), problems
+
+
+def _await_closed(display: LiveDisplay, world: World) -> tuple[str, list[str]]:
+    """Wait for the controller to close automatic approval; returns the reported reason, and what went wrong."""
+    display.start_step("automatic approval is closed")
+    try:
+        reason = await_closed(world.management.client(), world.workload.client(), CLUSTER_PATH)
+    except DemoFailure as failure:
+        return "", [str(failure)]
+    display.done(f"closed   automatic approval: SideDoorsClosed says {reason}, the API server allows it to no token")
+    return reason, []
 
 
 def _join_one(config: DemoConfig, world: World, children: Children, machine: DemoMachine) -> JoinResult | str:

@@ -23,6 +23,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
+from nodeattest_cli.demo.automatic_approval import leave_open
 from nodeattest_cli.demo.join_info import SIGNING_CONTROLLERS, JoinInfo
 from nodeattest_cli.demo.manifests import create_all
 from nodeattest_cli.demo.platforms import DemoPlatform
@@ -38,6 +39,7 @@ from nodeattest_sandbox.fleet import create_cluster, create_namespace
 
 __all__ = [
     "CLUSTER",
+    "CLUSTER_PATH",
     "NAMESPACE",
     "USER",
     "ControlPlanes",
@@ -52,6 +54,7 @@ __all__ = [
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "fleet"
 """Where the Cluster, its Machines and its policy stand."""
+CLUSTER_PATH: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}"
 _CONTROLLER_NAMESPACE: Final = "nodeattest-system"
 USER: Final = "node-attestation-controller"
 """The controller's user in both clusters; the name of a service account would not fit into a certificate."""
@@ -140,7 +143,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def create_world(
     planes: ControlPlanes, *, provider: str, join_info: JoinInfo, policy: JsonObject = _NO_SECTIONS
 ) -> World:
-    """Install definitions and rights, and create the Cluster with its Secrets and policy."""
+    """Install definitions and rights, and create the Cluster with its Secrets and policy; kubeadm's part, too."""
     management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
     install_cluster_api(here)
@@ -148,8 +151,9 @@ def create_world(
     for namespace in (_CONTROLLER_NAMESPACE, NAMESPACE):
         create_namespace(here, namespace)
     create_all(here, manifests.objects("rbac"), user=USER)
-    for rights in ("workload-rbac", "workload-bootstrap-token"):
+    for rights in ("workload-rbac", "workload-bootstrap-token", "workload-hardening"):
         create_all(there, manifests.objects(rights), user=USER)
+    leave_open(there)
     cluster = create_cluster(
         here,
         CLUSTER,

@@ -2,8 +2,8 @@
 
 Promises: the token is good for this machine alone (``nodeattest_controller.model.bound_tokens``), for authentication
 only, for a day at most; it is shown once and kept nowhere here. Leaves to the controller: letting the machine in,
-which has to prove itself as ever. Reaches the workload cluster as the controller does, by the Secret
-``<cluster>-kubeconfig``.
+which has to prove itself as ever. Reaches the workload cluster by a kubeconfig that is given, or as the controller
+does, by the Secret ``<cluster>-kubeconfig``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
+from nodeattest_kube.client import ApiClient, Forbidden, KubeconfigError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig
 from nodeattest_parsing.durations import parse_seconds
@@ -96,6 +96,11 @@ class RejoinToken:
 @click.option("--context", help="Context of the kubeconfig.")
 @namespace_option
 @click.option("--cluster", help="Of this workload cluster only.")
+@click.option(
+    "--workload-kubeconfig",
+    metavar="FILE",
+    help="Who makes the token in the workload cluster  [the Secret <cluster>-kubeconfig]",
+)
 def rejoin(
     *,
     name: str,
@@ -105,6 +110,7 @@ def rejoin(
     context: str | None,
     namespace: str | None,
     cluster: str | None,
+    workload_kubeconfig: str | None,
 ) -> None:
     """Make a short token for a machine that was off for longer than its certificate.
 
@@ -113,12 +119,14 @@ def rejoin(
     """
     lifetime, connection = check_lifetime(ttl), Connection(kubeconfig, context)
     where = connection.namespace(namespace)
+    workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
 
-    async def _make(client: ApiClient) -> RejoinToken:
+    async def _issue(client: ApiClient) -> RejoinToken:
         found = await find_attestation(client, name, namespace=where, cluster=cluster)
-        return await issue_token(client, found, expires=datetime.now(UTC) + lifetime, choose=secrets.choice)
+        expires = datetime.now(UTC) + lifetime
+        return await issue_token(client, found, expires=expires, choose=secrets.choice, workload=workload)
 
-    made = run(connection, _make)
+    made = run(connection, _issue)
     print_token(made, output)
     if made.automatic_approval:
         print_lines(
@@ -140,34 +148,56 @@ def check_lifetime(ttl: str) -> timedelta:
 
 
 async def issue_token(
-    management: ApiClient, found: JsonObject, *, expires: datetime, choose: Callable[[str], str]
+    management: ApiClient,
+    found: JsonObject,
+    *,
+    expires: datetime,
+    choose: Callable[[str], str],
+    workload: Callable[[], ApiClient] | None = None,
 ) -> RejoinToken:
-    """Make the token; raises ``UserError`` for a machine that it would be of no use to."""
+    """Make the token; raises ``UserError`` for a machine that it would be of no use to.
+
+    ``workload`` makes a client for the workload cluster; without it that of the Secret ``<cluster>-kubeconfig`` is.
+    """
     attestation = parse_attestation(found)
     _check_may_return(attestation, found)
     await _check_machine(management, attestation, found)
-    async with await workload_client(management, attestation.namespace, attestation.cluster_name) as workload:
-        groups = [bound_group(f"{attestation.namespace}/{attestation.cluster_name}", attestation.provider_id)]
-        automatic_approval = False
-        if not await _exists(workload, BOOTSTRAP_BINDING):
-            groups.append(DEFAULT_GROUP)
-            automatic_approval = await _exists(workload, _KUBEADM_APPROVES)
-        made = TokenSecret(
-            token=generate(choose),
-            usages=frozenset({Usage.AUTHENTICATION}),
-            groups=tuple(groups),
-            expires=expires,
-            description=f"nodeattest machines rejoin {title(found)}",
-        )
-        await store(workload, made)
-        return RejoinToken(
-            token=made.token.reveal(),
-            machine=title(found),
-            expires=expires,
-            server=workload.server,
-            attestation=attestation,
-            automatic_approval=automatic_approval,
-        )
+    namespace, cluster = attestation.namespace, attestation.cluster_name
+    client = workload() if workload else await workload_client(management, namespace, cluster)
+    try:
+        async with client:
+            return await _make(client, attestation, title(found), expires=expires, choose=choose)
+    except Forbidden as refused:
+        raise AccessError(
+            f"{namespace}/{cluster}: {refused}; where the Secret {cluster}-kubeconfig is the controller's own, which "
+            "may make no tokens, give --workload-kubeconfig of who may"
+        ) from None
+
+
+async def _make(
+    workload: ApiClient, attestation: Attestation, machine: str, *, expires: datetime, choose: Callable[[str], str]
+) -> RejoinToken:
+    groups = [bound_group(f"{attestation.namespace}/{attestation.cluster_name}", attestation.provider_id)]
+    automatic_approval = False
+    if not await _exists(workload, BOOTSTRAP_BINDING):
+        groups.append(DEFAULT_GROUP)
+        automatic_approval = await _exists(workload, _KUBEADM_APPROVES)
+    made = TokenSecret(
+        token=generate(choose),
+        usages=frozenset({Usage.AUTHENTICATION}),
+        groups=tuple(groups),
+        expires=expires,
+        description=f"nodeattest machines rejoin {machine}",
+    )
+    await store(workload, made)
+    return RejoinToken(
+        token=made.token.reveal(),
+        machine=machine,
+        expires=expires,
+        server=workload.server,
+        attestation=attestation,
+        automatic_approval=automatic_approval,
+    )
 
 
 def _check_may_return(attestation: Attestation, found: JsonObject) -> None:
