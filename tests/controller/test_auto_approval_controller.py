@@ -369,7 +369,7 @@ async def test_a_watch_that_recovers_starts_an_audit_at_once_where_the_last_one_
     world = AutoApprovalWorld()
     audit = asyncio.Event()
     async with world.reconciler() as reconciler, asyncio.TaskGroup() as tasks:
-        reconciler.subscribe(audit.set)
+        reconciler.subscribe_recovery(audit.set)
         fail(world, NO_RIGHT, ("WATCH", watched))
         watches = [tasks.create_task(watch) for watch in reconciler.watches()]
         await until(lambda: world.workload.count("WATCH") >= len(watches), "the watches")
@@ -394,7 +394,7 @@ async def test_a_watch_that_recovers_starts_an_audit_where_the_last_one_failed()
     audit = asyncio.Event()
     fail(world, NO_RIGHT, ("LIST", BINDINGS), ("WATCH", BINDINGS))
     async with world.reconciler() as reconciler, asyncio.TaskGroup() as tasks:
-        reconciler.subscribe(audit.set)
+        reconciler.subscribe_recovery(audit.set)
         watches = [tasks.create_task(watch) for watch in reconciler.watches()]
         await until(lambda: world.workload.count("WATCH") >= len(watches) - 1, "the other watches")
         with pytest.raises(Forbidden):

@@ -2,9 +2,10 @@
 
 Promises: the block is installed within a second after the API server of a new cluster answers, before its control plane
 counts as initialized; a new permission or certificate triggers an audit within seconds, and so does a watch that
-recovers after an audit that could not verify; otherwise one follows each resync period. When no policy selects the
-cluster any more, the block is removed.
-Leaves to others: connections (``runtime.cluster_manager``), what is done and reported (``reconciler``).
+recovers after an audit that could not verify, in turn where many clusters recover together; otherwise one follows each
+resync period. When no policy selects the cluster any more, the block is removed.
+Leaves to others: connections (``runtime.cluster_manager``), what is done and reported (``reconciler``), whose turn it
+is (``recovery_pace``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
+from nodeattest_controller.controllers.auto_approval.recovery_pace import RecoveryPace
 from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
@@ -69,6 +71,7 @@ class AutoApprovalController:
         self._clock = clock
         self._random = random
         self._sleep = sleep
+        self._recovery_pace = RecoveryPace(clock=clock, random=random)
         self._runners: WeakValueDictionary[ClusterKey, AutoApprovalRunner] = WeakValueDictionary()
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> AutoApprovalRunner:
@@ -84,8 +87,16 @@ class AutoApprovalController:
             clock=self._clock,
             sleep=self._sleep,
         )
-        runner = AutoApprovalRunner(reconciler, self._resync, clock=self._clock, random=self._random, sleep=self._sleep)
+        runner = AutoApprovalRunner(
+            reconciler,
+            self._resync,
+            recovery_pace=self._recovery_pace,
+            clock=self._clock,
+            random=self._random,
+            sleep=self._sleep,
+        )
         reconciler.subscribe(runner.hurry)
+        reconciler.subscribe_recovery(runner.recovered)
         self._runners[key] = runner
         return runner
 
@@ -107,13 +118,27 @@ class AutoApprovalRunner(PeriodicReconciler):
         reconciler: AutoApprovalReconciler,
         resync: ResyncConfig,
         *,
+        recovery_pace: RecoveryPace,
         clock: Callable[[], float],
         random: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         super().__init__(reconciler, resync, clock=clock, random=random)
         self._reconciler = reconciler
+        self._recovery_pace = recovery_pace
         self._sleep = sleep
+        self._turn: asyncio.TimerHandle | None = None
+        """When a watch recovered and the audit that follows was not started yet."""
+
+    def recovered(self) -> None:
+        """Have an audit started when it is this cluster's turn; it covers whatever else recovers until then."""
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_later(self._recovery_pace.delay(), self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        if self._reconciler.in_doubt:  # no other audit was made meanwhile
+            self.hurry()
 
     async def run(self) -> None:
         """Run until cancelled; removes the block where no policy selects the cluster any more."""
@@ -124,6 +149,8 @@ class AutoApprovalRunner(PeriodicReconciler):
                 for watch in self._reconciler.watches():
                     tasks.create_task(watch)
         finally:
+            if self._turn is not None:
+                self._turn.cancel()
             await self._reconciler.remove_block()
 
     async def _install_at_first_contact(self) -> None:

@@ -106,9 +106,8 @@ class AutoApprovalReconciler:
         self._certificates = CertificateLog(
             key, client, management.inventory, now=now, clock=clock, on_recovery=self._recovered
         )
-        self._subscribers: list[Callable[[], None]] = []
+        self._recovery_subscribers: list[Callable[[], None]] = []
         self._in_doubt = False
-        """Whether an audit is under way, failed, or found what may be over when a watch recovers."""
         self._open_seen = False
         """Whether a watch has shown a permission that no audit has covered yet."""
         self._was_closed: bool | None = None
@@ -124,14 +123,19 @@ class AutoApprovalReconciler:
         """When each Node was created, as far as they were counted."""
         self._rbac.subscribe(self._grant_appeared)
 
-    def subscribe(self, hurry: Callable[[], None]) -> None:
-        """Have a subscriber notified of what needs an audit at once.
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an audit is under way, failed, or found what may be over when a watch recovers."""
+        return self._in_doubt
 
-        That is a permission or a certificate that a watch shows, and a watch that recovers after an audit in doubt.
-        """
-        self._subscribers.append(hurry)
+    def subscribe(self, hurry: Callable[[], None]) -> None:
+        """Have a subscriber notified of what needs an audit at once: a permission or a certificate in a watch."""
         self._rbac.subscribe(hurry)
         self._certificates.subscribe(hurry)
+
+    def subscribe_recovery(self, recovered: Callable[[], None]) -> None:
+        """Have a subscriber notified of a watch that recovers after an audit in doubt: the next one may be far."""
+        self._recovery_subscribers.append(recovered)
 
     def watches(self) -> list[Coroutine[object, object, None]]:
         """Return the watches, to be run beside the periodic audits."""
@@ -216,9 +220,9 @@ class AutoApprovalReconciler:
         self._open_seen = True
 
     def _recovered(self) -> None:
-        """Have an audit started at once: a watch that recovers shows no change, and the next audit may be far."""
+        """Notify: a watch that recovers shows no change."""
         if self._in_doubt:
-            for subscriber in self._subscribers:
+            for subscriber in self._recovery_subscribers:
                 subscriber()
 
     async def _reconcile(self, cluster: JsonObject) -> Finding | None:
