@@ -20,7 +20,7 @@ from nodeattest_cli.machines.list import Wanted, outage_budget, read_rows, watch
 from nodeattest_cli.machines.row import MachineRow, row_from_attestation, rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims
+from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims
 from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -81,7 +81,7 @@ def test_a_certificate_that_has_ended_is_told_as_such() -> None:
 
 
 def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
-    claims = RefusedClaims(3, NOW, Reason.TOKEN_NOT_THIS_MACHINES)
+    claims = RefusedClaims(3, NOW, Reason.TOKEN_NOT_THIS_MACHINES, (Reason.MACHINE_NOT_READY,))
     refused = ledger("d", expires=NOW + timedelta(days=1))
     verdict: JsonObject = {"verdict": "Denied", "reason": "PCRValueNotAllowed", "time": rfc3339(NOW)}
     mapping(refused, "spec")["lastVerdict"] = verdict
@@ -109,6 +109,7 @@ def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
         "m-e": ("CertificateExpired", "", 0, False),
         "m-gone": ("MachineGone", "", 0, True),
     }
+    assert found["m-b"].other_reasons == ("MachineNotReady",)
 
 
 def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

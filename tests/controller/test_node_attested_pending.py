@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 from node_attested_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
-from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims
 from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
     CLAIM_RATE,
@@ -15,6 +14,7 @@ from nodeattest_controller.controllers.node_attested.pending import (
     VERDICT_BURST,
     PendingOutcomes,
 )
+from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims
 from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.last_decision import DENIED, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
@@ -92,7 +92,16 @@ def test_refused_claims_on_a_machine_that_has_not_joined_are_all_counted_and_sho
     rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
     rig.seconds += 1 / CLAIM_RATE
     rig.decisions.show_claims()
-    assert rig.decisions.claims(NEW.provider_id) == RefusedClaims(101, NOW, LESS)
+    assert rig.decisions.claims(NEW.provider_id) == RefusedClaims(101, NOW, LESS, (BAD,))
+
+
+def test_a_replica_goes_on_counting_from_what_the_condition_says_until_the_machine_joins() -> None:
+    rig, written = Rig(), RefusedClaims(7, NOW - timedelta(hours=1), LESS)
+    assert rig.decisions.claims(NEW.provider_id, written) == written
+    rig.decisions.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
+    counted = RefusedClaims(8, NOW - timedelta(hours=1), BAD, (LESS,))
+    assert rig.decisions.claims(NEW.provider_id, written) == counted  # what it shows itself is newer
+    assert rig.decisions.claims(ME.provider_id, written) is None
 
 
 def test_a_token_says_nothing_that_is_recorded_of_a_machine_that_has_not_joined() -> None:

@@ -82,6 +82,25 @@ async def test_counted_claims_are_forgotten_when_the_machine_joins() -> None:
         assert text(world.shown(path), "message") == "no certificate was issued for this machine yet"
 
 
+async def test_a_count_of_claims_survives_a_restart() -> None:
+    first = NodeAttestedWorld()
+    path = first.machine(NEW)
+    async with first.running():
+        first.controller.refused(claim(NEW))
+        await first.settle()
+    second = NodeAttestedWorld()
+    second.machine(NEW)
+    second.management_api.objects[path]["status"] = first.management_api.objects[path]["status"]
+    async with second.running():
+        await second.resync(60)
+        assert second.shown(path) == first.shown(path)
+        second.controller.refused(claim(NEW, LESS))
+        await second.settle()
+        assert f"2 requests that claim this machine refused since {NOW:%Y-%m-%dT%H:%M:%SZ}, the last one: {LESS} " in (
+            text(second.shown(path), "message")
+        )
+
+
 async def test_a_condition_that_an_earlier_version_made_false_for_a_claim_is_unknown_again() -> None:
     world = NodeAttestedWorld()
     path = world.machine(NEW)

@@ -6,13 +6,13 @@ claim a machine which has not joined are known by the condition that the control
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import CONDITION, condition_of_machine
+from nodeattest_controller.controllers.node_attested.refused_claims import parse_refused_claims
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
@@ -25,8 +25,6 @@ __all__ = ["MACHINE_GONE", "MachineRow", "row_from_attestation", "rows_of"]
 
 MACHINE_GONE: Final = "MachineGone"
 NO_PROVIDER_ID: Final = "NoProviderID"
-_CLAIMS: Final = re.compile(r"(\d+) requests? that claims? this machine refused since (\S+), the last one: (\w+)")
-"""What the controller says in the condition of refused requests (conditions.RefusedClaims)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +49,8 @@ class MachineRow:
     """Reason of the last refused request, where that counts or claims a machine which has not joined."""
     refusals: int = 0
     """How many such requests the controller counted; 0 where it does not count."""
+    other_reasons: tuple[str, ...] = ()
+    """Of the other ones among them, the newest first."""
     resets: int = 0
     """How often an operator reset it, as far as the ledger remembers."""
     verdict: str = ""
@@ -121,13 +121,13 @@ def _row(view: MachineView, machine: JsonObject, attestation: JsonObject | None,
     nothing: JsonObject = {}
     written = condition(items(machine, "status", "conditions"), CONDITION)
     said = text(dict(written), "message") if written is not None else ""
-    claims = _CLAIMS.search(said)
-    message, refused, refusals = state.message, "", 0
+    claims = parse_refused_claims(said)
+    message, refused, refusals, others = state.message, "", 0, ()
     if known is not None and known.issued:
         if state.status is ConditionStatus.FALSE and known.verdict is not None and known.verdict.verdict == "Denied":
             refused = known.verdict.reason
     elif claims is not None:
-        message, refused, refusals = said, claims[3], int(claims[1])
+        message, refused, refusals, others = said, claims.reason, claims.count, claims.others
     spec = mapping(attestation or nothing, "spec")
     return MachineRow(
         namespace=view.namespace,
@@ -143,6 +143,7 @@ def _row(view: MachineView, machine: JsonObject, attestation: JsonObject | None,
         message=message,
         refused=refused,
         refusals=refusals,
+        other_reasons=others,
         resets=len(items(spec, "resets")),
         verdict=text(spec, "lastVerdict", "verdict"),
         attestation=text(attestation or nothing, "metadata", "name"),

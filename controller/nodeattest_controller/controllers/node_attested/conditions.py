@@ -11,17 +11,18 @@ anything is known, a reason always).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims, other_reasons
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
 from nodeattest_controller.model.last_decision import DENIED, RESET
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.model.refusals import Requester
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import Purpose
@@ -29,7 +30,6 @@ from nodeattest_providers.names import Purpose
 __all__ = [
     "CONDITION",
     "Known",
-    "RefusedClaims",
     "condition_of_machine",
     "condition_of_pool",
     "is_refused",
@@ -57,23 +57,6 @@ class Known(StrEnum):
     TOO_MANY_INSTANCES = "TooManyInstances"
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedClaims:
-    """Refused requests by bootstrap tokens that claim a machine which has not joined; they prove nothing of it."""
-
-    count: int
-    since: datetime
-    """Of the first one that this replica counted."""
-    reason: Reason
-    """Of the last one."""
-
-    def __str__(self) -> str:
-        """Say it."""
-        requests = "1 request that claims" if self.count == 1 else f"{self.count} requests that claim"
-        refused = f"{requests} this machine refused since {rfc3339(self.since)}, the last one: {self.reason}"
-        return f"{refused}; any holder of a bootstrap token can send one"
-
-
 def is_refused(attestation: Attestation) -> bool:
     """Return whether the last word on a machine is a refusal."""
     return attestation.verdict is not None and attestation.verdict.verdict == DENIED
@@ -93,7 +76,7 @@ def condition_of_machine(
     until = rfc3339(newest.not_after)
     if newest.not_after <= now:  # 2
         last = (
-            f"; the last refusal was {attestation.verdict.reason}"
+            f"; the last refusal was {attestation.verdict.reason}{_others(attestation, newest)}"
             if attestation.verdict and is_refused(attestation)
             else ""
         )
@@ -101,7 +84,8 @@ def condition_of_machine(
     if attestation.verdict is not None and is_refused(attestation):  # 3
         since = f" since {rfc3339(attestation.verdict.time)}" if attestation.verdict.time else ""
         done = f"; {_DONE[attestation.treatment.action]}" if attestation.treatment else ""
-        message = f"renewal is refused{since}: see docs/denials.md; the certificate is good until {until}{done}"
+        others = _others(attestation, newest)
+        message = f"renewal is refused{since}{others}: see docs/denials.md; the certificate is good until {until}{done}"
         return _false(attestation.verdict.reason or DENIED, message, _severity(attestation.verdict.reason))
     return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, f"by {attestation.provider}, until {until}")  # 4
 
@@ -136,6 +120,14 @@ def _without_certificate(
         return _unknown(Known.NOT_ATTESTED, "its node joined without attestation: adopt it, or re-create the Machine")
     message = "no certificate was issued for this machine yet"
     return _unknown(Known.NOT_YET, f"{message}; {claims}" if claims is not None else message)
+
+
+def _others(attestation: Attestation, newest: IssuedCertificate) -> str:
+    """Name what else the node's own requests were refused for since its newest certificate."""
+    known = attestation.verdict.reason if attestation.verdict is not None else ""
+    own = [one for one in attestation.refusals if one.requester is Requester.NODE and one.last > newest.issued_at]
+    reasons = tuple(one.reason for one in own if one.reason != known)
+    return f" ({other_reasons(reasons)})" if reasons else ""
 
 
 def _is_attested(attestation: Attestation | None, now: datetime) -> bool:

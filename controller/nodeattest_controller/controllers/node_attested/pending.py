@@ -7,11 +7,11 @@ the clock. Leaves to others: writing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from nodeattest_controller.controllers.node_attested.conditions import RefusedClaims, is_refused
+from nodeattest_controller.controllers.node_attested.conditions import is_refused
 from nodeattest_controller.controllers.node_attested.decide import is_failing
 from nodeattest_controller.controllers.node_attested.refusal_counts import SILENT, RefusalCounts
+from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
@@ -82,19 +82,15 @@ class PendingOutcomes:
             return True
         if verdict.by_node or verdict.reason in SILENT or member.is_pool_instance or member.node_ref_name:
             return False
-        before = self._claims.get(provider_id) or RefusedClaims(0, verdict.at, verdict.reason)  # 3
-        self._claims[provider_id] = replace(before, count=before.count + 1, reason=verdict.reason)
+        before, new = self._claims.get(provider_id), RefusedClaims(1, verdict.at, verdict.reason)  # 3
+        self._claims[provider_id] = before.plus(new) if before is not None else new
         return self._show(provider_id)
 
     def show_claims(self) -> None:
         """Let through the counts that the rates held back, and forget claims on machines that joined or went."""
         self.counts.release()
         for provider_id in list(self._claims):
-            members, attestation = (
-                self._inventory.members(self._key, provider_id),
-                self._inventory.attestation(self._key, provider_id),
-            )
-            if len(members) != 1 or members[0].node_ref_name or (attestation is not None and attestation.issued):
+            if not self._is_awaited(provider_id):
                 self._claims.pop(provider_id)
                 self._shown.pop(provider_id, None)
             elif self._claims[provider_id] != self._shown.get(provider_id):
@@ -135,8 +131,15 @@ class PendingOutcomes:
         self._refusals.pop(provider_id, None)
         self._grants.pop(provider_id, None)
 
-    def claims(self, provider_id: str) -> RefusedClaims | None:
-        """Return the refused claims on a machine that its condition shall show."""
+    def claims(self, provider_id: str, written: RefusedClaims | None = None) -> RefusedClaims | None:
+        """Return the refused claims on a machine that its condition shall show.
+
+        ``written``: as the condition has them; where this replica has shown none yet, it goes on counting from there.
+        """
+        if written is not None and provider_id not in self._shown and self._is_awaited(provider_id):
+            counted = self._claims.get(provider_id)
+            self._claims[provider_id] = written.plus(counted) if counted is not None else written
+            self._shown[provider_id] = written
         return self._shown.get(provider_id)
 
     def forget(self, provider_id: str) -> None:
@@ -145,6 +148,12 @@ class PendingOutcomes:
         self.counts.forget(provider_id)
         self._claims.pop(provider_id, None)
         self._shown.pop(provider_id, None)
+
+    def _is_awaited(self, provider_id: str) -> bool:
+        """Return whether one machine has this provider ID, and has not joined."""
+        members = self._inventory.members(self._key, provider_id)
+        attestation = self._inventory.attestation(self._key, provider_id)
+        return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
 
     def _show(self, provider_id: str) -> bool:
         if not (self._claim.take(provider_id) and self._all_claims.take("")):

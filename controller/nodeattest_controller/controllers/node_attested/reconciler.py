@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from nodeattest_controller.controllers.node_attested.attestation_patcher import AttestationPatcher
 from nodeattest_controller.controllers.node_attested.conditions import (
+    CONDITION,
     condition_of_machine,
     condition_of_pool,
 )
@@ -34,10 +35,11 @@ from nodeattest_controller.controllers.node_attested.missing_machines import Mis
 from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.controllers.node_attested.refusal_recorder import RefusalRecorder
+from nodeattest_controller.controllers.node_attested.refused_claims import parse_refused_claims
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView, pool_view
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
@@ -207,7 +209,9 @@ class NodeAttestedReconciler:
         if resource is None or member.paused or member.deleting:
             return False
         machine = self._deps.management.object_at(resource, member.namespace, member.name)
-        return machine is not None and self._patch(machine, self._condition_of(member, attestation)) is not None
+        return (
+            machine is not None and self._patch(machine, self._condition_of(member, attestation, machine)) is not None
+        )
 
     # One step
 
@@ -252,7 +256,7 @@ class NodeAttestedReconciler:
         machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
         if resource is not None and machine is not None:
             await self._write_condition(
-                resource, machine, self._condition_of(member, attestation), ("machine", provider_id)
+                resource, machine, self._condition_of(member, attestation, machine), ("machine", provider_id)
             )
         if self._may_act():  # last: a record that cannot be written keeps nothing else back
             await self._records.write(provider_id, self._attestation(member))
@@ -336,8 +340,11 @@ class NodeAttestedReconciler:
     def _attestation(self, member: MachineView) -> Attestation | None:
         return self._deps.management.inventory.own_attestation(self._key, member.provider_id)
 
-    def _condition_of(self, member: MachineView, attestation: Attestation | None) -> Condition:
-        return condition_of_machine(member, attestation, self._deps.now(), self._pending.claims(member.provider_id))
+    def _condition_of(self, member: MachineView, attestation: Attestation | None, machine: JsonObject) -> Condition:
+        written = condition(items(machine, "status", "conditions"), CONDITION)
+        counted = parse_refused_claims(text(dict(written), "message")) if written is not None else None
+        claims = self._pending.claims(member.provider_id, counted)
+        return condition_of_machine(member, attestation, self._deps.now(), claims)
 
     async def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         view, inventory = pool_view(pool), self._deps.management.inventory
