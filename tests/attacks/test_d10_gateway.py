@@ -15,7 +15,7 @@ from nodeattest_identity.addon.gateway.endpoints import ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
 from nodeattest_identity.addon.gateway.target import parse
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 NAME: Final = "front-proxy-client"
 TRUST: Final = FrontProxyTrust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=False)
@@ -79,3 +79,21 @@ PLACES: Final = {
 def test_a_service_leads_to_its_own_pods(row: Row, objects: tuple[JsonObject, JsonObject]) -> None:
     assert verdict(lambda: ready_endpoints(*objects, parse(PLACE))) == row.expected
     assert verdict(lambda: ready_endpoints(*led_to("10.0.0.1"), parse(PLACE))).verdict is Verdict.ACCEPT
+
+
+def led_to_each(addresses: int, ports: int) -> tuple[JsonObject, JsonObject]:
+    service, _ = led_to("10.0.0.1")
+    ready: list[JsonValue] = [{"ip": "10.0.0.1", "targetRef": {"kind": "Pod", "name": "pod", "namespace": "apps"}}]
+    listed: list[JsonValue] = [{"port": 8080}]
+    return service, {"subsets": [{"addresses": ready * addresses, "ports": listed * ports}]}
+
+
+FLOODS: Final = {"D10-166": led_to_each(1_000, 10_000)}
+
+
+@pytest.mark.parametrize(("row", "objects"), attacks(FLOODS))
+def test_an_endpoint_is_an_address_however_many_ports_have_one_name(
+    row: Row, objects: tuple[JsonObject, JsonObject]
+) -> None:
+    assert verdict(lambda: ready_endpoints(*objects, parse(PLACE))) == row.expected
+    assert len(ready_endpoints(*objects, parse(PLACE))) == 1_000

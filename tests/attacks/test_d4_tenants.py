@@ -15,6 +15,7 @@ from bootstrap_config_kit import alone, config, handled, review
 from builders import CREATED
 from cases import attacks, evaluated
 from catalogue import Expected, Row, Verdict
+from counted_calls import calls
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,9 +25,12 @@ from handmade import integer, tlv
 from virtual import run_virtually
 
 from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import views_of_machine
+from nodeattest_controller.model.policy import selecting
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
@@ -34,6 +38,7 @@ from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import parse_kubeconfig
 from nodeattest_kube.lookups import Lookups
+from nodeattest_providers.names import ProviderName
 
 Case = Callable[[], Expected]
 
@@ -75,6 +80,28 @@ def endless_addresses() -> Expected:
     spec: JsonObject = {"clusterName": "blue", "providerID": "x://7"}
     [member] = views_of_machine({"metadata": {"name": "m"}, "spec": spec, "status": {"addresses": addresses}})
     return evaluated(lambda: check_machine_ready(member))
+
+
+def endless_files() -> Expected:
+    files: list[JsonValue] = [{"path": f"/etc/f{number}", "content": "x"} for number in range(4_000)]
+    commands: list[JsonValue] = [f"echo {number}" for number in range(8_000)]
+    spec: JsonObject = {"files": files, "preKubeadmCommands": commands, "joinConfiguration": {}}
+    config: JsonObject = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "kind": "KubeadmConfig", "spec": spec}
+    with pytest.raises(RenderingRefused) as refused:
+        render(config, RenderOptions(provider=ProviderName("tpm")))
+    [reason] = {one.reason for one in refused.value.refusals}
+    return Expected(Verdict.DENY, reason)
+
+
+def endless_labels() -> Expected:
+    selector: JsonObject = {"matchLabels": {"tier": "edge"}}
+    policies: list[JsonObject] = [{"spec": {"clusterSelector": selector}}] * 100
+    labels: JsonObject = {f"label-{number}": "" for number in range(100_000)}
+    cluster: JsonObject = {"metadata": {"labels": {**labels, "tier": "edge"}}}
+    few: JsonObject = {"metadata": {"labels": {"tier": "edge"}}}
+    assert len(selecting(cluster, policies)) == len(policies)
+    assert calls(lambda: selecting(cluster, policies)) == calls(lambda: selecting(few, policies))
+    return Expected(Verdict.ACCEPT, "")
 
 
 def kubeconfig_for(**cluster: str) -> bytes:
@@ -143,6 +170,8 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-134": inward_literals,
     "D4-135": inward_names,
     "D4-136": slow_reviews,
+    "D4-137": endless_files,
+    "D4-138": endless_labels,
 }
 
 

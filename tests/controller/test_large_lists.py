@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import CodeType, FrameType
 
 import pytest
+from counted_calls import calls
 from fake_api import FakeApi
 from management_kit import CAPI, POLICIES, add_cluster, add_policy, cached, management_api
 from polling import Turns, until
@@ -118,22 +117,6 @@ def test_the_condition_of_a_pool_that_is_not_read_says_so() -> None:
 def parses(action: Callable[[], object]) -> int:
     """Count the policies that an action parses."""
     return calls(action, of=parse_attestation_policy.__code__)
-
-
-def calls(action: Callable[[], object], *, of: CodeType | None = None) -> int:
-    """Count the calls of functions, Python's and C's, that an action makes; or those of one function."""
-    count = 0
-
-    def counted(frame: FrameType, event: str, _what: object) -> None:
-        nonlocal count
-        count += event in {"call", "c_call"} if of is None else event == "call" and frame.f_code is of
-
-    sys.setprofile(counted)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("size", [1, MAX_INSTANCES + 1], ids=["small", "not-read"])

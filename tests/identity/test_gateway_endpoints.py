@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from counted_calls import calls
 
 from nodeattest_identity.addon.gateway.api_group import ROOT
 from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint, ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
@@ -180,3 +181,26 @@ async def test_an_api_server_that_does_not_answer_is_503(control_plane: ControlP
         with pytest.raises(StatusError) as refused:
             await ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda found: found[0]).resolve(target())
         assert refused.value.status == 503
+
+
+def subset(addresses: int, ports: int) -> JsonValue:
+    listed: list[JsonValue] = [{"name": "web", "port": 8080}]
+    ready: list[JsonValue] = [address("10.0.0.1")]
+    return {"addresses": ready * addresses, "ports": listed * ports}
+
+
+def test_many_addresses_times_many_ports_of_one_name_are_one_endpoint_an_address() -> None:
+    many: JsonObject = {"subsets": [subset(900, 900)]}
+    assert ready_endpoints(service(), many, target()) == [ServiceEndpoint("10.0.0.1", 8080)] * 900
+
+
+def test_no_more_addresses_and_ports_are_read_than_kubernetes_own_controller_writes() -> None:
+    small: JsonObject = {"subsets": [subset(1_000, 1)]}
+    large: JsonObject = {"subsets": [subset(400, 1)] * 50}
+    larger: JsonObject = {"subsets": [subset(20_000, 20_000)] * 9}
+    assert len(ready_endpoints(service(), large, target())) == 1_000
+    assert len(ready_endpoints(service(), larger, target())) == 1_000
+    bound = 2 * calls(lambda: ready_endpoints(service(), small, target())) + 50_000
+    assert calls(lambda: ready_endpoints(service(), larger, target())) < bound
+    with pytest.raises(StatusError):
+        ready_endpoints(service([*[PORTS[1]] * 1_000, PORTS[0]]), endpoints(address("10.0.0.1")), target())

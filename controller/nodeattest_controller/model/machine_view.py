@@ -259,7 +259,7 @@ def _is_of_pool(machine: JsonObject) -> bool:
     """
     owners = items(machine, "metadata", "ownerReferences")
     return any(
-        (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) == ("cluster.x-k8s.io", "MachinePool")
+        owner.get("kind") == "MachinePool" and text(owner, "apiVersion").partition("/")[0] == "cluster.x-k8s.io"
         for owner in owners
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar, cast
 
-from nodeattest_controller.model.objects import flag, items, mapping, strings, text, text_map
+from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_parsing.durations import parse_whole_seconds
@@ -325,15 +325,16 @@ def selecting(cluster: JsonObject, policies: Iterable[JsonObject]) -> list[JsonO
 
 def selects(policy: JsonObject, cluster: JsonObject) -> bool:
     """Return whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
-    selector, labels = mapping(policy, "spec", "clusterSelector"), text_map(cluster, "metadata", "labels")
-    exact = text_map(selector, "matchLabels")
-    if any(labels.get(key) != value for key, value in exact.items()):
+    selector, labels = mapping(policy, "spec", "clusterSelector"), mapping(cluster, "metadata", "labels")
+    exact = mapping(selector, "matchLabels")
+    if any(isinstance(value, str) and labels.get(key) != value for key, value in exact.items()):
         return False
     return all(_term_holds(term, labels) for term in items(selector, "matchExpressions"))
 
 
-def _term_holds(term: JsonObject, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(text(term, "key")), strings(term, "values")
+def _term_holds(term: JsonObject, labels: JsonObject) -> bool:
+    found, values = labels.get(text(term, "key")), strings(term, "values")
+    value = found if isinstance(found, str) else None
     match text(term, "operator"):
         case "In":
             return value in values

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.objects import items, mapping, moment, strings, text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
 __all__ = [
@@ -101,8 +101,8 @@ class RoleGrant:
 
 def permissions_of_role(role: JsonObject) -> frozenset[Permission]:
     """Return the permissions that a ClusterRole grants."""
-    rules = items(role, "rules")
-    return frozenset(permission for permission in Permission if any(_covers(rule, permission) for rule in rules))
+    creating = [rule for rule in items(role, "rules") if _creates_requests(rule)]
+    return frozenset(permission for permission in Permission if any(_covers(rule, permission) for rule in creating))
 
 
 def nominal_permissions(role: JsonObject) -> frozenset[Permission]:
@@ -149,16 +149,21 @@ def bootstrap_groups_of(binding: JsonObject) -> frozenset[str]:
     return frozenset(group for group in groups if group.startswith(BOOTSTRAP_GROUP_PREFIX))
 
 
+def _creates_requests(rule: JsonObject) -> bool:
+    """Evaluate verbs and groups of one PolicyRule: a role may have tens of thousands, few of which do."""
+    return _has(rule.get("verbs"), "create") and _has(rule.get("apiGroups"), CSR_GROUP)
+
+
+def _has(listed: JsonValue, wanted: str) -> bool:
+    return isinstance(listed, list) and (wanted in listed or "*" in listed)
+
+
 def _covers(rule: JsonObject, permission: Permission) -> bool:
-    """Evaluate one PolicyRule; ``certificatesigningrequests/*`` means nothing to RBAC, ``*/nodeclient`` does."""
+    """Evaluate the rest; ``certificatesigningrequests/*`` means nothing to RBAC, ``*/nodeclient`` does."""
     resources = {"*", f"{CSR_RESOURCE}/{permission}", f"*/{permission}"}
     names = strings(rule, "resourceNames")
-    return (
-        not {"*", "create"}.isdisjoint(strings(rule, "verbs"))
-        and not {"*", CSR_GROUP}.isdisjoint(strings(rule, "apiGroups"))
-        and not resources.isdisjoint(strings(rule, "resources"))
-        and (not names or "" in names)  # the question names no object, which is the name "" (ResourceNameMatches)
-    )
+    # The question names no object, which is the name "" (ResourceNameMatches).
+    return not resources.isdisjoint(strings(rule, "resources")) and (not names or "" in names)
 
 
 def _subject_kinds(subject: JsonObject) -> frozenset[SubjectKind]:

@@ -42,7 +42,7 @@ from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.rbac_watch import RBACWatch
 from nodeattest_controller.controllers.auto_approval.status import REMEDY, StatusReporter
 from nodeattest_controller.model.bootstrap_providers import control_plane_provider
-from nodeattest_controller.model.objects import condition, items, moment, text, text_map
+from nodeattest_controller.model.objects import condition, items, moment, text
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -195,7 +195,7 @@ class AutoApprovalReconciler:
     def _until_review(self) -> float | None:
         """Return the seconds until the time that the operator confirmed, whose clock may be a little ahead of ours."""
         cluster = self._management.cluster(self.key)
-        reviewed = moment(text_map(cluster or {}, "metadata", "annotations").get(REVIEWED, ""))
+        reviewed = moment(text(cluster or {}, "metadata", "annotations", REVIEWED))
         left = (reviewed - self._now()).total_seconds() if reviewed is not None else 0.0
         return left + 1.0 if 0.0 < left <= _CLOCK_SKEW else None
 
@@ -365,7 +365,7 @@ class AutoApprovalReconciler:
 
     def _reviewed(self, cluster: JsonObject) -> datetime | None:
         """Return the time that the operator confirmed; one in the future would hide later certificates."""
-        found = moment(text_map(cluster, "metadata", "annotations").get(REVIEWED, ""))
+        found = moment(text(cluster, "metadata", "annotations", REVIEWED))
         return found if found is not None and found <= self._now() else None
 
     # The condition

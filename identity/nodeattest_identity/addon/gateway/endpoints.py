@@ -2,7 +2,8 @@
 
 Promises: only addresses of Pods in the service's own namespace, and never an address that no Pod has: loopback,
 link-local, multicast, unspecified, and cloud metadata services, also as an IPv6 address that embeds such an IPv4
-address. ExternalName services have no endpoint. Results are cached for two seconds.
+address. ExternalName services have no endpoint. What is read is cached for two seconds, and bounded whatever a
+namespace's Services and Endpoints hold: it belongs to the gateway's other users, too.
 Leaves to others: authorization (``authorizer``). The writer of Endpoints decides where a service leads, as with
 kube-proxy: that is why a token names one service and is of no use for others.
 Source: Kubernetes pkg/registry/core/service/storage/rest.go (ResourceLocation, isValidAddress),
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import islice
 from typing import Final, Protocol
 
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
@@ -29,6 +31,10 @@ __all__ = ["ApiEndpointResolver", "EndpointResolver", "ServiceEndpoint", "ready_
 
 _CACHE_SECONDS: Final = 2.0
 _MAX_CACHED: Final = 2_000
+_MAX_ADDRESSES: Final = 1_000
+"""Of an Endpoints object that are looked at; Kubernetes' own controller writes no more (maxCapacity)."""
+_MAX_PORTS: Final = 1_000
+"""Of a Service, and of an Endpoints object."""
 _RETRY_AFTER: Final = {"Retry-After": "2"}
 _MAX_PORT: Final = 65_535
 _CLOUD_ADDRESSES: Final = frozenset(
@@ -56,6 +62,29 @@ class ServiceEndpoint:
     port: int
 
 
+@dataclass(frozen=True, slots=True)
+class _ServicePort:
+    number: int
+    name: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Subset:
+    ports: Mapping[str, int]
+    """By name."""
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """What is kept of a Service and its Endpoints."""
+
+    is_external: bool
+    ports: tuple[_ServicePort, ...]
+    subsets: tuple[_Subset, ...]
+
+
 class EndpointResolver(Protocol):
     """Finds an endpoint of a service."""
 
@@ -78,18 +107,18 @@ class ApiEndpointResolver:
         self._client = client
         self._clock = clock
         self._pick = pick
-        self._cache: ExpiringCache[tuple[str, str], tuple[JsonObject, JsonObject]] = ExpiringCache(_MAX_CACHED, clock)
+        self._cache: ExpiringCache[tuple[str, str], _Routes] = ExpiringCache(_MAX_CACHED, clock)
 
     async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
         """Return an endpoint; raises ``StatusError``."""
         key = target.namespace, target.service
-        objects = self._cache.get(key)
-        if objects is None:
-            objects = await self._read(*key)
-            self._cache.put(key, objects, self._clock() + _CACHE_SECONDS)
-        return self._pick(ready_endpoints(*objects, target))
+        routes = self._cache.get(key)
+        if routes is None:
+            routes = await self._read(*key)
+            self._cache.put(key, routes, self._clock() + _CACHE_SECONDS)
+        return self._pick(_endpoints_of(routes, target))
 
-    async def _read(self, namespace: str, name: str) -> tuple[JsonObject, JsonObject]:
+    async def _read(self, namespace: str, name: str) -> _Routes:
         try:
             service = await self._client.get(paths.core_path("services", name, namespace=namespace))
             endpoints = await self._client.get(paths.core_path("endpoints", name, namespace=namespace))
@@ -102,7 +131,7 @@ class ApiEndpointResolver:
             raise StatusError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "cannot read the service from the API server", _RETRY_AFTER
             ) from None
-        return service, endpoints
+        return _routes(service, endpoints, namespace)
 
 
 def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[ServiceEndpoint]:
@@ -111,19 +140,22 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
     1. The service is not an ExternalName. 2. It has the port. 3. Ready addresses of that port that belong to Pods of
     the namespace and are in a range that Pods may use.
     """
+    return _endpoints_of(_routes(service, endpoints, target.namespace), target)
+
+
+def _endpoints_of(routes: _Routes, target: ServiceTarget) -> list[ServiceEndpoint]:
     # 1
-    if dig_text(service, "spec", "type") == "ExternalName":
+    if routes.is_external:
         raise StatusError(HTTPStatus.BAD_REQUEST, "expected a service of Pods, got one of type ExternalName")
     # 2
-    name = _port_name(_objects(dig(service, "spec", "ports")), target.port)
+    name = _port_name(routes.ports, target.port)
     # 3
-    found: list[ServiceEndpoint] = []
-    for subset in _objects(endpoints.get("subsets")):
-        ports = [_number(port) for port in _objects(subset.get("ports")) if dig_text(port, "name") == name]
-        for address in _objects(subset.get("addresses")):
-            host = dig_text(address, "ip")
-            if _is_pod(address, target.namespace) and _is_allowed_address(host):
-                found.extend(ServiceEndpoint(host, port) for port in ports if port)
+    found = [
+        ServiceEndpoint(host, subset.ports[name])
+        for subset in routes.subsets
+        if name in subset.ports
+        for host in subset.hosts
+    ]
     if not found:
         raise StatusError(
             HTTPStatus.SERVICE_UNAVAILABLE, "expected a ready endpoint of the service, got none", _RETRY_AFTER
@@ -131,20 +163,43 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
     return found
 
 
-def _port_name(ports: list[JsonObject], wanted: str) -> str:
+def _routes(service: JsonObject, endpoints: JsonObject, namespace: str) -> _Routes:
+    """Read both objects once; what is over the bounds is not looked at."""
+    ports = islice(_objects(dig(service, "spec", "ports")), _MAX_PORTS)
+    return _Routes(
+        is_external=dig_text(service, "spec", "type") == "ExternalName",
+        ports=tuple(_ServicePort(_number(port), dig_text(port, "name"), dig_text(port, "protocol")) for port in ports),
+        subsets=tuple(_subsets(endpoints, namespace)),
+    )
+
+
+def _subsets(endpoints: JsonObject, namespace: str) -> Iterator[_Subset]:
+    addresses_left, ports_left = _MAX_ADDRESSES, _MAX_PORTS
+    for subset in _objects(endpoints.get("subsets")):
+        addresses = list(islice(_objects(subset.get("addresses")), addresses_left))
+        ports = list(islice(_objects(subset.get("ports")), ports_left))
+        addresses_left, ports_left = addresses_left - len(addresses), ports_left - len(ports)
+        hosts = (dig_text(one, "ip") for one in addresses if _is_pod(one, namespace))
+        numbers = {dig_text(port, "name"): number for port in reversed(ports) if (number := _number(port))}
+        yield _Subset(numbers, tuple(host for host in hosts if _is_allowed_address(host)))
+        if not (addresses_left and ports_left):
+            return
+
+
+def _port_name(ports: Sequence[_ServicePort], wanted: str) -> str:
     """Find a service's port by number or name; returns its name, which is the key in Endpoints."""
     if not wanted:
-        matching = ports if len(ports) == 1 else [port for port in ports if not dig_text(port, "name")]
+        matching = ports if len(ports) == 1 else [port for port in ports if not port.name]
     elif wanted.isdigit():
-        matching = [port for port in ports if port.get("port") == int(wanted)]
+        matching = [port for port in ports if port.number == int(wanted)]
     else:
-        matching = [port for port in ports if dig_text(port, "name") == wanted]
-    matching = [port for port in matching if dig_text(port, "protocol") in {"", "TCP"}]
+        matching = [port for port in ports if port.name == wanted]
+    matching = [port for port in matching if port.protocol in {"", "TCP"}]
     if not matching:
         raise StatusError(
             HTTPStatus.BAD_REQUEST, "expected a TCP port of the service by number or name, as in NAME:PORT"
         )
-    return dig_text(matching[0], "name")
+    return matching[0].name
 
 
 def _is_pod(address: JsonObject, namespace: str) -> bool:
