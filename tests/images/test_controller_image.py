@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import cast
 from urllib.parse import quote, urlsplit
 
 import pytest
-from image_container import Container, ImageController, digest_of, needs_runc, unpack
+from image_container import ImageController, needs_runc
+from oci_container import Container, account_files, digest_of, unpack
 from polling import eventually
 from released import released
 from rights import apply
@@ -29,7 +29,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
-ACCOUNT = "/api/v1/namespaces/nodeattest-system/serviceaccounts/node-attestation-controller"
 TREE = Path(__file__).parents[2]
 
 
@@ -154,20 +153,6 @@ def image_world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield world
 
 
-def service_account(world: World) -> Path:
-    """Write what kubelet mounts for the Pod's ServiceAccount."""
-    asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = text_at(world.admin.create(f"{ACCOUNT}/token", asked), "status", "token")
-    folder = world.directory / "account"
-    folder.mkdir(mode=0o755)
-    for name, content in {"token": token, "namespace": "nodeattest-system"}.items():
-        (folder / name).write_text(content)
-    shutil.copy(world.management.ca_certificate, folder / "ca.crt")
-    for file in folder.iterdir():
-        file.chmod(0o644)
-    return folder
-
-
 @pytest.mark.swtpm
 def test_a_node_joins_by_the_image_as_the_deployment_runs_it(image: Image, image_world: World, tmp_path: Path) -> None:
     world, server = image_world, urlsplit(image_world.management.server)
@@ -176,7 +161,7 @@ def test_a_node_joins_by_the_image_as_the_deployment_runs_it(image: Image, image
         image,
         tmp_path / "controller",
         environment=[f"KUBERNETES_SERVICE_HOST={server.hostname}", f"KUBERNETES_SERVICE_PORT={server.port}"],
-        mounts=[(service_account(world), "/var/run/secrets/kubernetes.io/serviceaccount")],
+        mounts=[account_files(world.admin, world.management.ca_certificate, world.directory / "account")],
     )
     with ImageController(running, world.directory / "image.log", LOOPBACK_FLAGS) as controller:
         world.await_service(controller)
