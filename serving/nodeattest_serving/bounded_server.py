@@ -20,7 +20,7 @@ from typing import Final, cast
 
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.fair_scheduler import FairScheduler
+from nodeattest_serving.fair_scheduler import FairScheduler, ScheduleKey
 from nodeattest_serving.free_memory import FreeMemory, reuse_freed
 from nodeattest_serving.pending_slots import PendingSlots
 from nodeattest_serving.read_buffers import use_small_buffers
@@ -35,7 +35,7 @@ _UNSENT: Final = 32 * 1024
 _BACKLOG: Final = 1024
 """Connections that the kernel has accepted: above, it drops a client's packet, which comes again after a second."""
 _WAITING: Final = 256
-"""Connections that wait for their handshake: some KiB each."""
+"""Connections that wait for their handshake: some KiB each. With requests that wait (``connection``), 1,024 in all."""
 _IPV6_CLIENT: Final = 64
 """Bits of an IPv6 address that a client cannot choose (RFC 6177)."""
 
@@ -188,7 +188,7 @@ class BoundedServer:
     async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Do the TLS handshake; any failure ends the connection."""
         try:
-            if not await self._scheduler.wait(client):
+            if not await self._scheduler.wait(ScheduleKey(client)):
                 self._over += 1
                 transport.abort()
                 return

@@ -17,7 +17,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from nodeattest_serving.bounded_server import client_of
-from nodeattest_serving.fair_scheduler import FairScheduler
+from nodeattest_serving.fair_scheduler import FairScheduler, ScheduleKey
 from nodeattest_serving.read_ahead import not_read_while_waiting
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.sequential_connection import SequentialConnection, new_request
@@ -31,6 +31,8 @@ _MAX_FIELD: Final = 8190
 _MAX_FIELDS: Final = 64
 _UNSENT: Final = 64 * 1024
 """Write buffer for a slow client; asyncio's TLS buffers eight times as much."""
+_MAX_WAITING: Final = 768
+"""Requests that wait; with the connections that wait for their handshake (``bounded_server``), 1,024 in all."""
 _USUAL: Final = {
     "Content-Type": "application/json",
     "Cache-Control": "no-cache, private",
@@ -127,7 +129,7 @@ class BoundedConnection(SequentialConnection):
 class CountedServer(web.Server):
     """aiohttp's server with a callback for the end of a connection; schedules its requests (``FairScheduler``).
 
-    aiohttp answers whatever came in one pass of the loop.
+    aiohttp answers whatever came in one pass of the loop. A request that waits is forgotten when its connection ends.
     """
 
     ended: Callable[[web.RequestHandler], None] | None = None
@@ -138,15 +140,24 @@ class CountedServer(web.Server):
         *,
         handler_cancellation: bool = False,
         per_pass: int = 1,
+        schedule_by: Callable[[web.BaseRequest], ScheduleKey] | None = None,
+        busy: Callable[[], web.StreamResponse] | None = None,
     ) -> None:
-        """``handler_cancellation``: cancel that of a client that disconnects. ``per_pass``: see ``FairScheduler``."""
-        scheduler = FairScheduler(per_pass=per_pass)
+        """``handler_cancellation``: cancel that of a client that disconnects. ``per_pass``: see ``FairScheduler``.
+
+        ``schedule_by``: None for the client's address. ``busy``: makes the answer where too many wait; None for 503.
+        """
+        scheduler = FairScheduler(_MAX_WAITING, per_pass=per_pass)
+        self._waiting: dict[web.RequestHandler, asyncio.Task[object]] = {}
+        """What handles the request of a connection, while that waits."""
+        schedule_by = schedule_by or _by_address
+        busy = busy or _busy
 
         async def scheduled(request: web.BaseRequest) -> web.StreamResponse:
             # Else its body is read before anybody takes it.
             with not_read_while_waiting(request.protocol, request.content):
-                await scheduler.wait(requester(request))
-            response = await handler(request)
+                may_begin = await self._wait(scheduler, schedule_by(request), request.protocol)
+            response = await handler(request) if may_begin else busy()
             if isinstance(request.protocol, SequentialConnection) and request.protocol.is_pipelined:
                 response.force_close()
             return response
@@ -156,8 +167,21 @@ class CountedServer(web.Server):
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Note the end of a connection."""
         super().connection_lost(handler, exc)
+        waiting = self._waiting.get(handler)
+        if waiting is not None:
+            waiting.cancel()
         if self.ended is not None:
             self.ended(handler)
+
+    async def _wait(self, scheduler: FairScheduler, key: ScheduleKey, connection: web.RequestHandler) -> bool:
+        """Wait as ``FairScheduler.wait`` does, at most until the connection ends."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._waiting[connection] = task
+        try:
+            return await scheduler.wait(key)
+        finally:
+            self._waiting.pop(connection, None)
 
 
 class HttpServer(CountedServer):
@@ -188,6 +212,14 @@ def requester(request: web.BaseRequest) -> str:
     """Name the client of a request (``client_of``)."""
     transport = request.transport
     return client_of(None if transport is None else transport.get_extra_info("peername"))
+
+
+def _by_address(request: web.BaseRequest) -> ScheduleKey:
+    return ScheduleKey(requester(request))
+
+
+def _busy() -> web.StreamResponse:
+    return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE), last=True)
 
 
 def quiet_log() -> logging.Logger:

@@ -1,7 +1,8 @@
 """Schedules handshakes and requests fairly: a few in each pass of the event loop, round robin among keys.
 
 So a client that sends thousands at once delays another one's by one of each such client, and connections that only wait
-delay none. What has one key keeps its order.
+delay none. Keys may be of several groups, which are served round robin, too: however many keys there are in one, those
+of another do not wait longer. What has one key keeps its order.
 Over the limit of all that wait, the newest of the key with most is removed; among equals, the one that came last.
 Leaves to others: the key, by which clients are distinguished.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
@@ -11,69 +12,111 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
-__all__ = ["FairScheduler"]
+__all__ = ["FairScheduler", "ScheduleKey"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleKey:
+    """Whose work it is."""
+
+    name: str
+    group: str = ""
 
 
 class FairScheduler:
     """The scheduler for one kind of work of a server."""
 
-    def __init__(self, max_waiting: int | None = None, *, per_pass: int = 1) -> None:
-        """``max_waiting``: None where their number has another bound. ``per_pass``: begin in one pass of the loop."""
+    def __init__(self, max_waiting: int, *, per_pass: int = 1, delay: Callable[[], float] = lambda: 0.0) -> None:
+        """``per_pass``: begin in one pass of the loop. ``delay``: seconds until any may begin, as far as is known."""
         self._max_waiting = max_waiting
         self._per_pass = self._left = per_pass
         """``_left``: how many more may begin in the present pass."""
-        self._is_planned = False
+        self._delay = delay
+        self._planned: asyncio.Handle | None = None
         self._count = 0
-        self._waiting: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
-        """By key; the one that is served next is the first."""
+        self._groups: OrderedDict[str, OrderedDict[ScheduleKey, deque[asyncio.Future[bool]]]] = OrderedDict()
+        """What waits of each key; the group that is served next is the first, and in it the key."""
 
-    async def wait(self, key: str) -> bool:
+    async def wait(self, key: ScheduleKey) -> bool:
         """Wait until the work may begin; False: too many wait, and this key has most."""
-        if self._left and not self._waiting:
+        if self._left and not self._groups and not self._delay():
             self._left -= 1
             self._plan()
             return True
-        if self._max_waiting is not None and self._count >= self._max_waiting and not self._make_room(key):
+        if self._count >= self._max_waiting and not self._make_room(key):
             return False
         waiter = asyncio.get_running_loop().create_future()
         self._plan()
-        self._waiting.setdefault(key, deque()).append(waiter)
+        self._groups.setdefault(key.group, OrderedDict()).setdefault(key, deque()).append(waiter)
         self._count += 1
-        return await waiter
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._forget(key, waiter)
+            raise
+
+    def resume(self) -> None:
+        """Ask for the delay again: it may have become shorter."""
+        if self._groups and self._planned is not None:
+            self._planned.cancel()
+            self._planned = None
+            self._plan()
 
     def _plan(self) -> None:
         """Have the next pass of the loop serve as many as a pass may."""
-        if not self._is_planned:
-            self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._serve)
+        if self._planned is None:
+            loop, delay = asyncio.get_running_loop(), self._delay()
+            self._planned = loop.call_later(delay, self._serve) if delay else loop.call_soon(self._serve)
 
     def _serve(self) -> None:
         """Let as many begin as a pass may."""
-        self._is_planned, self._left = False, self._per_pass
-        while self._waiting and self._left:
-            key = next(iter(self._waiting))
-            self._waiting.move_to_end(key)
+        self._planned, self._left = None, self._per_pass
+        if self._groups and self._delay():
+            self._plan()
+            return
+        while self._groups and self._left:
+            group, keys = next(iter(self._groups.items()))
+            self._groups.move_to_end(group)
+            key = next(iter(keys))
+            keys.move_to_end(key)
             if _settle(self._pop(key, newest=False), may_begin=True):
                 self._left -= 1
         if self._left < self._per_pass:
             self._plan()
 
-    def _make_room(self, key: str) -> bool:
+    def _make_room(self, key: ScheduleKey) -> bool:
         """Remove the newest of the key with most; False if the one that wants the room would then have as many."""
-        loser = max(reversed(self._waiting), key=lambda each: len(self._waiting[each]))
-        if len(self._waiting[loser]) <= len(self._waiting.get(key, ())) + 1:
+        waiting = {each: len(queue) for keys in self._groups.values() for each, queue in keys.items()}
+        loser = max(reversed(waiting), key=lambda each: waiting[each])
+        if waiting[loser] <= waiting.get(key, 0) + 1:
             return False
         _settle(self._pop(loser, newest=True), may_begin=False)
         return True
 
-    def _pop(self, key: str, *, newest: bool) -> asyncio.Future[bool]:
-        queue = self._waiting[key]
+    def _pop(self, key: ScheduleKey, *, newest: bool) -> asyncio.Future[bool]:
+        queue = self._groups[key.group][key]
         waiter = queue.pop() if newest else queue.popleft()
-        self._count -= 1
-        if not queue:
-            del self._waiting[key]
+        self._removed(key)
         return waiter
+
+    def _forget(self, key: ScheduleKey, waiter: asyncio.Future[bool]) -> None:
+        """Remove what waits no longer, because its connection has ended."""
+        keys = self._groups.get(key.group)
+        queue = None if keys is None else keys.get(key)
+        if queue is not None and waiter in queue:
+            queue.remove(waiter)
+            self._removed(key)
+
+    def _removed(self, key: ScheduleKey) -> None:
+        self._count -= 1
+        keys = self._groups[key.group]
+        if not keys[key]:
+            del keys[key]
+        if not keys:
+            del self._groups[key.group]
 
 
 def _settle(waiter: asyncio.Future[bool], *, may_begin: bool) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 import pytest
-from aiohttp import ClientError, ClientSession, TCPConnector
+from aiohttp import ClientError, ClientSession, TCPConnector, web
 from front_kit import LOOPBACK, Authority
 from gateway_kit import AddOn, FixedEndpoints, certify
 from multidict import CIMultiDict
@@ -38,6 +38,7 @@ from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwt import Expected, verify
 from nodeattest_identity.tokens.signing import SigningKey, signing_key
+from nodeattest_serving.fair_scheduler import ScheduleKey
 from nodeattest_serving.settings import BindAddress
 
 ISSUER: Final = "https://gateway.example/addons"
@@ -65,6 +66,8 @@ class Site:
     uids: list[str] = field(default_factory=list[str])
     """Of the users that were authorized."""
     asked: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    scheduled: list[ScheduleKey] = field(default_factory=list[ScheduleKey])
+    """The queue of each request."""
     clock: float = 0.0
     port: int = 0
     add_on_tls: ssl.SSLContext | None = None
@@ -117,12 +120,18 @@ async def running(site: Site) -> AsyncGenerator[Site]:
         gateway = Gateway(
             parts, limits=site.limits, request_seconds=site.proxy.request_seconds, clock=lambda: site.clock
         )
+
+        def schedule_by(request: web.BaseRequest) -> ScheduleKey:
+            site.scheduled.append(gateway.schedule_key(request))
+            return site.scheduled[-1]
+
         server = ProxyServer(
             gateway.handle,
             BindAddress(LOOPBACK, 0),
             site.tls.context,
             site.proxy,
             is_unauthenticated=site.tls.is_unauthenticated,
+            schedule_by=schedule_by,
         )
         await server.start()
         site.port = server.port
@@ -409,3 +418,18 @@ async def test_unauthenticated_clients_cannot_fill_the_log(tmp_path: Path, caplo
             await get(client, site, DASHBOARD)
     assert f"{flood - len(lines)} similar lines were skipped" in caplog.text
     assert f'code="401",what="proxy"}} {flood + 1}' in site.metrics.render().decode()
+
+
+async def test_requests_are_scheduled_by_user_and_unauthenticated_ones_by_address(tmp_path: Path) -> None:
+    """All users come from kube-apiserver's address; who has no certificate of its front proxy names no user."""
+    async with running(Site(tmp_path)) as site:
+        async with site.client(site.front) as front_proxy:
+            await get(front_proxy, site, DASHBOARD)
+            await get(front_proxy, site, DASHBOARD, {"X-Remote-User": "john"})
+        async with site.client() as stranger:
+            await get(stranger, site, DASHBOARD)
+    assert site.scheduled == [
+        ScheduleKey("jane", "users"),
+        ScheduleKey("john", "users"),
+        ScheduleKey(LOOPBACK, "addresses"),
+    ]

@@ -14,7 +14,7 @@ from polling import until
 
 from nodeattest_sandbox.pki import ClusterPki
 from nodeattest_serving.bounded_server import UnauthenticatedLimits
-from nodeattest_serving.fair_scheduler import FairScheduler
+from nodeattest_serving.fair_scheduler import FairScheduler, ScheduleKey
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
@@ -26,10 +26,10 @@ REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 async def test_a_client_with_one_request_waits_for_one_of_each_other_client() -> None:
-    scheduler, served = FairScheduler(), list[str]()
+    scheduler, served = FairScheduler(MANY), list[str]()
 
     async def ask(client: str) -> None:
-        await scheduler.wait(client)
+        await scheduler.wait(ScheduleKey(client))
         served.append(client)
 
     await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "b", "c")))
@@ -37,10 +37,10 @@ async def test_a_client_with_one_request_waits_for_one_of_each_other_client() ->
 
 
 async def test_one_request_is_served_in_a_pass_of_the_loop() -> None:
-    scheduler, passes, served = FairScheduler(), 0, list[int]()
+    scheduler, passes, served = FairScheduler(MANY), 0, list[int]()
 
     async def ask(client: str) -> None:
-        await scheduler.wait(client)
+        await scheduler.wait(ScheduleKey(client))
         served.append(passes)
 
     asking = [asyncio.create_task(ask(str(number % 3))) for number in range(9)]
@@ -54,7 +54,7 @@ async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_it
     scheduler, told = FairScheduler(3), list[tuple[str, bool]]()
 
     async def ask(client: str) -> None:
-        told.append((client, await scheduler.wait(client)))
+        told.append((client, await scheduler.wait(ScheduleKey(client))))
 
     await asyncio.gather(*(ask(client) for client in ("a", "a", "a", "b", "c", "a")))
     assert sorted(told) == [("a", False), ("a", False), ("a", True), ("a", True), ("b", True), ("c", True)]
@@ -63,19 +63,102 @@ async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_it
 async def test_many_new_clients_at_once_take_no_place_of_one_that_waits() -> None:
     scheduler = FairScheduler(4)
     clients = ["served at once", "waits first", *(f"stranger {number}" for number in range(20))]
-    served, waited, *others = await asyncio.gather(*(scheduler.wait(client) for client in clients))
+    served, waited, *others = await asyncio.gather(*(scheduler.wait(ScheduleKey(client)) for client in clients))
     assert served
     assert waited
     assert others.count(True) == 3
 
 
 async def test_a_request_whose_connection_has_ended_is_not_scheduled() -> None:
-    scheduler = FairScheduler()
-    asking = [asyncio.create_task(scheduler.wait(client)) for client in ("a", "a", "b")]
+    scheduler = FairScheduler(MANY)
+    asking = [asyncio.create_task(scheduler.wait(ScheduleKey(client))) for client in ("a", "a", "b")]
     await asyncio.sleep(0)
     asking[0].cancel()
     async with asyncio.timeout(10):
         await asyncio.gather(*asking[1:])
+
+
+async def test_many_keys_of_one_group_delay_a_key_of_another_by_one() -> None:
+    scheduler, served = FairScheduler(MANY), list[str]()
+
+    async def ask(name: str, group: str) -> None:
+        await scheduler.wait(ScheduleKey(name, group))
+        served.append(name)
+
+    many = [ask(f"address {number}", "addresses") for number in range(100)]
+    await asyncio.gather(*many, ask("user", "users"))
+    assert served.index("user") <= 3
+
+
+async def test_what_ends_while_it_waits_makes_room_at_once() -> None:
+    scheduler = FairScheduler(2)
+    first, second, third = (asyncio.create_task(scheduler.wait(ScheduleKey("a"))) for _ in range(3))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert await asyncio.gather(scheduler.wait(ScheduleKey("a")), first, third) == [True, True, True]
+
+
+async def test_requests_that_wait_are_limited_and_the_address_with_most_is_refused() -> None:
+    """Over plain HTTP, in one pass of the loop; the honest client comes last."""
+    asked, most, few = 1000, 768, 20
+
+    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    limits = ConnectionLimits(connections=2 * asked, connections_of_client=asked)
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, limits)
+    await listener.start()
+    sockets = list[socket.socket]()
+    try:
+        for number in range(asked + 1):
+            local = LOOPBACK if number == asked else NEIGHBOUR
+            sockets.append(socket.create_connection((LOOPBACK, listener.port), source_address=(local, 0)))
+            await asyncio.sleep(0)
+        for each in sockets:  # no pass of the loop between them
+            each.settimeout(0)
+            each.send(REQUEST)
+        async with asyncio.timeout(20):
+            heads = [await asyncio.get_running_loop().sock_recv(each, 12) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+        await listener.stop()
+    assert heads[-1] == b"HTTP/1.1 404"
+    assert abs(heads.count(b"HTTP/1.1 503") - (asked - most)) < few
+
+
+async def test_a_request_that_waits_is_forgotten_when_its_connection_ends() -> None:
+    """Else a client that opens, asks and closes as fast as it can fills the memory of a server without TLS."""
+    asked = 100
+    handled = list[str]()
+
+    async def reply(_request: web.BaseRequest, client: str) -> Reply:
+        handled.append(client)
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, ConnectionLimits(connections_of_client=asked))
+    await listener.start()
+    sockets = list[socket.socket]()
+    try:
+        for _ in range(asked):
+            sockets.append(socket.create_connection((LOOPBACK, listener.port)))
+            await asyncio.sleep(0)
+        for each in sockets:
+            each.send(REQUEST)
+        while not handled:
+            await asyncio.sleep(0)
+        for each in sockets:
+            each.close()
+        async with asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(NEIGHBOUR, 0))
+            writer.write(REQUEST)
+            await reader.readline()
+            writer.close()
+    finally:
+        await listener.stop()
+    assert len(handled) < asked // 2
 
 
 async def test_pipelined_requests_of_a_neighbour_delay_a_request_by_a_few() -> None:

@@ -27,6 +27,7 @@ from nodeattest_identity.proxy.refusals import STATUS, Refusal, RefusalError, an
 from nodeattest_kube.periodic import call_every
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
 from nodeattest_serving.connection import CountedServer, quiet_log
+from nodeattest_serving.fair_scheduler import ScheduleKey
 from nodeattest_serving.listener import HttpListener
 from nodeattest_serving.sequential_connection import SequentialConnection
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
@@ -273,13 +274,15 @@ class ProxyServer(HttpListener[_Server]):
         *,
         refused: Callable[[Refusal], None] = lambda _: None,
         is_unauthenticated: Callable[[asyncio.BaseTransport], bool] | None = None,
+        schedule_by: Callable[[web.BaseRequest], ScheduleKey] | None = None,
     ) -> None:
         """``tls``: None for plain HTTP. ``refused`` is called for refusals before there is a request to handle.
 
         ``is_unauthenticated`` says of a connection that its client is not authenticated; None: not known of any
-        connection.
+        connection. ``schedule_by``: see ``CountedServer``.
         """
         self._handler = handler
+        self._schedule_by = schedule_by
         self._limits = limits
         self._refused = refused
         self._sweeper: asyncio.Task[None] | None = None
@@ -301,7 +304,13 @@ class ProxyServer(HttpListener[_Server]):
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        http = _Server(self._answer, handler_cancellation=True, per_pass=_PER_PASS)
+        http = _Server(
+            self._answer,
+            handler_cancellation=True,
+            per_pass=_PER_PASS,
+            schedule_by=self._schedule_by,
+            busy=self._busy,
+        )
         http.limits = self._limits
         http.refused = self._refused
         http.is_unauthenticated = self._is_unauthenticated
@@ -320,6 +329,11 @@ class ProxyServer(HttpListener[_Server]):
 
     def _sweep_period(self) -> float:
         return min(_SWEEP, self._limits.header_seconds, self._limits.unauthenticated_seconds)
+
+    def _busy(self) -> web.StreamResponse:
+        """Refuse a request that may not wait."""
+        self._refused(Refusal.PROXY_BUSY)
+        return answer(RefusalError(Refusal.PROXY_BUSY, "too many requests wait", close=True))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to one request; an unexpected error is a 500, and logged."""

@@ -98,7 +98,12 @@ async def run(
             keys=lambda: len(key_store.keyset.keys),
         )
         server = ProxyServer(
-            gateway.handle, settings.address, tls.context, settings.proxy, is_unauthenticated=tls.is_unauthenticated
+            gateway.handle,
+            settings.address,
+            tls.context,
+            settings.proxy,
+            is_unauthenticated=tls.is_unauthenticated,
+            schedule_by=gateway.schedule_key,
         )
         await server.start()
         stack.push_async_callback(server.stop)

@@ -37,6 +37,8 @@ from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.user_slots import UserBusyError, UserSlots
 from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_serving.connection import requester
+from nodeattest_serving.fair_scheduler import ScheduleKey
 
 __all__ = ["Authorizer", "Gateway", "GatewayDeps"]
 
@@ -87,6 +89,16 @@ class Gateway:
     def open_now(self) -> int:
         """Number of requests in flight."""
         return self._slots.held
+
+    def schedule_key(self, request: web.BaseRequest) -> ScheduleKey:
+        """Name the queue of a request: the user's, or the client's address where the user is not authenticated.
+
+        All users come from kube-apiserver's address. No number of unauthenticated clients lengthens the users' queues.
+        """
+        try:
+            return ScheduleKey(self._identity(request).user, group="users")
+        except StatusError:
+            return ScheduleKey(requester(request), group="addresses")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
