@@ -99,7 +99,7 @@ class BoundedServer:
         self._over = 0
         """Connections over the rate limit, or the limit of those that wait."""
         self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots | PendingSlots, str, asyncio.Transport]] = {}
-        self._scheduler = FairScheduler(_WAITING)
+        self._scheduler = FairScheduler(_WAITING, delay=self._arriving.delay)
         """For handshakes, which cost more than most requests."""
         self._handshakes: set[asyncio.Task[None]] = set()
         self._memory = FreeMemory()
@@ -140,7 +140,7 @@ class BoundedServer:
         held = self._inside.pop(protocol, None)
         if held is not None:
             slots, client, transport = held
-            slots.leave(client, transport)
+            self._leave(slots, client, transport)
             self._memory.connections(len(self._inside) + len(self._handshakes))
 
     def keep(self, protocol: asyncio.BaseProtocol, owner: str) -> None:
@@ -156,6 +156,11 @@ class BoundedServer:
         if held is not None and held[0] is self._known:
             _, client, transport = held
             self._known.request_ended(client, transport, authenticated=authenticated)
+
+    def _leave(self, slots: ConnectionSlots | PendingSlots, client: str, transport: asyncio.Transport) -> None:
+        """Free a connection's slot, which a handshake may wait for."""
+        slots.leave(client, transport)
+        self._scheduler.resume()
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""
@@ -207,13 +212,13 @@ class BoundedServer:
             )
         except BaseException as error:  # the end of the task: whatever ended it, the connection does, too
             transport.abort()
-            self._arriving.leave(client, transport)
+            self._leave(self._arriving, client, transport)
             if isinstance(error, OSError):  # ssl.SSLError, a reset and a time limit are OSErrors
                 error.__traceback__ = None  # its frames hold TLS's buffers in a cycle, until gc has time
                 return
             raise
         if secured is None:
-            self._arriving.leave(client, transport)
+            self._leave(self._arriving, client, transport)
             return
         self._accept(protocol, secured, client, transport)
 
@@ -222,10 +227,10 @@ class BoundedServer:
     ) -> None:
         slots = self._arriving
         if transport.is_closing():  # its slot was given away meanwhile
-            slots.leave(client, transport)
+            self._leave(slots, client, transport)
             return
         if self._unauthenticated is not None and not self._unauthenticated.is_unauthenticated(spoken):
-            slots.leave(client, transport)
+            self._leave(slots, client, transport)
             slots = self._known
             if not slots.take(client, transport):
                 transport.abort()

@@ -1,6 +1,7 @@
 """Connection slots, in total and per client. Pure, except that it aborts the connections that it replaces.
 
-At the total limit, a new connection replaces the oldest one of the client that holds most. A connection that is kept,
+At the total limit, a new connection replaces the oldest one of the client that holds most; where each has only one, it
+can wait until that has been there for a second (``delay``). A connection that is kept,
 because its last request was that of an authenticated caller, is replaced only if all others are kept, too: then an idle
 one of the caller who has most. A kept connection with a request in progress is never replaced. One caller has at most
 a quarter of all slots (``share_of_owner``) for connections that are kept and idle.
@@ -11,9 +12,13 @@ a connection's end.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+from nodeattest_serving.pending_slots import PROTECTED
 
 __all__ = ["ConnectionSlots", "share_of_owner"]
 
@@ -41,7 +46,14 @@ class _Kept:
 class ConnectionSlots:
     """The slots of one kind of connections."""
 
-    def __init__(self, most: int, most_of_client: int, *, replaces_oldest: bool = False) -> None:
+    def __init__(
+        self,
+        most: int,
+        most_of_client: int,
+        *,
+        replaces_oldest: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``replaces_oldest``: at its own limit, a client's new connection replaces its oldest; else it is refused."""
         self.turned_away = 0
         """Connections that got no slot, or lost theirs."""
@@ -56,6 +68,9 @@ class ConnectionSlots:
         """By owner."""
         self._owners: dict[asyncio.Transport, str] = {}
         """Of each kept connection."""
+        self._now = now
+        self._since: dict[asyncio.Transport, float] = {}
+        """When each got its slot."""
 
     def may_come(self, client: str) -> bool:
         """Whether a client is below its own limit, or may replace a connection."""
@@ -63,6 +78,15 @@ class ConnectionSlots:
             return True
         self.turned_away += 1
         return False
+
+    def delay(self) -> float:
+        """Return the seconds until a new connection does not replace a client's only one in its first second."""
+        if self._counts.total() < self._most:
+            return 0.0
+        loser = max(self._replaceable, key=self._replaceable_count, default=None)
+        if loser is None or self._replaceable_count(loser) > 1:
+            return 0.0
+        return max(0.0, PROTECTED - (self._now() - self._since[next(iter(self._replaceable[loser]))]))
 
     def take(self, client: str, transport: asyncio.Transport) -> bool:
         """Give a connection a slot, if need be that of another; False if there is none, or ``may_come`` says so.
@@ -84,6 +108,7 @@ class ConnectionSlots:
             return False
         self._replaceable.setdefault(client, {})[transport] = None
         self._counts[client] += 1
+        self._since[transport] = self._now()
         return True
 
     def keep(self, client: str, transport: asyncio.Transport, owner: str) -> None:
@@ -117,6 +142,7 @@ class ConnectionSlots:
         """Free a connection's slot, if it has one."""
         if not self._remove(client, transport):
             return
+        del self._since[transport]
         self._counts[client] -= 1
         if not self._counts[client]:
             del self._counts[client]

@@ -100,6 +100,18 @@ async def test_what_ends_while_it_waits_makes_room_at_once() -> None:
     assert await asyncio.gather(scheduler.wait(ScheduleKey("a")), first, third) == [True, True, True]
 
 
+async def test_what_waits_for_a_slot_is_served_as_soon_as_one_is_free() -> None:
+    delay = 3600.0
+    scheduler = FairScheduler(MANY, delay=lambda: delay)
+    waiting = asyncio.create_task(scheduler.wait(ScheduleKey("a")))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    delay = 0.0
+    scheduler.resume()
+    async with asyncio.timeout(10):
+        assert await waiting
+
+
 async def test_requests_that_wait_are_limited_and_the_address_with_most_is_refused() -> None:
     """Over plain HTTP, in one pass of the loop; the honest client comes last."""
     asked, most, few = 1000, 768, 20
