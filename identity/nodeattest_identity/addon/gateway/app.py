@@ -97,14 +97,7 @@ async def run(
             open_now=lambda: gateway.open_now,
             keys=lambda: len(key_store.keyset.keys),
         )
-        server = ProxyServer(
-            gateway.handle,
-            settings.address,
-            tls.context,
-            settings.proxy,
-            is_unauthenticated=tls.is_unauthenticated,
-            schedule_by=gateway.schedule_key,
-        )
+        server = _server(settings, tls, gateway)
         await server.start()
         stack.push_async_callback(server.stop)
         health = await _start_health(stack, settings, metrics, trust, key_store)
@@ -114,6 +107,17 @@ async def run(
         async with asyncio.TaskGroup() as group:
             group.create_task(trust.run())
             group.create_task(key_store.run())
+
+
+def _server(settings: GatewaySettings, tls: GatewayTls, gateway: Gateway) -> ProxyServer:
+    return ProxyServer(
+        gateway.handle,
+        settings.address,
+        tls.context,
+        settings.proxy,
+        is_unauthenticated=tls.is_unauthenticated,
+        schedule_by=gateway.schedule_key,
+    )
 
 
 async def _start_health(
