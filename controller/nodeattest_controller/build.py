@@ -243,6 +243,7 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
         metrics=shared.metrics,
         now=_now,
         has_webhook=shared.settings.has_webhook,
+        configuration=shared.settings.webhook_configuration_name,
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
     shared.changes.subscribe_policies(reconciler.changed)

@@ -55,7 +55,17 @@ WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "ref
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
 SHARD_MOVES: Final = ("gained", "lost")
-POLICY_REASONS: Final = ("Valid", "SelectsNothing", "Invalid", "Conflict", "NamespaceNotLabelled", "NamespaceNotRead")
+POLICY_REASONS: Final = (
+    "Valid",
+    "SelectsNothing",
+    "Invalid",
+    "Conflict",
+    "NamespaceNotLabelled",
+    "NamespaceNotRead",
+    "WebhookNotCalled",
+    "WebhookNotRead",
+    "RenderingDisabled",
+)
 """The reasons of a policy's condition Ready."""
 _OTHER: Final = "other"
 

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from needs import not_possible
 from polling import eventually
-from webhook_world import NAMESPACE, POLICIES, SECRET, ClientCertificates, WebhookWorld
+from webhook_world import CONFIGURATION, NAMESPACE, POLICIES, SECRET, ClientCertificates, WebhookWorld
 from world import Controller
 
 from nodeattest_controller import manifests
@@ -285,6 +285,38 @@ def test_without_the_namespaces_label_no_policy_comes_to_enforce_and_those_that_
     world.client.patch(path, {"spec": {"clusterSelector": {"matchLabels": {"env": "elsewhere"}}}})
     eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the condition")
     world.client.delete(path)
+
+
+def test_a_policy_says_when_the_webhook_is_not_called_for_its_namespace(world: WebhookWorld) -> None:
+    kept = world.client.get(CONFIGURATION)
+    touch: JsonMap = {"spec": {"certificateLifetime": "25h"}}
+    world.client.delete(CONFIGURATION)
+    try:
+        world.client.patch(f"{POLICIES}/enforced", touch)
+        eventually(lambda: ready_reason(world, "enforced") == "WebhookNotCalled", seconds=60, what="the condition")
+        eventually(lambda: not rendered_now(world, "uncalled"), what="API servers that do not call the webhook")
+    finally:
+        meta: JsonMap = {"name": text_at(kept, "metadata", "name")}
+        world.client.create(CONFIGURATION.rpartition("/")[0], {**kept, "metadata": meta})
+    world.await_announced()
+    world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
+    eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=90, what="the end of the condition")
+    eventually(lambda: rendered_now(world, "called"), what="API servers that call the webhook")
+
+    world.label("disabled")
+    try:
+        world.client.patch(f"{POLICIES}/enforced", touch)
+        eventually(lambda: ready_reason(world, "enforced") == "RenderingDisabled", seconds=60, what="the decision")
+    finally:
+        world.label("enabled")
+    world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
+    eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the condition")
+
+
+def rendered_now(world: WebhookWorld, name: str) -> bool:
+    """Create a configuration on trial, and tell whether it is rendered."""
+    made = world.client.create(world.path("kubeadmconfigs"), world.config(name, "prod"), dryRun="All")
+    return is_rendered(map_at(made, "spec"))
 
 
 def refuses(world: WebhookWorld, remedy: str) -> bool:

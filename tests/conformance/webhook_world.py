@@ -26,7 +26,7 @@ from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["NAMESPACE", "POLICIES", "SECRET", "ClientCertificates", "WebhookWorld"]
+__all__ = ["CONFIGURATION", "NAMESPACE", "POLICIES", "SECRET", "ClientCertificates", "WebhookWorld"]
 
 TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
 NAMESPACE: Final = "team-a"

@@ -109,6 +109,7 @@ async def working(
             now=lambda: NOW,
             recount=recount,
             has_webhook=has_webhook,
+            configuration="nodeattest-bootstrap-config",
             label_resync=label_resync,
         )
         publisher = SignerNamesReconciler(

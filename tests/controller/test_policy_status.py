@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, working
 from polling import until
 
+from nodeattest_controller import manifests
 from nodeattest_controller.controllers.policy_status.decide import (
     MAX_CONFLICTS,
     REFUSAL_ENDS,
-    LabelState,
+    NamespaceRendering,
     PolicyFinding,
     PolicyReason,
+    RenderingState,
     SharedCluster,
     evaluate,
     refusals_end,
     status_patch,
 )
-from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import POLICY_REASONS
 from nodeattest_controller.model import webhook_label
 from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.model.webhook_configuration import why_not_called
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -39,6 +43,7 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 3, tzinfo=UTC)
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 
 
@@ -65,14 +70,15 @@ def finding(
     clusters: tuple[JsonObject, ...] = (),
     of: str = "p",
     joined: dict[str, int] | None = None,
-    label: LabelState = LabelState.NO_MATTER,
+    rendering: RenderingState = RenderingState.NO_MATTER,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
     def machines_under(_cluster: JsonObject, name: str) -> int:
         return (joined or {}).get(name, 0)
 
-    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, label=label))[of]
+    state = NamespaceRendering(rendering, "its configuration is absent")
+    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering=state))[of]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
@@ -83,17 +89,18 @@ def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> N
 
 
 def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do() -> None:
-    found = finding(policy(), clusters=(cluster("a"),), label=LabelState.MISSING)
+    found = finding(policy(), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED)
     assert (found.why, found.condition.status) == (PolicyReason.NAMESPACE_NOT_LABELLED, "False")
     assert found.message.endswith(
         f"kubectl label namespace {NAMESPACE} attestation.cluster.x-k8s.io/bootstrap-config=enabled"
     )
-    assert finding(policy(), label=LabelState.MISSING).why is PolicyReason.NAMESPACE_NOT_LABELLED
-    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), label=LabelState.MISSING)
+    assert finding(policy(), rendering=RenderingState.NOT_LABELLED).why is PolicyReason.NAMESPACE_NOT_LABELLED
+    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED)
     assert audit.why is PolicyReason.VALID
-    assert finding(policy(serving="x"), label=LabelState.MISSING).why is PolicyReason.INVALID
+    assert finding(policy(serving="x"), rendering=RenderingState.NOT_LABELLED).why is PolicyReason.INVALID
     assert (
-        finding(policy(), policy("q"), clusters=(cluster("a"),), label=LabelState.MISSING).why is PolicyReason.CONFLICT
+        finding(policy(), policy("q"), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED).why
+        is PolicyReason.CONFLICT
     )
 
 
@@ -227,7 +234,7 @@ def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with start_sandbox(tmp_path_factory.mktemp("status"), name="management") as running:
         install_cluster_api(running.client())
-        install_definitions(running.client(), crds())
+        install_definitions(running.client(), manifests.crds())
         yield running
 
 
@@ -273,6 +280,82 @@ async def test_a_policys_life_is_told_in_its_status(plane: ControlPlane) -> None
         await until(lambda: wanted <= {text_at(event, "reason") for event in client.list(events)})
 
 
+def configuration() -> JsonMap:
+    """Return the configuration of this release."""
+    [found] = [one for one in manifests.objects("webhook") if one["kind"] == "MutatingWebhookConfiguration"]
+    return cast("JsonMap", deepcopy(found))
+
+
+async def test_a_policy_says_when_no_api_server_calls_the_webhook_for_its_namespace(plane: ControlPlane) -> None:
+    client, namespace = plane.client(), f"/api/v1/namespaces/{NAMESPACE}"
+    create_cluster(client, "uncalled")
+    path = create_policy(client, "uncalled")
+    client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
+    try:
+        async with working(plane, has_webhook=True, recount=0.05, label_resync=0.05) as office:
+            await until(says(plane, path, "WebhookNotCalled"))
+            assert "MutatingWebhookConfiguration is absent" in text_at(ready(plane, path), "message")
+            assert ready(plane, path)["status"] == "False"
+            assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "WebhookNotCalled"}) == 1
+            client.create(CONFIGURATIONS, configuration())
+            await until(says(plane, path, "Valid"))
+            client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
+            await until(says(plane, path, "WebhookNotCalled"))
+    finally:
+        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
+    told = {text_at(event, "reason"): text_at(event, "message") for event in client.list(f"{namespace}/events")}
+    assert "PolicyWebhookNotCalled" in told
+    assert "nodeattest policy check -f -" in told["PolicyLeftUnrendered"]
+    asked = [one for one in plane.requests() if one.resource == "mutatingwebhookconfigurations"]
+    assert not [one for one in asked if one.verb in {"list", "watch"}]
+
+
+LABELLED: JsonObject = {"metadata": {"labels": {webhook_label.LABEL: "enabled", "team": "a"}}}
+TEAM_A: JsonObject = {"key": "team", "operator": "In", "values": ["a"]}
+TEAM_B: JsonObject = {"key": "team", "operator": "In", "values": ["b"]}
+
+
+def test_the_shipped_configuration_calls_for_a_namespace_with_the_label_and_no_other() -> None:
+    assert why_not_called(configuration(), LABELLED) == ""
+    assert "leaves this namespace out" in why_not_called(configuration(), {"metadata": {}})
+    assert "absent" in why_not_called(None, LABELLED)
+    assert "has no webhook" in why_not_called({"webhooks": []}, LABELLED)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"namespaceSelector": {"matchExpressions": [TEAM_A]}}, ""),
+        ({"namespaceSelector": {}}, ""),
+        ({"namespaceSelector": {"matchExpressions": [TEAM_B]}}, "leaves this namespace out"),
+        ({"namespaceSelector": {"matchLabels": {"team": "b"}}}, "leaves this namespace out"),
+        ({"rules": []}, "no rule for kubeadmconfigs, kubeadmcontrolplanes"),
+        ({"rules": [{"apiGroups": ["*"], "resources": ["*"], "operations": ["*"]}]}, ""),
+        ({"rules": [{"apiGroups": ["*"], "resources": ["*"], "operations": ["UPDATE"]}]}, "no rule for"),
+    ],
+)
+def test_a_configuration_that_was_changed_is_read_as_api_servers_do(change: JsonObject, said: str) -> None:
+    [webhook] = maps_at(configuration(), "webhooks")
+    changed: JsonObject = {"webhooks": [{**webhook, **change}]}
+    found = why_not_called(changed, LABELLED)
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+def test_what_was_decided_or_not_looked_at_is_said_and_no_failure() -> None:
+    ours = (cluster("a"),)
+    for state, reason in (
+        (RenderingState.DISABLED, PolicyReason.RENDERING_DISABLED),
+        (RenderingState.NOT_READ, PolicyReason.WEBHOOK_NOT_READ),
+    ):
+        found = finding(policy(), clusters=ours, rendering=state)
+        assert (found.why, found.condition.status) == (reason, "True")
+        assert found.message.startswith("admits tpm; ")
+        assert finding(policy(), rendering=state).why is PolicyReason.SELECTS_NOTHING
+        assert finding(policy(serving="x"), clusters=ours, rendering=state).why is PolicyReason.INVALID
+        assert finding(policy(enforcement="Audit"), clusters=ours, rendering=state).why is PolicyReason.VALID
+
+
 async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_for_again(plane: ControlPlane) -> None:
     client = plane.client()
     create_cluster(client, "labelled")
@@ -281,17 +364,19 @@ async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_
     def label(value: str | None) -> None:
         client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: value}}})
 
+    client.create(CONFIGURATIONS, configuration())
     async with working(plane):
         await until(says(plane, path, "Valid"))
     async with working(plane, has_webhook=True, recount=0.05, label_resync=0.05) as office:
         await until(says(plane, path, "NamespaceNotLabelled"))
         sample = office.metrics.registry.get_sample_value
         assert sample("nodeattest_policies", {"reason": "NamespaceNotLabelled"}) == 1
-        for value in ("enabled", "disabled"):
+        for value, reason in (("enabled", "Valid"), ("disabled", "RenderingDisabled")):
             label(value)
-            await until(says(plane, path, "Valid"))
+            await until(says(plane, path, reason))
             label(None)
             await until(says(plane, path, "NamespaceNotLabelled"))
+    client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
     events = client.list(f"{namespace}/events")
     told = {text_at(event, "reason"): text_at(event, "message") for event in events}
     assert "PolicyNamespaceNotLabelled" in told
@@ -301,12 +386,12 @@ async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_
 
 def test_of_a_namespace_that_could_not_be_read_no_policy_is_called_valid() -> None:
     ours = cluster("a")
-    unread = finding(policy(), clusters=(ours,), label=LabelState.UNKNOWN)
+    unread = finding(policy(), clusters=(ours,), rendering=RenderingState.UNKNOWN)
     assert (unread.why, unread.condition.status) == (PolicyReason.NAMESPACE_NOT_READ, "Unknown")
     stored: JsonObject = {"status": {"conditions": [{"type": "Ready", "reason": "NamespaceNotLabelled"}]}}
-    kept = finding({**policy(), **stored}, clusters=(ours,), label=LabelState.UNKNOWN)
+    kept = finding({**policy(), **stored}, clusters=(ours,), rendering=RenderingState.UNKNOWN)
     assert kept.why is PolicyReason.NAMESPACE_NOT_LABELLED
-    audit = finding(policy(enforcement="Audit"), clusters=(ours,), label=LabelState.UNKNOWN)
+    audit = finding(policy(enforcement="Audit"), clusters=(ours,), rendering=RenderingState.UNKNOWN)
     assert audit.why is PolicyReason.VALID
 
 
@@ -336,12 +421,24 @@ async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_c
         client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
         await until(says(plane, path, "NamespaceNotLabelled"))
         client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": rules})
-    async with working(plane, has_webhook=True, kubeconfig=limited) as office:
+    async with working(plane, has_webhook=True, kubeconfig=limited, label_resync=0.05) as office:
         await office.policies_reconciled()
         assert ready(plane, path)["reason"] == "NamespaceNotLabelled"
         client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
         client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
+        await until(says(plane, path, "WebhookNotRead"))  # without the right to read the configuration
+        assert ready(plane, path)["status"] == "True"
+        named_only: JsonMap = {
+            "apiGroups": ["admissionregistration.k8s.io"],
+            "resources": ["mutatingwebhookconfigurations"],
+            "resourceNames": ["nodeattest-bootstrap-config"],
+            "verbs": ["get"],
+        }
+        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more, named_only]})
+        await until(says(plane, path, "WebhookNotCalled"))
+        client.create(CONFIGURATIONS, configuration())
         await until(says(plane, path, "Valid"))
+    client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
     client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
 
 

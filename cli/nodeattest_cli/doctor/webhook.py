@@ -16,14 +16,14 @@ from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
+from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["IDS", "MUTATING", "VALIDATING", "WEBHOOK_NAME", "look", "shipped_configuration"]
+__all__ = ["IDS", "MUTATING", "VALIDATING", "look", "shipped_configuration"]
 
 IDS: Final = ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers")
-WEBHOOK_NAME: Final = "bootstrap-config.attestation.cluster.x-k8s.io"
 MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
 _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")

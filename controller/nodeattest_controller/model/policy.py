@@ -36,6 +36,7 @@ __all__ = [
     "policy_for",
     "ruling_policy",
     "selecting",
+    "selector_holds",
     "selects",
 ]
 
@@ -325,7 +326,11 @@ def selecting(cluster: JsonObject, policies: Iterable[JsonObject]) -> list[JsonO
 
 def selects(policy: JsonObject, cluster: JsonObject) -> bool:
     """Return whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
-    selector, labels = mapping(policy, "spec", "clusterSelector"), mapping(cluster, "metadata", "labels")
+    return selector_holds(mapping(policy, "spec", "clusterSelector"), mapping(cluster, "metadata", "labels"))
+
+
+def selector_holds(selector: JsonObject, labels: JsonObject) -> bool:
+    """Return whether a LabelSelector (apimachinery meta/v1) holds for labels; an empty one always does."""
     exact = mapping(selector, "matchLabels")
     if any(isinstance(value, str) and labels.get(key) != value for key, value in exact.items()):
         return False

@@ -11,11 +11,12 @@ from typing import Final
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["EXPECTED", "LABEL", "is_decided", "label_command", "needs_webhook"]
+__all__ = ["EXPECTED", "LABEL", "is_decided", "is_disabled", "label_command", "needs_webhook"]
 
 LABEL: Final = "attestation.cluster.x-k8s.io/bootstrap-config"
 _ENABLED: Final = "enabled"
-_VALUES: Final = frozenset({_ENABLED, "disabled"})
+_DISABLED: Final = "disabled"
+_VALUES: Final = frozenset({_ENABLED, _DISABLED})
 """``disabled``: somebody decided that the webhook renders nothing there."""
 EXPECTED: Final = f"a namespace with the label {LABEL}={_ENABLED}, without which the webhook renders nothing"
 
@@ -23,6 +24,11 @@ EXPECTED: Final = f"a namespace with the label {LABEL}={_ENABLED}, without which
 def is_decided(namespace: JsonObject) -> bool:
     """Tell whether a Namespace says, one way or the other, what the webhook does there."""
     return text(namespace, "metadata", "labels", LABEL) in _VALUES
+
+
+def is_disabled(namespace: JsonObject) -> bool:
+    """Tell whether a Namespace says that the webhook renders nothing there."""
+    return text(namespace, "metadata", "labels", LABEL) == _DISABLED
 
 
 def label_command(namespace: str) -> str:

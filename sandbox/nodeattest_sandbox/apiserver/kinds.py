@@ -89,6 +89,8 @@ BUILT_IN: Final = (
     _rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     _rbac("roles", "Role", namespaced=True),
     _rbac("rolebindings", "RoleBinding", namespaced=True),
+    Kind("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
+         namespaced=False),
     Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
          namespaced=False),
     Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",

@@ -23,9 +23,10 @@ from nodeattest_providers.errors import Denied
 
 __all__ = [
     "READY",
-    "LabelState",
+    "NamespaceRendering",
     "PolicyFinding",
     "PolicyReason",
+    "RenderingState",
     "SharedCluster",
     "evaluate",
     "refusals_end",
@@ -33,6 +34,11 @@ __all__ = [
 ]
 
 READY: Final = "Ready"
+_DISABLED: Final = (
+    "the namespace's label says disabled, so the webhook renders nothing here: machines join by configuration that "
+    "nodeattest render wrote, or not at all"
+)
+_UNSEEN: Final = "whether API servers call the webhook for this namespace is not known: {}"
 MAX_CONFLICTS: Final = 32
 """Clusters that a status names; the CRD's maxItems."""
 MAX_RIVALS: Final = 8
@@ -53,16 +59,48 @@ class PolicyReason(StrEnum):
     CONFLICT = "Conflict"
     NAMESPACE_NOT_LABELLED = "NamespaceNotLabelled"
     NAMESPACE_NOT_READ = "NamespaceNotRead"
+    WEBHOOK_NOT_CALLED = "WebhookNotCalled"
+    WEBHOOK_NOT_READ = "WebhookNotRead"
+    RENDERING_DISABLED = "RenderingDisabled"
 
 
-class LabelState(StrEnum):
-    """What is known of a namespace's label for the webhook."""
+class RenderingState(StrEnum):
+    """What is known of the webhook's rendering in a namespace."""
 
     NO_MATTER = "NoMatter"
-    """There is no webhook, or the label is there."""
-    MISSING = "Missing"
+    """The controller has no webhook, or it is called."""
+    NOT_LABELLED = "NotLabelled"
     UNKNOWN = "Unknown"
     """The namespace could not be read."""
+    DISABLED = "Disabled"
+    """Somebody decided so, by the label."""
+    NOT_CALLED = "NotCalled"
+    """By its configuration, or without one."""
+    NOT_READ = "NotRead"
+    """The configuration could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRendering:
+    """The state, and why."""
+
+    state: RenderingState = RenderingState.NO_MATTER
+    why: str = ""
+    """Of ``NOT_CALLED`` and ``NOT_READ``."""
+
+
+_CALLED: Final = NamespaceRendering()
+
+
+_IN_FORCE: Final = frozenset(
+    {
+        PolicyReason.VALID,
+        PolicyReason.SELECTS_NOTHING,
+        PolicyReason.RENDERING_DISABLED,
+        PolicyReason.WEBHOOK_NOT_READ,
+    }
+)
+"""Reasons with which the condition is True: the last two say what was decided, or not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +130,7 @@ class PolicyFinding:
     @property
     def condition(self) -> Condition:
         """Whether the policy lets anybody in where it selects a Cluster."""
-        good = self.why in {PolicyReason.VALID, PolicyReason.SELECTS_NOTHING}
-        status = ConditionStatus.TRUE if good else ConditionStatus.FALSE
+        status = ConditionStatus.TRUE if self.why in _IN_FORCE else ConditionStatus.FALSE
         if self.why is PolicyReason.NAMESPACE_NOT_READ:
             status = ConditionStatus.UNKNOWN
         return Condition(READY, status, self.why, self.message, Severity.ERROR)
@@ -105,12 +142,12 @@ async def evaluate(
     flaw_of: Callable[[JsonObject], Denied | None],
     machines_under: Callable[[JsonObject, str], int],
     *,
-    label: LabelState = LabelState.NO_MATTER,
+    rendering: NamespaceRendering = _CALLED,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
-    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``label``: of the namespace;
-    where it is not known, a policy that said that it is missing goes on saying so.
+    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``rendering``: in the namespace;
+    where it is not known, a policy that said that the label is missing goes on saying so.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
@@ -132,7 +169,7 @@ async def evaluate(
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
-        needed = label if needs_webhook(policy) else LabelState.NO_MATTER
+        needed = rendering if needs_webhook(policy) else _CALLED
         found[name] = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
     return found
 
@@ -181,7 +218,7 @@ def _finding(
     flaw: Denied | None,
     clusters: int,
     conflicts: tuple[SharedCluster, ...],
-    label: LabelState,
+    rendering: NamespaceRendering,
 ) -> PolicyFinding:
     why, message = PolicyReason.VALID, _admits(policy)
     if not clusters:
@@ -189,15 +226,41 @@ def _finding(
             PolicyReason.SELECTS_NOTHING,
             f"no Cluster of this namespace has the labels of clusterSelector; {message}",
         )
-    if label is LabelState.MISSING or (label is LabelState.UNKNOWN and _said_unlabelled(policy)):
-        why, message = PolicyReason.NAMESPACE_NOT_LABELLED, _not_rendered(text(policy, "metadata", "namespace"))
-    elif label is LabelState.UNKNOWN:
-        why, message = PolicyReason.NAMESPACE_NOT_READ, _not_read(text(policy, "metadata", "namespace"))
+    why, message = _of_rendering(policy, rendering, (why, message))
     if conflicts:
         why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
     if flaw is not None:
         why, message = PolicyReason.INVALID, f"no node joins: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
     return PolicyFinding(why, message, clusters, conflicts)
+
+
+def _of_rendering(
+    policy: JsonObject, rendering: NamespaceRendering, otherwise: tuple[PolicyReason, str]
+) -> tuple[PolicyReason, str]:
+    """Say what the webhook does not do in the namespace, or that nobody could look; else ``otherwise``."""
+    namespace, state = text(policy, "metadata", "namespace"), rendering.state
+    if state is RenderingState.UNKNOWN and _said_unlabelled(policy):
+        state = RenderingState.NOT_LABELLED
+    match state:
+        case RenderingState.NOT_LABELLED:
+            return PolicyReason.NAMESPACE_NOT_LABELLED, _not_rendered(namespace)
+        case RenderingState.UNKNOWN:
+            return PolicyReason.NAMESPACE_NOT_READ, _not_read(namespace)
+        case RenderingState.NOT_CALLED:
+            return PolicyReason.WEBHOOK_NOT_CALLED, _not_called(rendering.why)
+        case RenderingState.DISABLED if otherwise[0] is PolicyReason.VALID:
+            return PolicyReason.RENDERING_DISABLED, f"{otherwise[1]}; {_DISABLED}"
+        case RenderingState.NOT_READ if otherwise[0] is PolicyReason.VALID:
+            return PolicyReason.WEBHOOK_NOT_READ, f"{otherwise[1]}; {_UNSEEN.format(rendering.why)}"
+        case RenderingState.DISABLED | RenderingState.NOT_READ | RenderingState.NO_MATTER:
+            return otherwise
+
+
+def _not_called(why: str) -> str:
+    return (
+        "new machines join without attestation, or not at all: expected a webhook that API servers call for "
+        f"bootstrap configuration of this namespace; got none: {why}; kubectl apply -k manifests/webhook"
+    )
 
 
 def _admits(policy: JsonObject) -> str:

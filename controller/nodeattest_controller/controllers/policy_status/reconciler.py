@@ -2,9 +2,10 @@
 
 Promises: no write without a difference, each against the version that was read, so that two replicas do no harm and a
 restart writes nothing; a failed write is logged with its remedy once in ten minutes and repeated with back-off; a
-replica that does not own the management shard writes and counts nothing. Whether a namespace has the webhook's label is
-read by name when its policies are evaluated, at least every five minutes: no list of namespaces is read. No policy is
-called valid while that could not be read for ten minutes, or not at all; it is tried again with back-off.
+replica that does not own the management shard writes and counts nothing. Whether a namespace has the webhook's label,
+and the webhook's configuration, are read by name when its policies are evaluated, at least every five minutes: no list
+is read. No policy is called valid while that could not be read for ten minutes, or not at all; it is tried again with
+back-off.
 Leaves to others: what a status says (``decide``).
 """
 
@@ -14,15 +15,16 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.policy_status.decide import (
     READY,
-    LabelState,
+    NamespaceRendering,
     PolicyFinding,
     PolicyReason,
+    RenderingState,
     evaluate,
     refusals_end,
     status_patch,
@@ -30,7 +32,8 @@ from nodeattest_controller.controllers.policy_status.decide import (
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
-from nodeattest_controller.model.webhook_label import is_decided, needs_webhook
+from nodeattest_controller.model.webhook_configuration import why_not_called
+from nodeattest_controller.model.webhook_label import is_decided, is_disabled, needs_webhook
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.guard import Ownership
@@ -57,15 +60,22 @@ LOG_PERIOD: Final = 600.0
 """Seconds between two lines about a policy whose status cannot be written."""
 _WORKERS: Final = 4
 """Namespaces that are evaluated at one time: each waits for a read of the API server."""
-_LABEL_HOLDS: Final = 600.0
-"""Seconds for which the label counts as there after it was read last."""
+_RENDERING_HOLDS: Final = 600.0
+"""Seconds for which the webhook counts as called after label and configuration were read last."""
+_MUTATING: Final = "mutatingwebhookconfigurations"
+_CALLED: Final = NamespaceRendering()
+_OF_CONFIGURATION: Final = frozenset({RenderingState.NO_MATTER, RenderingState.NOT_CALLED})
+"""What the configuration says of a namespace that has the label."""
+_SOON: Final = frozenset({RenderingState.NOT_LABELLED, RenderingState.NOT_CALLED})
+"""States that are looked at again each ``RECOUNT``: somebody is about to correct them."""
+_UNRENDERED: Final = frozenset({PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.WEBHOOK_NOT_CALLED})
 REMEDY: Final = "apply manifests/crd and manifests/rbac in the management cluster"
 _LABEL_REMEDY: Final = "apply manifests/webhook in the management cluster"
 _LABELLED: Final = (
-    "what was written while the namespace had no label is not rendered, control planes included; list it: kubectl get "
+    "what was written while the webhook was not called is not rendered, control planes included; list it: kubectl get "
     "nodeattestationpolicies,kubeadmcontrolplanes,kubeadmconfigs -n {} -o yaml | nodeattest policy check -f -"
 )
-_WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, PolicyReason.NAMESPACE_NOT_LABELLED})
+_WITH_EVENT: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, *_UNRENDERED})
 """Reasons of which an Event tells."""
 
 
@@ -83,9 +93,13 @@ class PolicyStatusReconciler:
         clock: Callable[[], float] = time.monotonic,
         recount: float = RECOUNT,
         has_webhook: bool = False,
+        configuration: str = "",
         label_resync: float = LABEL_RESYNC,
     ) -> None:
-        """``has_webhook``: controller ``bootstrap-config`` runs, and namespaces of policies need its label."""
+        """``has_webhook``: controller ``bootstrap-config`` runs, and namespaces of policies need its label.
+
+        ``configuration``: the name of the webhook's MutatingWebhookConfiguration.
+        """
         self._management = management
         self._ownership = ownership
         self._events = events
@@ -94,8 +108,9 @@ class PolicyStatusReconciler:
         self._recount = recount
         self._has_webhook = has_webhook
         self._label_resync = label_resync
-        self._labels: dict[str, tuple[LabelState, float]] = {}
-        """By namespace: what was read of its label last, and when."""
+        self._configuration = configuration
+        self._renderings: dict[str, tuple[NamespaceRendering, float]] = {}
+        """By namespace: what was read last of label and configuration, and when."""
         self._clock = clock
         self._queue: WorkQueue[str] = WorkQueue(metrics=metrics.queues.named("policy-status"))
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
@@ -140,8 +155,8 @@ class PolicyStatusReconciler:
             self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
         clusters = self._management.clusters_in(namespace)
-        label, was_read = await self._label_of(namespace, policies)
-        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under, label=label)
+        rendering, was_read = await self._rendering_in(namespace, policies)
+        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under, rendering=rendering)
         self._count(namespace, found.values())
         errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
         if not was_read or any(not isinstance(error, Conflict) for error in errors):
@@ -153,29 +168,56 @@ class PolicyStatusReconciler:
             ends = [end for policy in policies if (end := refusals_end(policy, self._now())) is not None]
             if ends:
                 self._queue.add_after(namespace, min(ends) + SETTLE)
-            if label is LabelState.MISSING or any(finding.conflicts for finding in found.values()):
+            if rendering.state in _SOON or any(finding.conflicts for finding in found.values()):
                 self._queue.add_after(namespace, self._recount)
-            elif namespace in self._labels:
+            elif rendering.state is not RenderingState.NO_MATTER or namespace in self._renderings:
                 self._queue.add_after(namespace, self._label_resync)
 
-    async def _label_of(self, namespace: str, policies: Sequence[JsonObject]) -> tuple[LabelState, bool]:
-        """Read what a namespace's label says; return whether it could be read, too.
+    async def _rendering_in(self, namespace: str, policies: Sequence[JsonObject]) -> tuple[NamespaceRendering, bool]:
+        """Read what the webhook does in a namespace; return whether to look again soon because it was not read, too.
 
         What was read lately holds on through an outage; what was not is unknown.
         """
         if not self._has_webhook or not any(map(needs_webhook, policies)):
-            self._labels.pop(namespace, None)
-            return LabelState.NO_MATTER, True
+            self._renderings.pop(namespace, None)
+            return NamespaceRendering(), True
         try:
             found = await self._management.client.get(paths.core_path("namespaces", namespace))
         except ApiError as error:
             self._report_unread(namespace, error)
-            known, since = self._labels.get(namespace, (LabelState.UNKNOWN, 0.0))
-            late = isinstance(error, Forbidden) or self._clock() - since > _LABEL_HOLDS
-            return (LabelState.UNKNOWN if late and known is LabelState.NO_MATTER else known), False
-        label = LabelState.NO_MATTER if is_decided(found) else LabelState.MISSING
-        self._labels[namespace] = label, self._clock()
-        return label, True
+            unread = NamespaceRendering(RenderingState.UNKNOWN)
+            return self._known_of(namespace, error, unread, replaced={RenderingState.NO_MATTER}), False
+        if not is_decided(found) or is_disabled(found):
+            state = RenderingState.DISABLED if is_disabled(found) else RenderingState.NOT_LABELLED
+            rendering = NamespaceRendering(state)
+        else:
+            try:
+                not_called = why_not_called(await self._read_configuration(), found)
+            except ApiError as error:
+                unread = NamespaceRendering(RenderingState.NOT_READ, str(error))
+                if self._renderings.get(namespace, (unread, 0.0))[0].state not in _OF_CONFIGURATION:
+                    return unread, isinstance(error, Forbidden)  # the label is there now
+                known = self._known_of(namespace, error, unread, replaced=_OF_CONFIGURATION)
+                return known, isinstance(error, Forbidden)
+            rendering = NamespaceRendering(RenderingState.NOT_CALLED, not_called) if not_called else _CALLED
+        self._renderings[namespace] = rendering, self._clock()
+        return rendering, True
+
+    def _known_of(
+        self, namespace: str, error: ApiError, unread: NamespaceRendering, *, replaced: Container[RenderingState]
+    ) -> NamespaceRendering:
+        """Return what was read of a namespace last; ``replaced``: of these states what is late counts as unread."""
+        known, since = self._renderings.get(namespace, (unread, 0.0))
+        late = isinstance(error, Forbidden) or self._clock() - since > _RENDERING_HOLDS
+        return unread if late and known.state in replaced else known
+
+    async def _read_configuration(self) -> JsonObject | None:
+        """Read the MutatingWebhookConfiguration, which may be written meanwhile by others; None: there is none."""
+        path = paths.object_path("admissionregistration.k8s.io", "v1", _MUTATING, self._configuration)
+        try:
+            return await self._management.client.get(path)
+        except NotFound:
+            return None
 
     def _report_unread(self, namespace: str, error: ApiError) -> None:
         if self._limiter.allow(("namespace", namespace), LOG_PERIOD):
@@ -207,8 +249,8 @@ class PolicyStatusReconciler:
         if before is not None and before.get("reason") == finding.why:
             return
         _LOG.info("policy", extra=fields(policy=key_of(policy), reason=str(finding.why), message_=finding.message))
-        was_unlabelled = before is not None and before.get("reason") == PolicyReason.NAMESPACE_NOT_LABELLED
-        if was_unlabelled and finding.condition.status is ConditionStatus.TRUE:
+        was_unrendered = before is not None and before.get("reason") in _UNRENDERED
+        if was_unrendered and finding.condition.status is ConditionStatus.TRUE:
             message = _LABELLED.format(text(policy, "metadata", "namespace"))
             self._events.record(_subject(policy), "Warning", "PolicyLeftUnrendered", message)
         if finding.why in _WITH_EVENT:
