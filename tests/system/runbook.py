@@ -1,4 +1,4 @@
-"""Runs the commands of a page of docs/runbooks as they stand there, against the control planes of a world.
+"""Runs the commands of a runbook or of the tutorial as they stand there, against the control planes of a world.
 
 Promises: each shell block runs as a whole, in the page's order, and ends at the first command that fails; ``finished``
 says whether the test ran all of them. Only what names a machine or an address of the example is replaced.
@@ -23,7 +23,8 @@ from world import BIN, LOOPBACK_FLAGS, Agent, World
 
 __all__ = ["Runbook"]
 
-PAGES: Final = Path(__file__).parents[2] / "docs" / "runbooks"
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGES: Final = (DOCS, DOCS / "runbooks")
 SERVER: Final = "https://10.0.0.1:6443"
 """The workload cluster's API server in the pages."""
 _BLOCK: Final = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
@@ -33,6 +34,7 @@ _AGENT: Final = """\
 # What stands at its usual place on a node is in a folder here, and the TPM is a software TPM.
 case $1 in
 join) exec {program} "$@" {files} {join} {settings} ;;
+adopt) exec {program} "$@" {files} {kubeconfig} {settings} ;;
 evidence) exec {program} "$@" {settings} ;;
 *) exec {program} "$@" {files} ;;
 esac
@@ -58,7 +60,8 @@ class Runbook:
         self._world = world
         self._kubectl = world.management.kubectl
         self._names = {SERVER: world.workload.server, **(names or {})}
-        self._blocks = iter(_BLOCK.findall((PAGES / f"{page}.md").read_text()))
+        [text] = [file.read_text() for folder in PAGES for file in folder.glob(f"{page}.md")]
+        self._blocks = iter(_BLOCK.findall(text))
         self._programs = self.folder / "bin"
         self._programs.mkdir(exist_ok=True)
         _write_program(
@@ -66,7 +69,7 @@ class Runbook:
             f'#!/bin/sh\nexec {BIN}/node-attestation-controller "$@" {shlex.join(LOOPBACK_FLAGS)}\n',
         )
         shutil.copy(world.workload.ca_certificate, self.folder / "ca.crt")
-        (self.folder / "manifests").symlink_to(PAGES.parents[1] / "manifests")
+        (self.folder / "manifests").symlink_to(DOCS.parent / "manifests")
 
     def run(self, *, node: Agent | None = None, expected: int = 0) -> str:
         """Run the next block, as the operator or on a node, and return what it printed."""
@@ -125,9 +128,16 @@ class Runbook:
 def _install(node: Agent, program: Path) -> None:
     """Put the node's agent on the path."""
     settings = [word for key, value in node.settings.items() for word in ("--set", f"{key}={value}")]
-    join = ["--node-name", node.node_name, "--kubeconfig", str(node.kubeconfig)]
+    kubeconfig = ["--kubeconfig", str(node.kubeconfig)]
+    join = ["--node-name", node.node_name, *kubeconfig]
     node.directory.mkdir(parents=True, exist_ok=True)
-    words = {"program": node.program, "files": node.files(), "join": join, "settings": settings}
+    words = {
+        "program": node.program,
+        "files": node.files(),
+        "join": join,
+        "kubeconfig": kubeconfig,
+        "settings": settings,
+    }
     _write_program(program, _AGENT.format(**{key: shlex.join(value) for key, value in words.items()}))
 
 

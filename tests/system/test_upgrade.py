@@ -1,4 +1,4 @@
-"""An upgrade as docs/operate.md describes it, from an older state of this project, with requests in flight.
+"""An upgrade as docs/upgrade.md describes it, from an older state of this project, with requests in flight.
 
 Real: etcd, kube-apiserver, kubectl, swtpm; of both states the controller, the rights of its manifests, and the agent.
 """
@@ -66,7 +66,7 @@ def kubectl(plane: ControlPlane, *words: str) -> None:
 
 
 def apply_all(world: World, tree: Path) -> None:
-    """Apply a state's manifests in the order of docs/operate.md: in workload clusters, then definitions and rights."""
+    """Apply a state's manifests in the order of docs/upgrade.md: in workload clusters, then definitions and rights."""
     there = [(world.workload, folder) for folder in sorted(tree.glob("workload-*"))]
     for plane, folder in (*there, (world.management, tree / "crd"), (world.management, tree / "rbac")):
         # kubectl before 1.25 knows no CEL rules, and would refuse them by itself.

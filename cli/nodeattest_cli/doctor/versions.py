@@ -93,7 +93,7 @@ def _controller(facts: HealthFacts) -> HealthFinding:
         )
     elif running != [__version__]:
         severity, found = HealthSeverity.WARNING, listed(running)
-        remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/operate.md)"
+        remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/upgrade.md)"
     else:
         severity, found, remedy = HealthSeverity.OK, __version__, ""
     return HealthFinding(id="controller-version", severity=severity, expected=expected, found=found, remedy=remedy)
