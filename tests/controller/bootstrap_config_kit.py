@@ -175,6 +175,7 @@ async def alone(
     *,
     renderer: Versioned | None = None,
     max_wait: float = MAX_WAIT,
+    verifies_clients: bool = False,
 ) -> AsyncGenerator[AdmissionHandler]:
     """Make a handler without a server; ``reader`` in place of one whose API server is nobody."""
     async with ApiClient.from_kubeconfig(KUBECONFIG) as client:
@@ -182,7 +183,15 @@ async def alone(
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
         facts = reader(client) if reader is not None else FactReader(client, namespace=None, now=now)
         made = renderer or Versioned()
-        yield AdmissionHandler(facts, made, Metrics(), clock=lambda: 0.0, reporter=reporter, max_wait=max_wait)
+        yield AdmissionHandler(
+            facts,
+            made,
+            Metrics(),
+            clock=lambda: 0.0,
+            reporter=reporter,
+            verifies_clients=verifies_clients,
+            max_wait=max_wait,
+        )
 
 
 def now() -> datetime:

@@ -21,6 +21,7 @@ from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
     decide_beside,
     policy_change,
 )
+from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import COMPARISONS
 from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -226,6 +227,26 @@ async def test_the_clusters_that_are_there_count_but_paused_ones(plane: ControlP
     for env in ("moved", "rack", "nowhere"):
         assert (await ask(plane, review(policy(env=env))))["allowed"] is True
     assert (await ask(plane, review(policy("there", "prod"))))["allowed"] is True
+
+
+@pytest.mark.parametrize("verifies_clients", [False, True])
+async def test_a_stranger_learns_of_few_made_up_selectors_whether_a_cluster_has_their_labels(
+    plane: ControlPlane, verifies_clients: bool
+) -> None:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        reader = FactReader(client, namespace=None, now=now)
+        async with alone(lambda _: reader, verifies_clients=verifies_clients) as handler:
+
+            async def is_refused(caller: str) -> bool:
+                asked = json.dumps(review(policy("made-up"))).encode()
+                answer = answer_of((await handled(handler, caller, asked, path=policy_reviewer.PATH)).body)
+                is_silent = any("not compared" in warning for warning in strings(answer, "warnings"))
+                assert answer["allowed"] is is_silent
+                return not is_silent
+
+            told = [await is_refused("192.0.2.7") for _ in range(3 * COMPARISONS)]
+            assert told.count(True) == (3 * COMPARISONS if verifies_clients else COMPARISONS)
+            assert await is_refused("192.0.2.1")  # an API server at another address has a share of its own
 
 
 async def test_reviews_that_come_together_read_their_namespace_once(plane: ControlPlane) -> None:

@@ -99,10 +99,13 @@ class AdmissionHandler:
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         """
+        comparisons = None if verifies_clients else policy_reviewer.comparison_limiter(clock)
         self._reviewers: Mapping[str, Reviewer] = {
             config_reviewer.PATH: config_reviewer.ConfigReviewer(reader, renderer, reporter, max_wait=max_wait),
-            policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=False),
-            policy_reviewer.UNLABELLED_PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=True),
+            policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=False, comparisons=comparisons),
+            policy_reviewer.UNLABELLED_PATH: policy_reviewer.PolicyReviewer(
+                reader, is_unlabelled=True, comparisons=comparisons
+            ),
         }
         self._metrics = metrics
         self._clock = clock
