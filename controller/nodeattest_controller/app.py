@@ -123,16 +123,17 @@ async def run(
 
 async def _elected(settings: Settings, controller: _Controller, leases: ApiClient) -> None:
     """Lead when elected, alone or together with those that share the clusters."""
+    identity = GROUP_IDENTITY if settings.shard_clusters else settings.identity
     elector = controller.elector = LeaseElector(
         leases,
         namespace=settings.namespace,
         name=settings.lease_name,
-        identity=GROUP_IDENTITY if settings.shard_clusters else settings.identity,
+        identity=identity,
         lease_duration=settings.lease_duration,
         renew_deadline=settings.renew_deadline,
         retry_period=settings.retry_period,
         shared=settings.shard_clusters,
-        annotations=lease_annotations(),
+        annotations=lease_annotations(identity),
     )
     trouble = TroubleLog(
         _LOG,

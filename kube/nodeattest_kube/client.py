@@ -126,7 +126,7 @@ class ApiClient:
         """Told the method and the status of each answer; None where none came. For metrics."""
         self.may_send: Callable[[], bool] = _always
         """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
-        may act for a while only: a process that was stopped and woke late."""
+        may act for a while only: a process that was stopped and woke late, a command that ends in time."""
         self._pace: Pace | None = None
         self._bounds = TRUSTED
         self._transport = Transport(endpoint)
@@ -388,7 +388,8 @@ class ApiClient:
     ) -> AsyncGenerator[ApiResponse]:
         """Send a request and hand out its answer if the server granted it; raise its refusal otherwise."""
         if not self.may_send():
-            raise Unreachable(f"{method} {target.partition('?')[0]}: not sent; this process may not act any more")
+            where = f"{method} {target.partition('?')[0]}"
+            raise Unreachable(f"{where}: not sent; the time in which this process may ask is over")
         self.requests += 1
         sent = {**self._headers, **headers}
         token = self._token.current()

@@ -62,7 +62,7 @@ def _made() -> HealthFacts:
         webhook=webhook(),
         validation=webhook(VALIDATING),
         endpoints=[{"endpoints": [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}]}],
-        dry_run=config("trial"),
+        trials={BLUE: config("trial")},
     )
     facts = HealthFacts(now=NOW, management=management)
     management.reviews = dict.fromkeys(shipped_rights(management_folders(facts)), True)
@@ -154,9 +154,13 @@ def config(name: str, *, rendered: bool = True) -> JsonObject:
     return render(plain, options).document if rendered else plain
 
 
-def lease(holder: str = "replica-1", *, written: timedelta = timedelta(seconds=-3), version: str = "") -> JsonObject:
-    """Make the leader's Lease; ``written``: when by its holder's clock, from now."""
-    annotations: JsonObject = {**lease_annotations(), **({VERSION_ANNOTATION: version} if version else {})}
+def lease(
+    holder: str = "replica-1", *, written: timedelta = timedelta(seconds=-3), version: str = "", wrote: str = ""
+) -> JsonObject:
+    """Make the leader's Lease; ``written``: when by its holder's clock, from now; ``wrote``: whose version it has."""
+    annotations: JsonObject = {**lease_annotations(wrote or holder)}
+    if version:
+        annotations[VERSION_ANNOTATION] = version
     return {
         "metadata": {
             "name": "node-attestation-controller",

@@ -25,7 +25,7 @@ from health_facts import (
 )
 
 from nodeattest_cli.doctor import groups
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
@@ -125,6 +125,10 @@ def reader(*bindings: JsonObject) -> Spoil:
     return workload(bindings=[own, *bindings])
 
 
+def trial(made: JsonObject | Unread | TrialRefusal) -> Spoil:
+    return management(trials={BLUE: made})
+
+
 LEASE = "nodeattest-system/node-attestation-controller"
 TOKENS = "system:bootstrappers:kubeadm:default-node-token"
 CLAIMED: JsonObject = {
@@ -193,21 +197,23 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "the CA ends soon": (management(webhook=webhook(until=timedelta(days=60))), WARNING, "webhook-ca"),
     "no endpoint": (management(endpoints=[]), ERROR, "webhook-endpoints"),
     "the webhook does not answer": (
-        management(
-            dry_run=None,
-            refusal='500 InternalError: failed calling webhook "bootstrap-config.attestation.cluster.x-k8s.io": x509: '
-            "certificate has expired",
+        trial(
+            TrialRefusal(
+                '500 InternalError: failed calling webhook "bootstrap-config.attestation.cluster.x-k8s.io": x509: '
+                "certificate has expired"
+            )
         ),
         ERROR,
         "webhook-answers",
     ),
-    "nothing is rendered": (management(dry_run=config("trial", rendered=False)), ERROR, "webhook-answers"),
+    "nothing is rendered": (trial(config("trial", rendered=False)), ERROR, "webhook-answers"),
     "another webhook refuses": (
-        management(dry_run=None, refusal='500 failed calling webhook "x.y"'),
+        trial(TrialRefusal('500 failed calling webhook "x.y"')),
         UNKNOWN,
         "webhook-answers",
     ),
-    "no trial is allowed": (management(dry_run=NOT_ALLOWED), UNKNOWN, "webhook-answers"),
+    "no trial is allowed": (trial(NOT_ALLOWED), UNKNOWN, "webhook-answers"),
+    "whose trial it would be is not known": (management(trials=NOT_ALLOWED), UNKNOWN, "webhook-answers"),
     "a policy is invalid": (
         management(policies=[policy("prod", "tpm", "insecure")]),
         ERROR,
@@ -284,7 +290,16 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         "controller-clock",
     ),
     "the workload cluster's clock is a little off": (workload(ahead=-90.0), WARNING, "workload-clock"),
-    "a cluster is out of reach": (workload(unreached=Unread("no route")), UNKNOWN, "cluster-reachable"),
+    "a cluster is out of reach": (
+        workload(unreached=Unread("no route")),
+        UNKNOWN,
+        "cluster-reachable, automatic-approval",
+    ),
+    "a version that another holder wrote": (
+        management(leases=[lease("older", wrote="replica-1")]),
+        WARNING,
+        "controller-version",
+    ),
 }
 
 

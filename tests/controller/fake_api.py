@@ -193,7 +193,7 @@ class FakeApi(ApiClient):
         if self.closed:
             raise Unreachable(f"{method} {path}: closed")
         if not self.may_send():
-            raise Unreachable(f"{method} {path}: not sent; this process may not act any more")
+            raise Unreachable(f"{method} {path}: not sent; the time in which this process may ask is over")
         self.requests += 1
         self.calls.append((method, path))
         if self.on_call is not None:

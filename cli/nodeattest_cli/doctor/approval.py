@@ -43,7 +43,9 @@ def _finding(facts: HealthFacts, cluster: JsonObject, workload: WorkloadFacts) -
         severity = HealthSeverity.OK  # by which policy is another finding, and the cause of this
     grants = _grants(workload)
     if workload.unreached is not None:
-        words.append("its bindings were not read")
+        if severity is HealthSeverity.OK:  # what the condition says may be old: who wrote it does not reach it either
+            severity = HealthSeverity.UNKNOWN
+        words.append("the cluster does not answer, and its bindings were not read")
     elif isinstance(grants, Unread):
         if severity is HealthSeverity.OK:
             severity = HealthSeverity.UNKNOWN

@@ -9,6 +9,7 @@ each). Nothing is written: a KubeadmConfig that is created is a dry run. What ma
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +18,7 @@ from typing import Final, TypeVar
 from nodeattest_cli.connection import explained
 from nodeattest_cli.doctor.access import management_folders, workload_folders
 from nodeattest_cli.doctor.bootstrap import joiners
-from nodeattest_cli.doctor.facts import HealthFacts, Unread, WorkloadFacts, readable
+from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread, WorkloadFacts, readable
 from nodeattest_cli.doctor.renewals import longest_wait
 from nodeattest_cli.doctor.shipped_rights import ShippedRight, shipped_rights
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
@@ -29,7 +30,7 @@ from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.objects import flag, items, text
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ReviewedUser, is_access_allowed
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, TooLarge, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of, version_of
 
 __all__ = ["HealthTarget", "gather"]
@@ -38,6 +39,8 @@ T = TypeVar("T")
 
 _AT_ONCE: Final = 8
 """Reviews that one API server is asked at a time; and workload clusters."""
+_MOST: Final = 100_000
+"""Objects of one list."""
 _PAUSE: Final = 1.0
 """Seconds between two reads of the Leases, where nobody was seen to renew one."""
 _BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
@@ -58,12 +61,19 @@ class HealthTarget:
     """The only one."""
     controller_namespace: str = "nodeattest-system"
     lease_name: str = _NAME
+    timeout: float = 600.0
+    """Seconds after which nothing is asked any more."""
 
 
 async def gather(
     client: ApiClient, target: HealthTarget, *, workload: Callable[[], ApiClient] | None, now: Callable[[], datetime]
 ) -> HealthFacts:
-    """Fetch everything; ``workload`` makes a client where the operator gave a kubeconfig of his own."""
+    """Fetch everything; ``workload`` makes a client where the operator gave a kubeconfig of his own.
+
+    What was not asked for in time is an ``Unread``, too, but for the first question.
+    """
+    ends = time.monotonic() + target.timeout
+    client.may_send = lambda: time.monotonic() < ends
     facts = HealthFacts(now=now(), namespace=target.controller_namespace, lease_name=target.lease_name)
     await _read_versions(client, facts)
     await _read_fleet(client, target, facts)
@@ -99,11 +109,16 @@ async def _optional(question: Awaitable[T]) -> T | Unread | None:
 
 
 async def _listed(client: ApiClient, path: str, query: Mapping[str, str] | None = None) -> list[JsonObject]:
-    """List a collection; one that the server does not have is empty."""
+    """List a collection; one that the server does not have is empty, and one that does not end is refused."""
+    found: list[JsonObject] = []
     try:
-        return [one async for one in list_objects(client, path, query)]
+        async for one in list_objects(client, path, query):
+            found.append(one)
+            if len(found) > _MOST:
+                raise TooLarge(200, f"GET {path}: more than {_MOST} objects are not looked at; say -n or --cluster")
     except NotFound:
         return []
+    return found
 
 
 async def _read_versions(client: ApiClient, facts: HealthFacts) -> None:
@@ -218,22 +233,29 @@ async def _read_configs(client: ApiClient, target: HealthTarget, facts: HealthFa
         version = text(await client.get(paths.api_group(_BOOTSTRAP)), "preferredVersion", "version")
     except ApiError as error:
         if not isinstance(error, NotFound):
-            found.configs = found.dry_run = Unread(str(explained(error)))
+            found.configs = found.trials = Unread(str(explained(error)))
         return
     if waiting:
         path = paths.collection_path(_BOOTSTRAP, version, "kubeadmconfigs", namespace=target.namespace)
         found.configs = await _attempt(_listed(client, path))
     unread = next((one for one in (found.policies, found.clusters) if isinstance(one, Unread)), None)
     if tries and unread is not None:
-        found.dry_run = unread
-    cluster = next((one for one in facts.protected() if not flag(one, "spec", "paused")), None)
-    if tries and cluster is not None:
-        await _try_webhook(client, facts, cluster, version)
+        found.trials = unread
+    elif tries:
+        found.trials = {key_of(one): await _try_webhook(client, one, version) for one in _on_trial(facts)}
 
 
-async def _try_webhook(client: ApiClient, facts: HealthFacts, cluster: JsonObject, version: str) -> None:
+def _on_trial(facts: HealthFacts) -> list[JsonObject]:
+    """Choose one Cluster of each namespace for which the webhook renders: whether it does there is the namespace's."""
+    rendered = [one for one in facts.protected() if not flag(one, "spec", "paused") and facts.enforces(key_of(one))]
+    chosen: dict[str, JsonObject] = {}
+    for one in rendered:
+        chosen.setdefault(text(one, "metadata", "namespace"), one)
+    return list(chosen.values())
+
+
+async def _try_webhook(client: ApiClient, cluster: JsonObject, version: str) -> JsonObject | Unread | TrialRefusal:
     """Create a KubeadmConfig of a cluster in a dry run: nothing is stored, and the webhook reports nothing."""
-    found = facts.management
     namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
     labels: JsonObject = {CLUSTER_LABEL: name}
     argument: JsonObject = {"name": "provider-id", "value": f"{_TRIAL}://trial"}
@@ -246,14 +268,13 @@ async def _try_webhook(client: ApiClient, facts: HealthFacts, cluster: JsonObjec
     }
     path = paths.collection_path(_BOOTSTRAP, version, "kubeadmconfigs", namespace=namespace)
     try:
-        found.dry_run = {**await client.create(f"{path}?dryRun=All", body), "kind": "KubeadmConfig"}
+        return {**await client.create(f"{path}?dryRun=All", body), "kind": "KubeadmConfig"}
     except Unreachable as error:
-        found.dry_run = Unread(str(error))
+        return Unread(str(error))
     except ApiError as error:
         if isinstance(error, Forbidden) and "webhook" not in error.message:
-            found.dry_run = Unread(str(explained(error)))
-        else:
-            found.refusal = str(error)
+            return Unread(str(explained(error)))
+        return TrialRefusal(str(error))
 
 
 def _user_of(facts: HealthFacts) -> str:
@@ -307,6 +328,7 @@ async def _read_workloads(client: ApiClient, facts: HealthFacts, workload: Calla
                         client, text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
                     )
                 )
+                own.may_send = client.may_send
                 async with own:
                     return await _read_workload(own, client, facts, is_operators=workload is not None)
             except ApiError as error:

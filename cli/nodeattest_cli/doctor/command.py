@@ -14,6 +14,7 @@ from nodeattest_cli.doctor.facts import HealthFacts
 from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
+from nodeattest_cli.durations import seconds
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_controller.model.objects import text
@@ -46,6 +47,7 @@ _MARK: Final = 4
 @click.option("--lease-name", default="node-attestation-controller", show_default=True, help="The controller's Lease.")
 @click.option("--fix", is_flag=True, help="Say what can safely be repaired: definitions that are not there.")
 @click.option("--yes", is_flag=True, help="With --fix: do it, then look again.")
+@click.option("--timeout", default="10m", show_default=True, help="How long to ask; what is left is not looked at.")
 @output_option("text", "json")
 def doctor(
     *,
@@ -59,6 +61,7 @@ def doctor(
     lease_name: str,
     fix: bool,
     yes: bool,
+    timeout: str,
     output: str,
 ) -> int:
     """Look at an installation in both clusters: what is wrong, and what to do.
@@ -79,6 +82,7 @@ def doctor(
         cluster=cluster,
         controller_namespace=controller_namespace,
         lease_name=lease_name,
+        timeout=seconds("--timeout", timeout),
     )
     workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
     facts = run(connection, lambda client: _gather(client, target, workload))

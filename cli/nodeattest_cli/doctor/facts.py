@@ -17,7 +17,7 @@ from nodeattest_controller.model.policy import selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
 from nodeattest_kube.shard_leases import ResourceVersion
 
-__all__ = ["HealthFacts", "ManagementFacts", "Unread", "WorkloadFacts", "readable"]
+__all__ = ["HealthFacts", "ManagementFacts", "TrialRefusal", "Unread", "WorkloadFacts", "readable"]
 
 T = TypeVar("T")
 
@@ -25,6 +25,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Why something could not be read, in one line."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRefusal:
+    """What the webhook, or the API server that did not reach it, said of a trial."""
 
     why: str
 
@@ -66,10 +73,10 @@ class ManagementFacts:
     """Our ValidatingWebhookConfiguration."""
     endpoints: Sequence[JsonObject] | Unread = ()
     """EndpointSlices of the Service that it names."""
-    dry_run: JsonObject | Unread | None = None
-    """What the API server made of a KubeadmConfig that was created on trial; None: nobody asked."""
-    refusal: str = ""
-    """What the webhook, or the API server that did not reach it, said instead."""
+    trials: Mapping[str, JsonObject | Unread | TrialRefusal] | Unread = field(
+        default_factory=dict[str, "JsonObject | Unread | TrialRefusal"]
+    )
+    """What the API server made of a KubeadmConfig that was created on trial, by its cluster (``namespace/name``)."""
     reviews: Mapping[ShippedRight, bool] | Unread = field(default_factory=dict[ShippedRight, bool])
     """Whether the controller has each right that the shipped manifests give."""
 

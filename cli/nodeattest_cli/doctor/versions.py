@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
+from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
+from nodeattest_cli.doctor.renewals import holders, is_renewed
 from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
 from nodeattest_controller.model.kubernetes_version import minor_version
-from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION
+from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.objects import text
-from nodeattest_kube.shard_leases import MemberLease, ShardGroup
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import __version__
 
 __all__ = ["IDS", "look", "running_versions"]
@@ -34,16 +35,20 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
 
 
 def running_versions(facts: HealthFacts) -> list[str]:
-    """Return the versions that replicas wrote on the Leases which they hold; unique, in order."""
-    leases = facts.management.leases
-    group = ShardGroup(facts.namespace, facts.lease_name)
-    found: set[str] = set()
-    for lease in readable(leases):
-        read = group.read(lease)
-        leads = text(lease, "metadata", "name") == facts.lease_name and bool(text(lease, "spec", "holderIdentity"))
-        if leads or (isinstance(read, MemberLease) and not read.ended):
-            found.add(text(lease, "metadata", "annotations", VERSION_ANNOTATION))
-    return sorted(found - {""})
+    """Return the versions that replicas wrote on the Leases which they hold; unique, in order.
+
+    Where any is renewed, those that are not are of replicas that have ended. What an earlier holder wrote is no version
+    of this one, which may be a release that writes none. It is empty then.
+    """
+    held = [lease for lease in holders(facts) if text(lease, "spec", "holderIdentity")]
+    renewed = [lease for lease in held if is_renewed(facts, lease)]
+    return sorted({_version_of_holder(lease) for lease in renewed or held})
+
+
+def _version_of_holder(lease: JsonObject) -> str:
+    written_by = text(lease, "metadata", "annotations", HOLDER_ANNOTATION)
+    is_holders = written_by == text(lease, "spec", "holderIdentity")
+    return text(lease, "metadata", "annotations", VERSION_ANNOTATION) if is_holders else ""
 
 
 def _kubernetes(name: str, version: str | Unread, whole: tuple[int, int], cluster: str = "") -> HealthFinding:
@@ -86,13 +91,13 @@ def _controller(facts: HealthFacts) -> HealthFinding:
     running = running_versions(facts)
     if isinstance(leases, Unread):
         severity, found, remedy = HealthSeverity.UNKNOWN, leases.why, "let this user list Leases there"
-    elif not running:
+    elif not any(running):
         severity, found = HealthSeverity.WARNING, f"no holder of a Lease in {facts.namespace} says its version"
         remedy = (
             "if a controller runs, it is older: compare node-attestation-controller --version with nodeattest version"
         )
     elif running != [__version__]:
-        severity, found = HealthSeverity.WARNING, listed(running)
+        severity, found = HealthSeverity.WARNING, listed(one or "one that says no version" for one in running)
         remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/upgrade.md)"
     else:
         severity, found, remedy = HealthSeverity.OK, __version__, ""

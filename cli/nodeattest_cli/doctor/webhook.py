@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_cli.doctor.facts import HealthFacts, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
@@ -39,6 +39,10 @@ def shipped_configuration(kind: str = MUTATING) -> JsonObject:
     return next(one for one in manifests.objects("webhook") if text(one, "kind") == kind)
 
 
+_ANSWERS: Final = "webhook-answers"
+_RENDERS: Final = "it renders a KubeadmConfig that is created on trial (dryRun)"
+
+
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     """Look at the configurations, and at what they lead to."""
     found, validation = facts.management.webhook, facts.management.validation
@@ -60,7 +64,7 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     yield _configuration(facts, found, validation if isinstance(validation, dict) else {})
     yield _authorities(facts, there)
     yield from _endpoints(facts, found)
-    yield _answers(facts, found)
+    yield from _answers(facts, found)
 
 
 def _absent(facts: HealthFacts) -> HealthFinding:
@@ -236,35 +240,38 @@ def _endpoints(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]
     )
 
 
-def _answers(facts: HealthFacts, found: JsonObject) -> HealthFinding:
-    expected = "it renders a KubeadmConfig that is created on trial (dryRun)"
-    made, refusal = facts.management.dry_run, facts.management.refusal
-    remedy = ""
-    if isinstance(made, Unread):
-        severity, said, remedy = (
-            HealthSeverity.UNKNOWN,
-            made.why,
-            "let this user create KubeadmConfigs, or ask one who may",
-        )
-    elif f'admission webhook "{WEBHOOK_NAME}" denied' in refusal:
-        severity, said = HealthSeverity.OK, f"it answers: {refusal}"
-    elif WEBHOOK_NAME in refusal:
-        severity, said = HealthSeverity.ERROR, refusal
-        remedy = "docs/runbooks/NodeAttestationWebhookErrors.md"
-    elif refusal:
-        severity, said = HealthSeverity.UNKNOWN, f"the API server refused the trial for another reason: {refusal}"
-        remedy = "docs/bootstrap-config.md"
-    elif made is None:
-        severity, said = (
-            HealthSeverity.OK,
-            "nothing to render yet: no Cluster has a policy, or no KubeadmConfig can be made",
-        )
-    elif is_rendered(made):
-        severity, said = HealthSeverity.OK, "it does"
+def _answers(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]:
+    trials = facts.management.trials
+    if isinstance(trials, Unread):
+        yield _answer("", trials, found)
+    elif not trials:
+        said = "nothing to render yet: no Cluster has a policy that enforces, or no KubeadmConfig can be made"
+        yield HealthFinding(id=_ANSWERS, severity=HealthSeverity.OK, expected=_RENDERS, found=said)
     else:
-        severity, said = HealthSeverity.ERROR, "the KubeadmConfig stayed as it was" + _exempt(found)
-        remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
-    return HealthFinding(id="webhook-answers", severity=severity, expected=expected, found=said, remedy=remedy)
+        for key, made in trials.items():
+            yield _answer(key, made, found)
+
+
+def _answer(key: str, made: JsonObject | Unread | TrialRefusal, found: JsonObject) -> HealthFinding:
+    remedy = ""
+    match made:
+        case Unread():
+            severity, said = HealthSeverity.UNKNOWN, made.why
+            remedy = "let this user create KubeadmConfigs, or ask one who may"
+        case TrialRefusal() if f'admission webhook "{WEBHOOK_NAME}" denied' in made.why:
+            severity, said = HealthSeverity.OK, f"it answers: {made.why}"
+        case TrialRefusal() if WEBHOOK_NAME in made.why:
+            severity, said = HealthSeverity.ERROR, made.why
+            remedy = "docs/runbooks/NodeAttestationWebhookErrors.md"
+        case TrialRefusal():
+            severity, said = HealthSeverity.UNKNOWN, f"the API server refused the trial for another reason: {made.why}"
+            remedy = "docs/bootstrap-config.md"
+        case _ if is_rendered(made):
+            severity, said = HealthSeverity.OK, "it does"
+        case _:
+            severity, said = HealthSeverity.ERROR, "the KubeadmConfig stayed as it was" + _exempt(found)
+            remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
+    return HealthFinding(id=_ANSWERS, severity=severity, expected=_RENDERS, found=said, remedy=remedy, cluster=key)
 
 
 def _exempt(found: JsonObject) -> str:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -22,15 +22,10 @@ from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish.store import ObjectStore
 from nodeattest_identity.publish.store_location import FORMS, StoreAccess, open_store, parse_location
 from nodeattest_kube.client import ApiClient, KubeconfigError
-from nodeattest_parsing.durations import SECOND, parse_duration
-from nodeattest_parsing.errors import ParseError
 
-__all__ = ["Place", "moment", "place_options", "read_keys", "seconds"]
+__all__ = ["Place", "moment", "place_options", "read_keys"]
 
 T = TypeVar("T")
-
-_LONGEST: Final = 100 * 366 * 86_400
-"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,17 +127,6 @@ def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
         except KeysError as error:
             raise UserError(f"{path}: {error}") from None
     return tuple(keys)
-
-
-def seconds(option: str, text: str) -> int:
-    """Read a duration such as ``8761h``, of whole seconds; raises ``UserError``."""
-    try:
-        given = parse_duration(text)
-    except ParseError as error:
-        raise UserError(f"{option}: {error} in {text[:40]!a}") from None
-    if given < 0 or given % SECOND or given // SECOND > _LONGEST:
-        raise UserError(f"{option}: expected whole seconds from 0 to 100 years, got {text[:40]!a}")
-    return given // SECOND
 
 
 def moment(at: int | None) -> str:

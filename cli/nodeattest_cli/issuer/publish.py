@@ -17,8 +17,9 @@ from typing import Final
 
 import click
 
+from nodeattest_cli.durations import seconds
 from nodeattest_cli.errors import ExitCode, UserError
-from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys, seconds
+from nodeattest_cli.issuer.options import Place, moment, place_options, read_keys
 from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import KeysError

@@ -1,7 +1,8 @@
 """What a replica writes of itself beside its Lease: which version serves, for operators to read.
 
 Promises: what runs says it, not what a Deployment asks for; it is written with every renewal, so that after an upgrade
-it is the new holder's.
+it is the new holder's. A release that writes none leaves what it finds: so the holder is written, too, and the version
+is that of no other holder.
 Leaves to others: writing it (``elector``), comparing it (``nodeattest_cli.doctor``).
 """
 
@@ -12,12 +13,15 @@ from typing import Final
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import COMMIT
 
-__all__ = ["COMMIT_ANNOTATION", "VERSION_ANNOTATION", "lease_annotations"]
+__all__ = ["COMMIT_ANNOTATION", "HOLDER_ANNOTATION", "VERSION_ANNOTATION", "lease_annotations"]
 
 VERSION_ANNOTATION: Final = "nodeattest.x-k8s.io/version"
 COMMIT_ANNOTATION: Final = "nodeattest.x-k8s.io/commit"
+HOLDER_ANNOTATION: Final = "nodeattest.x-k8s.io/version-of"
+"""Whose version and commit they are: the Lease's ``holderIdentity`` when they were written."""
 
 
-def lease_annotations() -> dict[str, str]:
-    """Return the annotations; a checkout has no commit."""
-    return {VERSION_ANNOTATION: __version__, **({COMMIT_ANNOTATION: COMMIT} if COMMIT else {})}
+def lease_annotations(holder: str) -> dict[str, str]:
+    """Return the annotations of a Lease that ``holder`` holds; a checkout has no commit."""
+    commit = {COMMIT_ANNOTATION: COMMIT} if COMMIT else {}
+    return {VERSION_ANNOTATION: __version__, HOLDER_ANNOTATION: holder, **commit}

@@ -71,7 +71,7 @@ class ShardManager:
             lease_duration=settings.lease_duration,
             renew_deadline=settings.renew_deadline,
             retry_period=settings.retry_period,
-            annotations=lease_annotations(),
+            annotations=lease_annotations(settings.identity),
         )
         self._trouble_log = TroubleLog(_LOG, "cannot share clusters", lambda: self.trouble, _remedy)
 
