@@ -17,9 +17,9 @@ from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
 
-__all__ = ["read_objects", "read_text"]
+__all__ = ["MAX_FILE", "read_objects", "read_text"]
 
-_LIMIT: Final = 8 << 20
+MAX_FILE: Final = 8 << 20
 """Bytes of a file; one object has at most 1.5 MiB in etcd."""
 _MAX_DEPTH: Final = 64
 """Levels; Kubernetes objects have some ten."""
@@ -63,17 +63,17 @@ def _name(path: str) -> str:
 
 def _content(path: str, name: str) -> bytes:
     try:
-        content = sys.stdin.buffer.read(_LIMIT + 1) if path == "-" else _read(Path(path))
+        content = sys.stdin.buffer.read(MAX_FILE + 1) if path == "-" else _read(Path(path))
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}") from None
-    if len(content) > _LIMIT:
-        raise UserError(f"{name}: more than {_LIMIT} bytes")
+    if len(content) > MAX_FILE:
+        raise UserError(f"{name}: more than {MAX_FILE} bytes")
     return content
 
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(_LIMIT + 1)
+        return file.read(MAX_FILE + 1)
 
 
 def _parts(document: JsonObject) -> list[JsonObject]:

@@ -40,6 +40,10 @@ _COMMANDS: Final = {
         "nodeattest_cli.doctor.command:doctor",
         "Look at an installation in both clusters: what is wrong, and what to do.",
     ),
+    "evidence": (
+        "nodeattest_cli.evidence.command:evidence",
+        "Export what explains a machine, without secrets.",
+    ),
     "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
     "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
     "machines": (

@@ -36,6 +36,7 @@ ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cluster-info", "sign"): (),
     ("cluster-info", "refresh"): (),
     ("doctor",): (),
+    ("evidence", "export"): ("machine/m", "-o", "-"),
     ("explain",): ("--csr", "c"),
     ("machines", "list"): (),
     ("machines", "reset"): ("m", "--reason", "r"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from typing import cast
@@ -10,12 +13,18 @@ from typing import cast
 import pytest
 from operator_commands import nodeattest
 from polling import eventually
-from world import CSRS, NAMESPACE, Controller, World
+from world import BIN, CSRS, NAMESPACE, Controller, World
 
 from nodeattest_cli.explain.remedies import remedy_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.client import Client
+
+LONG, SHORT = 40, 16
+"""Characters of a word in a Secret, and of a whole value, from which on it is looked for."""
+CERTIFICATE = base64.b64encode(b"-----BEGIN CERTIFICATE").decode().rstrip("=")[:-1]
+"""How the certificates of a kubeconfig begin, which are public."""
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +140,48 @@ def test_a_refused_renewal_is_explained_from_the_record_when_request_and_events_
     plain = nodeattest(world, "explain", f"machine/{name}").stdout
     assert "AttestorNotAuthorized: 1 request by the machine's own node" in plain
     assert remedy_of("AttestorNotAuthorized") in plain
+
+
+def secrets_of(plane: Client) -> set[str]:
+    """Return every value of every Secret, as it is and as base64, and the lines of keys in kubeconfigs."""
+    found: set[str] = set()
+    for secret in plane.list("/api/v1/secrets"):
+        for name, value in map_at(secret, "data").items():
+            if name in {"tls.crt", "auth-extra-groups"} or not isinstance(value, str):
+                continue
+            plain = base64.b64decode(value).decode("utf-8", "replace")
+            found |= {value, plain, *(word for word in plain.split() if len(word) >= LONG)}
+    return {one for one in found if len(one) >= SHORT and CERTIFICATE not in one}
+
+
+@pytest.mark.swtpm
+@pytest.mark.usefixtures("controller")
+def test_a_bundle_holds_no_secret_and_explains_the_same_without_a_cluster(world: World) -> None:
+    name, tpm = "explained-5", world.tpm("explained-5")
+    world.machine(name, tpm=tpm)
+    token = world.token()
+    assert world.agent(name, "tpm", tcti=tpm.tcti).join(token).returncode == 0
+    configs = f"/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/kubeadmconfigs"
+    named: JsonMap = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
+    world.admin.patch(f"{configs}/{name}", {"spec": named})
+    file = world.directory / "bundle.json"
+    exported = nodeattest(world, "evidence", "export", f"machine/{name}", "-o", str(file))
+    assert exported.returncode == 0, exported.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    written = file.read_text()
+    config = world.admin.get(f"{configs}/{name}")
+    assert token in json.dumps(config)
+    secrets = {token, token.partition(".")[2]} | secrets_of(world.admin) | secrets_of(world.workload_admin)
+    assert [one for one in secrets if one in written] == []
+    assert "PRIVATE KEY" not in written
+
+    live = explained(nodeattest(world, "explain", f"machine/{name}", "-o", "json"), 0)
+    offline = subprocess.run(
+        [BIN / "nodeattest", "explain", str(file), "-o", "json"],
+        capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], "KUBECONFIG": "/nowhere"},
+    )  # fmt: skip
+    assert explained(offline, 0) == live
 
 
 @pytest.mark.swtpm

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +10,15 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.explain.collect import Collected, Target, collect, parse_target
+from nodeattest_cli.explain.bundle import read_bundle
+from nodeattest_cli.explain.collect import Collected, parse_target
 from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
 from nodeattest_cli.explain.record import record_lines, record_to_json
 from nodeattest_cli.explain.remedies import remedy_of
 from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_cli.explain.target import fetch_target
 from nodeattest_cli.machines.row import MachineRow
 from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_controller import configfile
@@ -90,7 +90,8 @@ def explain(
 
     TARGET is machine/NAME, node/NAME or csr/NAME: the request and its objects are read from the management cluster and
     the workload cluster. When the request is gone, the machine's record is shown. NAME of a machine may be its provider
-    ID. TARGET may also be the file of a request that was kept, for which no cluster is needed.
+    ID. TARGET may also be a file, for which no cluster is needed: of a request that was kept, or of nodeattest evidence
+    export.
 
     A check that lacks an object is shown as not checked, and so is what only a platform's API can tell: none is asked.
 
@@ -104,15 +105,18 @@ def explain(
     if named is not None:
         if more:
             raise UserError("--with: is for a file or --csr; the objects of TARGET are read from the clusters")
-        connection = Connection(kubeconfig, context)
-        where = connection.namespace(namespace)
-        workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
-        found = run(connection, lambda client: _collect(client, named, where, cluster, workload))
+        connection, access = Connection(kubeconfig, context), workload_kubeconfig
+        found = fetch_target(named, connection, namespace=namespace, cluster=cluster, workload_kubeconfig=access)
         return _show_collected(found, platforms, output)
     path = path if path is not None else target
     documents = [document for file in more for document in read_objects(file)]
     if path is not None:
-        found = [document for document in read_objects(path) if text(document, "kind") == _KIND]
+        given = read_objects(path)
+        bundle = read_bundle(given)
+        if bundle is not None:
+            bundle.documents += documents
+            return _show_collected(bundle, platforms, output)
+        found = [document for document in given if text(document, "kind") == _KIND]
         if len(found) != 1:
             raise UserError(f"{path}: expected one {_KIND}, got {len(found)}")
         csr = found[0]
@@ -125,13 +129,6 @@ def explain(
     else:
         print_lines(*_lines(explanation))
     return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
-
-
-async def _collect(
-    client: ApiClient, target: Target, namespace: str, cluster: str | None, workload: Callable[[], ApiClient] | None
-) -> Collected:
-    now = datetime.now(UTC)
-    return await collect(client, target, namespace=namespace, cluster=cluster, workload=workload, now=now)
 
 
 def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:

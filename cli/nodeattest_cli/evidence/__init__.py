@@ -1,0 +1,1 @@
+"""nodeattest evidence: what explains a machine, in one file without secrets."""
