@@ -42,6 +42,7 @@ from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import ShardManager
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
+from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
@@ -69,6 +70,7 @@ class _Shared:
     ownership: Ownership
     guard: ClusterGuard
     events: EventRecorder
+    tracer: Tracer
 
 
 def build_manager(
@@ -80,6 +82,7 @@ def build_manager(
     may_act: Callable[[], bool],
     leases: ApiClient | None,
     signers: Mapping[ProviderName, ClusterAPISigner],
+    tracer: Tracer = NO_TRACING,
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
 
@@ -106,16 +109,12 @@ def build_manager(
         ownership=ownership,
         guard=ClusterGuard(management, ownership),
         events=EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now),
+        tracer=tracer,
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
-    kubeconfigs = KubeconfigStatus(
-        management,
-        guard=shared.guard,
-        events=shared.events,
-        now=_now,
-        queue_metrics=metrics.queues.named("kubeconfig-status"),
-    )
+    queue = metrics.queues.named("kubeconfig-status")
+    kubeconfigs = KubeconfigStatus(management, guard=shared.guard, events=shared.events, now=_now, queue_metrics=queue)
     clusters = ClusterManager(
         management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs
     )
@@ -220,6 +219,7 @@ def _csr_controller(
             check_issuance=evaluator.check_issuance,
             certificate_lifetime=lifetime,
             now=_now,
+            tracer=shared.tracer,
         ),
         kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
         purposes=_purposes(settings),
@@ -231,6 +231,7 @@ def _csr_controller(
         limiter=RequestLimiter(time.monotonic),
         random_unit=random.random,
         now=_now,
+        tracer=shared.tracer,
     )
     return CSRController(reconciler, has_provider=verifiers.has, metrics=metrics, now=_now, workers=settings.workers)
 

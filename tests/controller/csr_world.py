@@ -33,6 +33,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiError
@@ -158,11 +159,19 @@ class Observed:
 class World:
     """One cluster with one machine."""
 
-    def __init__(self, pki: ClusterPki, verifier: OneRound, *, signer: ClusterAPISigner | None = None) -> None:
+    def __init__(
+        self,
+        pki: ClusterPki,
+        verifier: OneRound,
+        *,
+        signer: ClusterAPISigner | None = None,
+        tracer: Tracer = NO_TRACING,
+    ) -> None:
         """``signer`` is a real one in the verifier's place."""
         self.pki = pki
         self.verifier = verifier
         self.signer = signer or verifier
+        self.tracer = tracer
         self.management_api = ScriptedApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
         self.workload_api = ScriptedApi()
@@ -215,6 +224,7 @@ class World:
             check_issuance=self.evaluator.check_issuance,
             certificate_lifetime=1209600,
             now=self.clock,
+            tracer=self.tracer,
         )
         self.reconciler = Reconciler(
             self.management,
@@ -232,6 +242,7 @@ class World:
             limiter=RequestLimiter(self.seconds),
             random_unit=lambda: 0.0,
             now=self.clock,
+            tracer=self.tracer,
         )
 
     def clock(self) -> datetime:

@@ -254,7 +254,13 @@ def test_a_requirements_file_has_every_locked_package_of_its_set_with_hashes_and
     release: Path,
 ) -> None:
     lock = (TREE / "requirements.lock").read_text()
-    brings = {"agent": "boto3", "agent-tpm": "tpm2-pytss", "cli": "azure-storage-blob", "controller": "google-auth"}
+    brings = {
+        "agent": "boto3",
+        "agent-tpm": "tpm2-pytss",
+        "cli": "azure-storage-blob",
+        "controller": "google-auth",
+        "controller-otel": "opentelemetry-sdk",
+    }
     for which in SETS:
         text = (release / f"requirements-{which}.txt").read_text()
         entries = re.findall(

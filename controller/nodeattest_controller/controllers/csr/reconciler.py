@@ -10,6 +10,7 @@ a certificate on record is failed.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache, node_key
 from nodeattest_controller.runtime.objectref import claimed_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventRecorder
@@ -46,6 +48,8 @@ from nodeattest_providers.verifier_interface import NodeRequest
 __all__ = ["Reconciler", "Result"]
 
 _LOG: Final = logging.getLogger(__name__)
+_UID: Final = re.compile(r"[0-9a-f-]{1,36}", re.ASCII)
+"""An API server's; any other is not shown in spans."""
 EXPIRY_GRACE: Final = timedelta(seconds=60)
 """How long after a challenge's end its first request is closed: a second request filed in time may still be on its
 way, and closing the first would refuse it."""
@@ -125,6 +129,7 @@ class Reconciler:
         limiter: RequestLimiter,
         random_unit: Callable[[], float],
         now: Callable[[], datetime],
+        tracer: Tracer = NO_TRACING,
     ) -> None:
         """``purposes`` are those whose requests are acted on; ``random_unit`` draws from [0, 1)."""
         self._management = management
@@ -141,6 +146,7 @@ class Reconciler:
         self._duplicates = Duplicates()
         self._random_unit = random_unit
         self._now = now
+        self._tracer = tracer
 
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
         """Evaluate the request as the cache has it, and act; raises ApiError for the queue's back-off."""
@@ -151,6 +157,15 @@ class Reconciler:
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
+        with self._tracer.span(
+            "csr.reconcile",
+            cluster=workload.key,
+            csr_uid=stored.uid if _UID.fullmatch(stored.uid) else "",
+            provider=self._metrics.provider_label(stored.provider),
+        ):
+            return await self._reconcile_open(workload, csr, stored)
+
+    async def _reconcile_open(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary) -> Result:
         task = _Task(workload, csr, stored)
         if not stored.is_kubelets:
             task = self._parsed(task)
@@ -212,12 +227,15 @@ class Reconciler:
             raise task.unreadable
         if task.request is None:
             await self._kubelet_serving.approve(workload, csr)
+            self._tracer.note(decision="approve")
             self._settled(stored.uid)
             return DONE
         started = self._now()
-        approval = await self._evaluator.evaluate(workload, task.request, stored.state)
+        with self._tracer.span("csr.verify"):
+            approval = await self._evaluator.evaluate(workload, task.request, stored.state)
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
         await self._issuer.issue(workload, csr, stored, approval)
+        self._tracer.note(decision="approve")
         self._settled(stored.uid)
         asked = moment(text(approval.first, "metadata", "creationTimestamp")) if approval.first else None
         closed = self._duplicates.certified(workload.key, approval.request, asked or approval.request.created)
@@ -248,7 +266,7 @@ class Reconciler:
         if left < 0:
             return await self._deny(task, over.denied(), evaluated=False)
         if over.first_time:
-            self._metrics.verdict(workload.key, task.stored.provider, "shed", Reason.REQUESTER_OVER_BUDGET)
+            self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
             _LOG.warning("over budget", extra=fields(cluster=workload.key, user=task.username, detail=over.detail))
             self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {over.denied()}")
@@ -272,7 +290,7 @@ class Reconciler:
             await workload.publish_annotations(
                 csr, {ANNOTATION_CHALLENGE: challenge.challenge, **challenge.annotations}
             )
-            self._metrics.verdict(workload.key, stored.provider, "challenge", "")
+            self._count(task, "challenge", "")
         return Result(requeue_after=left.total_seconds() + 0.5)
 
     def _age(self, task: _Task) -> timedelta:
@@ -293,7 +311,7 @@ class Reconciler:
             return await self._deny(task, denied, evaluated=False)
         reason = f"{unavailable.reason}: {unavailable.remedy}"
         if task.published_reason != reason:
-            self._metrics.verdict(workload.key, stored.provider, "wait", unavailable.reason)
+            self._count(task, "wait", unavailable.reason)
             _LOG.info(
                 "waiting",
                 extra=fields(
@@ -311,12 +329,13 @@ class Reconciler:
         workload, csr, stored = task.workload, task.csr, task.stored
         if stored.is_kubelets and self._kubelet_serving.only_reports(workload.key):
             return self._report(task, denied)
-        if stored.state is RequestState.APPROVED:
-            await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
-        else:
-            await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
+        with self._tracer.span("csr.deny"):
+            if stored.state is RequestState.APPROVED:
+                await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
+            else:
+                await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
         self._settled(stored.uid)
-        self._metrics.verdict(workload.key, stored.provider, "deny", denied.reason)
+        self._count(task, "deny", denied.reason)
         _LOG.warning(
             "refused",
             extra=fields(
@@ -335,11 +354,16 @@ class Reconciler:
                 notify(observer.refused, verdict)
         return DONE
 
+    def _count(self, task: _Task, verdict: str, reason: str) -> None:
+        """Count a verdict, and note it in the span."""
+        self._metrics.verdict(task.workload.key, task.stored.provider, verdict, reason)
+        self._tracer.note(decision=verdict, reason=reason)
+
     def _report(self, task: _Task, denied: Denied) -> Result:
         """Report what Enforce would deny, and leave kubelet's own request to its present approver."""
         stored = task.stored
         self._settled(stored.uid)
-        self._metrics.verdict(task.workload.key, stored.provider, "ignore", denied.reason)
+        self._count(task, "ignore", denied.reason)
         _LOG.info("audit", extra=fields(cluster=task.workload.key, csr=stored.name, reason=denied.reason))
         self._warn(task, denied.reason, f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}")
         return DONE
