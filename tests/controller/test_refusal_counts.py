@@ -87,7 +87,8 @@ def test_a_flood_by_a_token_takes_no_write_of_the_nodes_own() -> None:
         counts.count(refusal(BAD, provider_id=one, **TOKEN), ledger(ME))
     for _request in range(10):
         counts.count(refusal(BAD, **TOKEN), ledger(ME))
-    counts.take(ME.provider_id)
+        counts.take(ME.provider_id)
+    assert not counts.count(refusal(BAD, **TOKEN), ledger(ME))
     assert counts.count(refusal(BAD), ledger(ME))
     assert Requester.NODE in {one.requester for one in counts.take(ME.provider_id)}
 
