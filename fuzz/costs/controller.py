@@ -12,6 +12,7 @@ from fuzz.costs import worst
 from fuzz.costs.handler import KIB, MIB, Handler, runner
 from fuzz.keys import NOW, authority
 from fuzz.target import Target
+from nodeattest_controller.controllers.auto_approval import permissions
 from nodeattest_controller.controllers.bootstrap_config import (
     admission_review,
     json_patch,
@@ -56,6 +57,15 @@ _EVENT: Final = paging.TENANT.object
 
 def _watch(line: bytes) -> object:
     return parse_event(line, "", _EVENT.values, None)
+
+
+def _role(data: bytes) -> object:
+    """Read a ClusterRole or a ClusterRoleBinding, as the watch and the audit of automatic approval do."""
+    found = parse_json(data, _EVENT.values, duplicates=True)
+    granted = permissions.nominal_permissions(found)
+    permissions.binds_joiners_or_nodes(found)
+    permissions.bootstrap_groups_of(found)
+    return permissions.grant_of(found, {"r": granted | frozenset(permissions.Permission)})
 
 
 def _request(data: bytes) -> object:
@@ -225,6 +235,22 @@ def _blocks(size: int) -> bytes:
     return worst.filled(first + head, b"A" * 64 + b"\n", b"", size)
 
 
+def _rbac(whole: JsonObject, item: JsonObject) -> bytes:
+    """Fill a list of a role or a binding with as many items as a workload cluster's API server may send."""
+    before, _, after = worst.to_json(whole).partition(b'"@@"')
+    one = worst.to_json(item)
+    values = 2 + one.count(b",") + one.count(b":") + one.count(b"[")
+    return worst.filled(before, one + b",", one + after, _EVENT.bytes, _EVENT.values // values - 20)
+
+
+_RULES: Final[JsonObject] = {"metadata": {"name": "r"}, "rules": ["@@"]}
+_SUBJECTS: Final[JsonObject] = {
+    "metadata": {"name": "b"},
+    "roleRef": {"kind": "ClusterRole", "name": "r"},
+    "subjects": ["@@"],
+}
+
+
 def _lines(certificates: tuple[bytes, ...]) -> bytes:
     return b"\n".join(each.hex().encode() for each in certificates)
 
@@ -389,6 +415,21 @@ _REQUESTS: Final = (
         },
         target=_TARGETS["request"],
         strangers=True,
+    ),
+    Handler(
+        name="role",
+        reads="a ClusterRole or ClusterRoleBinding, from any API server of a workload cluster",
+        runs="loop",
+        run=runner(_role, ValueError),
+        largest=_EVENT.bytes,
+        milliseconds=100.0,
+        mebibytes=12.0,
+        worst={
+            "rules": lambda: _rbac(_RULES, {}),
+            "rules that nearly grant": lambda: _rbac(_RULES, {"verbs": ["*"], "apiGroups": ["*"]}),
+            "users": lambda: _rbac(_SUBJECTS, {"kind": "User", "name": "x"}),
+            "groups": lambda: _rbac(_SUBJECTS, {"kind": "Group", "name": "system:bootstrappers:x"}),
+        },
     ),
     Handler(
         name="certificate-request",

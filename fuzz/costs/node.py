@@ -145,6 +145,8 @@ HANDLERS: Final = (
             "blocks": lambda: worst.pem_without_end(_CERTIFICATE),
             "certificates": lambda: worst.filled(b"", worst.pem_of(worst.looping_chain()[1]), b"", _CERTIFICATE),
             "long exponents": lambda: b"".join(worst.pem_of(each) for each in worst.slow_exponents()),
+            "empty lines": lambda: pem_of(authority()).replace(b"\n", b"\n" * 6_400),
+            "short lines": lambda: worst.filled(b"-----BEGIN CERTIFICATE-----\n", b"AA\n", b"\n", _CERTIFICATE),
         },
         target=_TARGETS["agent-certificate"],
         strangers=True,

@@ -6,12 +6,14 @@ from typing import Final
 
 from fuzz import addon_gateway, addon_proxy, discovery_front, identity_tokens
 from fuzz.costs import worst
-from fuzz.costs.handler import KIB, Handler, runner
+from fuzz.costs.handler import KIB, MIB, Handler, runner
 from fuzz.discovery import SIGNER
 from nodeattest_discovery import jwt as discovery_jwt
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.authenticate import authenticate, bearer_token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.endpoints import ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
 from nodeattest_identity.addon.gateway.target import parse as parse_target
@@ -27,6 +29,8 @@ from nodeattest_identity.publish.state import IssuerStateError
 from nodeattest_identity.publish.state import parse as parse_state
 from nodeattest_identity.serve.service import matches
 from nodeattest_identity.tokens import jwt
+from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_kube.paging import OBJECT
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied
 
@@ -129,6 +133,23 @@ def _discovery_token(payload: bytes) -> bytes:
     return f"Bearer {header}.{encode_base64url(payload)}.{'A' * 43}".encode()
 
 
+_POD: Final = b'{"ip":"::ffff:a00:1","targetRef":{"kind":"Pod","namespace":"a"}},'
+
+
+def _endpoints(data: bytes) -> object:
+    """Read Endpoints, and choose among them for one request."""
+    service: JsonObject = {"spec": {"ports": [{"port": 80}]}}
+    return ready_endpoints(
+        service,
+        parse_json(data, OBJECT.values, duplicates=True),
+        parse_target(f"{ROOT}/namespaces/a/services/b/proxy/"),
+    )
+
+
+def _subset(before: bytes, unit: bytes) -> bytes:
+    return worst.filled(b'{"subsets":[{' + before, unit, unit[:-1] + b"]}]}", 3 * MIB // 2, 24_000)
+
+
 HANDLERS: Final = (
     Handler(
         name="discovery-front",
@@ -199,6 +220,19 @@ HANDLERS: Final = (
         },
         target=_TARGETS["addon-credentials"],
         strangers=True,
+    ),
+    Handler(
+        name="service-endpoints",
+        reads="Endpoints of a Service, of who may write them in a namespace, at the add-on gateway",
+        runs="loop",
+        run=runner(_endpoints, StatusError, ValueError),
+        largest=3 * MIB // 2,
+        milliseconds=120.0,
+        mebibytes=32.0,
+        worst={
+            "addresses": lambda: _subset(b'"ports":[{"port":1}],"addresses":[', _POD),
+            "ports": lambda: _subset(b'"addresses":[' + _POD * 999 + _POD[:-1] + b'],"ports":[', b'{"port":1},'),
+        },
     ),
     Handler(
         name="sidecar-head",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import io
 
 __all__ = ["CERTIFICATE", "bundle", "decode", "encode"]
 
@@ -17,14 +18,14 @@ def decode(data: bytes, label: str) -> list[bytes]:
     begin, end = f"-----BEGIN {label}-----".encode(), f"-----END {label}-----".encode()
     found: list[bytes] = []
     lines: list[bytes] | None = None
-    for line in data.split(b"\n"):
+    for line in io.BytesIO(data):  # one at a time: tens of thousands may be empty
         text = line.strip()
         if text == begin:
             lines = []
         elif text == end and lines is not None:
             found.append(binascii.a2b_base64(b"".join(lines), strict_mode=True))
             lines = None
-        elif lines is not None:
+        elif lines is not None and text:
             lines.append(text)
     if lines is not None:
         raise ValueError(f"a {label} block has no end")
