@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.bootstrap_signer.controller import TokenPairController, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
 from nodeattest_controller.controllers.csr.controller import CSRController
@@ -245,6 +246,7 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
         now=_now,
         has_webhook=shared.settings.has_webhook,
         configuration=shared.settings.webhook_configuration_name,
+        is_rendered=has_agent,
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
     shared.changes.subscribe_policies(reconciler.changed)

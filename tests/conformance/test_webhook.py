@@ -287,6 +287,7 @@ def test_without_the_namespaces_label_no_policy_comes_to_enforce_and_those_that_
     world.client.delete(path)
 
 
+@pytest.mark.usefixtures("replica")
 def test_a_policy_says_when_the_webhook_is_not_called_for_its_namespace(world: WebhookWorld) -> None:
     kept = world.client.get(CONFIGURATION)
     touch: JsonMap = {"spec": {"certificateLifetime": "25h"}}

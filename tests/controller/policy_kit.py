@@ -12,6 +12,7 @@ from pathlib import Path
 
 from polling import until
 
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.policy_status.reconciler import LABEL_RESYNC, RECOUNT, PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
@@ -110,6 +111,7 @@ async def working(
             recount=recount,
             has_webhook=has_webhook,
             configuration="nodeattest-bootstrap-config",
+            is_rendered=has_agent,
             label_resync=label_resync,
         )
         publisher = SignerNamesReconciler(

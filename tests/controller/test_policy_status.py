@@ -13,6 +13,7 @@ from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, w
 from polling import until
 
 from nodeattest_controller import manifests
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import MARK
 from nodeattest_controller.controllers.policy_status.decide import (
     MAX_CONFLICTS,
     REFUSAL_ENDS,
@@ -71,6 +72,7 @@ def finding(
     of: str = "p",
     joined: dict[str, int] | None = None,
     rendering: RenderingState = RenderingState.NO_MATTER,
+    unrendered: frozenset[str] | None = None,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
@@ -78,7 +80,9 @@ def finding(
         return (joined or {}).get(name, 0)
 
     state = NamespaceRendering(rendering, "its configuration is absent")
-    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering=state))[of]
+    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering=state, unrendered=unrendered))[
+        of
+    ]
 
 
 def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
@@ -354,6 +358,65 @@ def test_what_was_decided_or_not_looked_at_is_said_and_no_failure() -> None:
         assert finding(policy(), rendering=state).why is PolicyReason.SELECTS_NOTHING
         assert finding(policy(serving="x"), clusters=ours, rendering=state).why is PolicyReason.INVALID
         assert finding(policy(enforcement="Audit"), clusters=ours, rendering=state).why is PolicyReason.VALID
+
+
+def test_control_planes_that_are_not_rendered_are_counted_and_named() -> None:
+    clusters = (cluster("a"), cluster("b"), cluster("c", tier="gold"))
+    found = finding(policy(), clusters=clusters, unrendered=frozenset({"a", "c"}))
+    assert (found.why, found.unrendered, found.condition.status) == (PolicyReason.VALID, ("a", "c"), "True")
+    assert "the KubeadmControlPlane of a, c is not rendered (2 in all)" in found.message
+    assert "clusterctl alpha rollout restart" in found.message
+    gold = finding(policy(labels={"tier": "gold"}), clusters=clusters, unrendered=frozenset({"a"}))
+    assert (gold.unrendered, gold.message) == ((), "admits tpm")
+    assert finding(policy(enforcement="Audit"), clusters=clusters, unrendered=frozenset({"a"})).unrendered is None
+    assert finding(policy(), clusters=clusters).unrendered is None
+
+    stored = policy()
+    patch = status_patch(stored, found, NOW)
+    assert patch is not None
+    assert map_at(patch, "status")["unrenderedControlPlanes"] == 2
+    unknown = status_patch({**stored, "status": {"unrenderedControlPlanes": 2}}, finding(policy()), NOW)
+    assert unknown is not None
+    assert map_at(unknown, "status")["unrenderedControlPlanes"] is None
+
+
+async def test_a_control_plane_is_read_by_its_clusters_reference_and_what_is_rendered_does_not_count(
+    plane: ControlPlane,
+) -> None:
+    client, group = plane.client(), "controlplane.cluster.x-k8s.io"
+    names: JsonMap = {"plural": "kubeadmcontrolplanes", "kind": "KubeadmControlPlane"}
+    schema: JsonMap = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served: JsonMap = {"name": "v1beta2", "served": True, "storage": True, "schema": schema}
+    definition: JsonMap = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"kubeadmcontrolplanes.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
+    }
+    install_definitions(client, [definition])
+    planes = f"/apis/{group}/v1beta2/namespaces/{NAMESPACE}/kubeadmcontrolplanes"
+    labels = {"control-planes": "read"}
+    kind: JsonMap = {"apiVersion": f"{group}/v1beta2", "kind": "KubeadmControlPlane"}
+    marked: JsonMap = {"preKubeadmCommands": [f"kubelet-authenticator {MARK}"]}
+    for name, spec in (("rendered", marked), ("left", {}), ("absent", None)):
+        at = create_cluster(client, name, labels=labels)
+        client.patch(at, {"spec": {"controlPlaneRef": {"apiGroup": group, "kind": kind["kind"], "name": name}}})
+        if spec is not None:
+            client.create(planes, {**kind, "metadata": {"name": name}, "spec": {"kubeadmConfigSpec": spec}})
+    path, namespace = create_policy(client, "planes", labels=labels), f"/api/v1/namespaces/{NAMESPACE}"
+    client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
+    client.create(CONFIGURATIONS, configuration())
+    try:
+        async with working(plane, has_webhook=True, label_resync=0.05):
+            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 1)
+            assert "the KubeadmControlPlane of left is not rendered" in text_at(ready(plane, path), "message")
+            client.patch(f"{planes}/left", {"spec": {"kubeadmConfigSpec": marked}})
+            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 0)
+    finally:
+        client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
+        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
+    asked = [one for one in plane.requests() if one.resource == "kubeadmcontrolplanes" and one.namespace == NAMESPACE]
+    assert not [one for one in asked if one.verb in {"list", "watch"}]
 
 
 async def test_the_webhooks_label_is_missed_where_there_is_a_webhook_and_looked_for_again(plane: ControlPlane) -> None:

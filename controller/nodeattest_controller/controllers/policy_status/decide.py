@@ -6,8 +6,8 @@ Leaves to others: reading policies (``model.policy``, ``validate``), writing (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -39,6 +39,8 @@ _DISABLED: Final = (
     "nodeattest render wrote, or not at all"
 )
 _UNSEEN: Final = "whether API servers call the webhook for this namespace is not known: {}"
+UNRENDERED: Final = "unrenderedControlPlanes"
+"""Member of the status."""
 MAX_CONFLICTS: Final = 32
 """Clusters that a status names; the CRD's maxItems."""
 MAX_RIVALS: Final = 8
@@ -126,6 +128,8 @@ class PolicyFinding:
     """How many Clusters it rules alone."""
     conflicts: tuple[SharedCluster, ...]
     """Clusters that others select, too."""
+    unrendered: tuple[str, ...] | None = None
+    """Clusters whose control plane is not rendered, by name; None: not known, or of no matter."""
 
     @property
     def condition(self) -> Condition:
@@ -143,21 +147,27 @@ async def evaluate(
     machines_under: Callable[[JsonObject, str], int],
     *,
     rendering: NamespaceRendering = _CALLED,
+    unrendered: Collection[str] | None = None,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
     ``machines_under`` counts the machines of a Cluster that joined under a policy. ``rendering``: in the namespace;
-    where it is not known, a policy that said that the label is missing goes on saying so.
+    where it is not known, a policy that said that the label is missing goes on saying so. ``unrendered``: Clusters
+    whose control plane is not rendered; None: not known.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
         flaws[text(policy, "metadata", "name")] = flaw_of(policy)
     ruled = dict.fromkeys(flaws, 0)
     shared: dict[str, list[SharedCluster]] = {name: [] for name in ruled}
+    left: dict[str, list[str]] = {name: [] for name in ruled}
     in_order = sorted(clusters, key=lambda one: text(one, "metadata", "name"))
     async for cluster in in_batches(in_order, max(1, BATCH // max(1, len(policies)))):
         beside = selecting(cluster, policies)
         chosen = sorted(text(policy, "metadata", "name") for policy in beside)
+        if text(cluster, "metadata", "name") in (unrendered or ()):
+            for name in chosen:
+                left[name].append(text(cluster, "metadata", "name"))
         if len(chosen) == 1:
             ruled[chosen[0]] += 1
             continue
@@ -170,7 +180,9 @@ async def evaluate(
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
         needed = rendering if needs_webhook(policy) else _CALLED
-        found[name] = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
+        lacking = tuple(left[name]) if unrendered is not None and needs_webhook(policy) else None
+        made = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
+        found[name] = _with_unrendered(made, lacking)
     return found
 
 
@@ -188,6 +200,7 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
         "observedGeneration": number(policy, "metadata", "generation") or 0,
         "clusters": finding.clusters,
         "conflicts": conflicts,
+        UNRENDERED: None if finding.unrendered is None else len(finding.unrendered),
     }
     known = mapping(policy, "status")
     refused = items(policy, "status", REFUSED_CONFIGURATIONS)
@@ -211,6 +224,18 @@ def _repeated(refused: JsonObject, now: datetime) -> bool:
     """Tell whether a refusal may go on: its owner would have tried again by now."""
     last = moment(text(refused, "time"))
     return last is not None and now - last < REFUSAL_ENDS
+
+
+def _with_unrendered(finding: PolicyFinding, clusters: tuple[str, ...] | None) -> PolicyFinding:
+    """Add whose control planes are not rendered, with what to do where nothing worse is said."""
+    message = finding.message
+    if clusters and finding.why is PolicyReason.VALID:
+        message += (
+            f"; the KubeadmControlPlane of {_some(clusters)} is not rendered ({len(clusters)} in all): its new "
+            "machines join without attestation, or not at all; clusterctl alpha rollout restart "
+            "kubeadmcontrolplane/NAME"
+        )
+    return replace(finding, message=message, unrendered=clusters)
 
 
 def _finding(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
+from nodeattest_controller.controllers.policy_status.control_planes import UnrenderedControlPlanes
 from nodeattest_controller.controllers.policy_status.decide import (
     READY,
     NamespaceRendering,
@@ -94,11 +95,13 @@ class PolicyStatusReconciler:
         recount: float = RECOUNT,
         has_webhook: bool = False,
         configuration: str = "",
+        is_rendered: Callable[[JsonObject], bool] = lambda _control_plane: True,
         label_resync: float = LABEL_RESYNC,
     ) -> None:
         """``has_webhook``: controller ``bootstrap-config`` runs, and namespaces of policies need its label.
 
-        ``configuration``: the name of the webhook's MutatingWebhookConfiguration.
+        ``configuration``: the name of the webhook's MutatingWebhookConfiguration. ``is_rendered``: whether new machines
+        of a control plane run the agent.
         """
         self._management = management
         self._ownership = ownership
@@ -112,6 +115,9 @@ class PolicyStatusReconciler:
         self._renderings: dict[str, tuple[NamespaceRendering, float]] = {}
         """By namespace: what was read last of label and configuration, and when."""
         self._clock = clock
+        self._control_planes = UnrenderedControlPlanes(
+            management.client, is_rendered=is_rendered, clock=clock, period=label_resync
+        )
         self._queue: WorkQueue[str] = WorkQueue(metrics=metrics.queues.named("policy-status"))
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
         """By policy: the version that was read, and what was wrong with it."""
@@ -155,8 +161,18 @@ class PolicyStatusReconciler:
             self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
         clusters = self._management.clusters_in(namespace)
+        before = self._renderings.get(namespace)
         rendering, was_read = await self._rendering_in(namespace, policies)
-        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under, rendering=rendering)
+        if before is None or before[0].state is not rendering.state:  # what was written meanwhile may be unrendered
+            self._control_planes.forget(namespace)
+        found = await evaluate(
+            policies,
+            clusters,
+            self._flaw_of,
+            self._management.machines_under,
+            rendering=rendering,
+            unrendered=await self._unrendered_in(namespace, policies, clusters),
+        )
         self._count(namespace, found.values())
         errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
         if not was_read or any(not isinstance(error, Conflict) for error in errors):
@@ -172,6 +188,14 @@ class PolicyStatusReconciler:
                 self._queue.add_after(namespace, self._recount)
             elif rendering.state is not RenderingState.NO_MATTER or namespace in self._renderings:
                 self._queue.add_after(namespace, self._label_resync)
+
+    async def _unrendered_in(
+        self, namespace: str, policies: Sequence[JsonObject], clusters: Sequence[JsonObject]
+    ) -> frozenset[str] | None:
+        if not self._has_webhook or not any(map(needs_webhook, policies)):
+            self._control_planes.forget(namespace)
+            return None
+        return await self._control_planes.unrendered(namespace, clusters)
 
     async def _rendering_in(self, namespace: str, policies: Sequence[JsonObject]) -> tuple[NamespaceRendering, bool]:
         """Read what the webhook does in a namespace; return whether to look again soon because it was not read, too.

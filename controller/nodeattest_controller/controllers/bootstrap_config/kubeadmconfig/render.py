@@ -38,7 +38,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["is_rendered_kind", "render"]
+__all__ = ["has_agent", "is_rendered_kind", "render"]
 
 _JOIN: Final = "joinConfiguration"
 _INIT: Final = "initConfiguration"
@@ -81,6 +81,14 @@ def is_rendered(document: JsonObject) -> bool:
         spec = section(spec, step)
     commands = words(spec, "preKubeadmCommands")
     return any(command.endswith(MARK) for command in commands)
+
+
+def has_agent(document: JsonObject) -> bool:
+    """Return the same, and no for one that cannot be read."""
+    try:
+        return is_rendered(document)
+    except RenderingRefused:
+        return False
 
 
 def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopts: bool) -> tuple[str, ...]:
