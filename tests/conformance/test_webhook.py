@@ -296,6 +296,7 @@ def test_a_policy_says_when_the_webhook_is_not_called_for_its_namespace(world: W
         world.client.patch(f"{POLICIES}/enforced", touch)
         eventually(lambda: ready_reason(world, "enforced") == "WebhookNotCalled", seconds=60, what="the condition")
         eventually(lambda: not rendered_now(world, "uncalled"), what="API servers that do not call the webhook")
+        world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("prod-cp"))
     finally:
         meta: JsonMap = {"name": text_at(kept, "metadata", "name")}
         world.client.create(CONFIGURATION.rpartition("/")[0], {**kept, "metadata": meta})
@@ -303,6 +304,9 @@ def test_a_policy_says_when_the_webhook_is_not_called_for_its_namespace(world: W
     world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
     eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=90, what="the end of the condition")
     eventually(lambda: rendered_now(world, "called"), what="API servers that call the webhook")
+    assert status_of(world, "enforced")["unrenderedControlPlanes"] == 1
+    assert "the KubeadmControlPlane of prod is not rendered" in ready_message(world, "enforced")
+    world.client.delete(world.path("kubeadmcontrolplanes", "prod-cp"))
 
     world.label("disabled")
     try:
@@ -312,6 +316,15 @@ def test_a_policy_says_when_the_webhook_is_not_called_for_its_namespace(world: W
         world.label("enabled")
     world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
     eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the condition")
+
+
+def status_of(world: WebhookWorld, policy: str) -> JsonMap:
+    return map_at(world.client.get(f"{POLICIES}/{policy}"), "status")
+
+
+def ready_message(world: WebhookWorld, policy: str) -> str:
+    conditions = maps_at(status_of(world, policy), "conditions")
+    return next((text_at(one, "message") for one in conditions if one["type"] == "Ready"), "")
 
 
 def rendered_now(world: WebhookWorld, name: str) -> bool:
