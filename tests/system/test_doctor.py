@@ -202,7 +202,7 @@ def test_an_operator_without_rights_is_told_which_and_no_secret_is_read(
     by_name = {text_at(one, "metadata", "name"): one for one in shipped if "Binding" not in text_at(one, "kind")}
     _bind(world, "dora", by_name["nodeattest:operator"], by_name["nodeattest:doctor"])
     found = wrong(capsys, world, user="dora", code=3)
-    assert set(found) == {"cluster-reachable"}
+    assert set(found) == {"cluster-reachable", "automatic-approval"}
     assert "-kubeconfig" in found["cluster-reachable"]
     own = ["--workload-kubeconfig", str(world.workload.admin_kubeconfig)]
     assert set(wrong(capsys, world, *own, user="dora", code=3)) == {"workload-rights"}
