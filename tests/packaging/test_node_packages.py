@@ -44,7 +44,9 @@ MAX_MODULES = 20
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     needs("mmdebstrap", "patchelf", "rpmbuild")
-    files = [file for end in (".deb", ".rpm", ".tar.gz") for file in released(f"nodeattest-agent*{end}")]
+    files = [
+        file for end in (".deb", ".rpm", ".tar.gz", ".packages.txt") for file in released(f"nodeattest-agent*{end}")
+    ]
     return {file.suffix: file for file in files} or build(tmp_path_factory.mktemp("packages"))
 
 
