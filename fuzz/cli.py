@@ -64,7 +64,7 @@ def _cluster_info(data: bytes) -> bool:
     if found is None:
         return False
     seen = view_of(found, [_SIGNER])
-    require(all(map(str.isprintable, seen.to_text(NOW).split("\n"))), "printable lines")
+    require(all(map(str.isprintable, seen.lines(NOW))), "printable lines")
     require(bool(seen.problem) == (seen.info is None), "a problem where there is nothing to believe")
     return seen.is_sound
 
