@@ -530,7 +530,7 @@ def test_a_watch_tells_a_denial_once_and_asks_no_more(joined: Machine) -> None:
     said = ""
     while "the next attempt is in" not in said:
         said += process.stderr.readline()
-    assert int(said.partition("the next attempt is in ")[2].split()[0]) >= 20
+    assert int(said.partition("the next attempt is in ")[2].split()[0]) > 5  # of 15 to 45 s: a denial's, not a retry's
     sent = joined.api.posts()
     said += ended(process)
     assert joined.api.posts() == sent

@@ -16,7 +16,7 @@ __all__ = ["remedy_of"]
 
 _PAGE: Final = "denials.md"
 _SECTION: Final = re.compile(r"^### (\w+)\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
-_REMEDY: Final = re.compile(r"\*\*Do:\*\*\s+(.*?)(?=\n\n|\Z)", re.DOTALL)
+_REMEDY: Final = re.compile(r"\*\*Do:\*\*[ \n](.*?)(?=\n\n|\Z)", re.DOTALL)
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 

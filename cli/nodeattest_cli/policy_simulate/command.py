@@ -25,6 +25,7 @@ from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.verification.policy_validation import flaw_of
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.registry import BUILT_IN
 
 __all__ = ["simulate_policy"]
 
@@ -34,8 +35,6 @@ _WIDE: Final = ("POLICY", "IN FORCE", "ALSO NOW")
 _INVALID: Final = "under an invalid policy no certificate is renewed"
 _MESSAGE: Final = 240
 """Characters of a message in a table; -o wide has all."""
-_SECTIONS: Final = ("tpm", "gcp")
-"""Sections of a policy that have ``pcrs``."""
 
 
 @click.command("simulate")
@@ -126,7 +125,7 @@ def _policies(path: str, installed: Sequence[str]) -> list[JsonObject]:
 def _baseline(path: str) -> dict[str, JsonObject]:
     """Read ``spec.<section>.pcrs`` of a file, as ``policy learn`` prints it."""
     documents = read_objects(path)
-    found = {name: mapping(one, "spec", name, "pcrs") for one in documents for name in _SECTIONS}
+    found = {name: mapping(one, "spec", name, "pcrs") for one in documents for name in BUILT_IN}
     found = {name: pcrs for name, pcrs in found.items() if pcrs}
     if not found:
         raise UserError(f"{path}: expected spec.tpm.pcrs or spec.gcp.pcrs, as nodeattest policy learn prints it")
