@@ -158,7 +158,9 @@ class CountedServer(web.Server):
             with not_read_while_waiting(request.protocol, request.content):
                 may_begin = await self._wait(scheduler, schedule_by(request), request.protocol)
             response = await handler(request) if may_begin else busy()
-            if isinstance(request.protocol, SequentialConnection) and request.protocol.is_pipelined:
+            declined = "Upgrade" in request.headers and response.status != HTTPStatus.SWITCHING_PROTOCOLS
+            pipelined = isinstance(request.protocol, SequentialConnection) and request.protocol.is_pipelined
+            if declined or pipelined:  # aiohttp loses some of what comes behind an upgrade
                 response.force_close()
             return response
 

@@ -3,7 +3,8 @@
 So a client that sends thousands at once delays another one's by one of each such client, and connections that only wait
 delay none. Keys may be of several groups, which are served round robin, too: however many keys there are in one, those
 of another do not wait longer. What has one key keeps its order.
-Over the limit of all that wait, the newest of the key with most is removed; among equals, the one that came last.
+Over the limit of all that wait, the newest of the key with most is removed, in the group with most; among equals, the
+one that came last. Work may have to wait for a delay, but only while few wait: else what waits would fill the queue.
 Leaves to others: the key, by which clients are distinguished.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
@@ -14,8 +15,12 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 __all__ = ["FairScheduler", "ScheduleKey"]
+
+_FEW: Final = 8
+"""The part of the queue in which work waits for the delay: an eighth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,12 @@ class FairScheduler:
     """The scheduler for one kind of work of a server."""
 
     def __init__(self, max_waiting: int, *, per_pass: int = 1, delay: Callable[[], float] = lambda: 0.0) -> None:
-        """``per_pass``: begin in one pass of the loop. ``delay``: seconds until any may begin, as far as is known."""
+        """``per_pass``: begin in one pass of the loop. ``delay``: seconds until any may begin, while few wait."""
         self._max_waiting = max_waiting
         self._per_pass = self._left = per_pass
         """``_left``: how many more may begin in the present pass."""
-        self._delay = delay
+        self._asked_delay = delay
+        self._few = max_waiting // _FEW
         self._planned: asyncio.Handle | None = None
         self._count = 0
         self._groups: OrderedDict[str, OrderedDict[ScheduleKey, deque[asyncio.Future[bool]]]] = OrderedDict()
@@ -52,6 +58,8 @@ class FairScheduler:
         self._plan()
         self._groups.setdefault(key.group, OrderedDict()).setdefault(key, deque()).append(waiter)
         self._count += 1
+        if self._count == self._few:
+            self.resume()
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -64,6 +72,10 @@ class FairScheduler:
             self._planned.cancel()
             self._planned = None
             self._plan()
+
+    def _delay(self) -> float:
+        """Return the seconds until any may begin: none once many wait."""
+        return 0.0 if self._count >= self._few else self._asked_delay()
 
     def _plan(self) -> None:
         """Have the next pass of the loop serve as many as a pass may."""
@@ -88,10 +100,17 @@ class FairScheduler:
             self._plan()
 
     def _make_room(self, key: ScheduleKey) -> bool:
-        """Remove the newest of the key with most; False if the one that wants the room would then have as many."""
-        waiting = {each: len(queue) for keys in self._groups.values() for each, queue in keys.items()}
-        loser = max(reversed(waiting), key=lambda each: waiting[each])
-        if waiting[loser] <= waiting.get(key, 0) + 1:
+        """Remove the newest of the key with most, in the group with most if that is another one, else in its own.
+
+        False if the group, or in its own the key, that wants the room would then have as many.
+        """
+        counts = {group: sum(map(len, keys.values())) for group, keys in self._groups.items()}
+        group = max(counts, key=lambda each: counts[each])
+        if counts[group] <= counts.get(key.group, 0) + 1:
+            group = key.group
+        waiting = {each: len(queue) for each, queue in self._groups.get(group, OrderedDict()).items()}
+        loser = max(reversed(waiting), key=lambda each: waiting[each], default=None)
+        if loser is None or (group == key.group and waiting[loser] <= waiting.get(key, 0) + 1):
             return False
         _settle(self._pop(loser, newest=True), may_begin=False)
         return True

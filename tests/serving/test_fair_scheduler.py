@@ -50,6 +50,32 @@ async def test_one_request_is_served_in_a_pass_of_the_loop() -> None:
     assert len(set(served)) == len(asking)
 
 
+async def test_a_delay_holds_while_few_wait_so_nobody_is_turned_away_meanwhile() -> None:
+    """Else each of many clients with one connection takes a place, and a newcomer finds none."""
+    scheduler = FairScheduler(256, delay=lambda: 3600.0)
+    few = [asyncio.create_task(scheduler.wait(ScheduleKey(f"silent {number}"))) for number in range(31)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in few)
+    honest = asyncio.create_task(scheduler.wait(ScheduleKey("honest")))
+    more = list[asyncio.Task[bool]]()
+    for number in range(2000):
+        more.append(asyncio.create_task(scheduler.wait(ScheduleKey(f"more {number}"))))
+        await asyncio.sleep(0)
+    assert honest.done()
+    assert all(task.result() for task in (honest, *few, *more) if task.done())
+    for task in (*few, *more):
+        task.cancel()
+
+
+async def test_a_group_that_fills_the_queue_makes_room_for_another() -> None:
+    scheduler = FairScheduler(8, delay=lambda: 0.0)
+    asked = [ScheduleKey(f"address {number}", "addresses") for number in range(20)]
+    waiting = [asyncio.create_task(scheduler.wait(key)) for key in asked]
+    users = [asyncio.create_task(scheduler.wait(ScheduleKey(name, "users"))) for name in "abc"]
+    assert await asyncio.gather(*users) == [True, True, True]
+    assert (await asyncio.gather(*waiting)).count(True) <= 8
+
+
 async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_its_place() -> None:
     scheduler, told = FairScheduler(3), list[tuple[str, bool]]()
 
