@@ -93,8 +93,9 @@ class Settings:
     watch_namespace: str | None = None
     """The only namespace whose Clusters are served; None means all."""
     controllers: tuple[str, ...] = ("*",)
-    """As in kube-controller-manager: ``*``, ``name``, ``-name``; the first that matches decides.
+    """As in kube-controller-manager: ``*``, ``name``, ``-name``.
 
+    A name wins over ``*``; of several entries for one name, the first decides.
     ``*`` stands for all but those of ``OFF_BY_DEFAULT``.
     """
     inventory: tuple[str, ...] = ("ClusterAPI",)
@@ -119,7 +120,7 @@ class Settings:
     metrics_bind_address: str = "127.0.0.1:8080"
     """Serves /metrics; ``0`` serves none, port 0 takes a free one."""
     metrics_secure: bool = False
-    """Serve them over HTTPS, to whom the API server authenticates and allows it (``metrics_auth``)."""
+    """Serve them over HTTPS, to whom the API server authenticates and allows it."""
     metrics_cert_dir: str | None = None
     """Folder of its ``tls.crt`` and ``tls.key``, read again when they change; None: a self-signed certificate."""
     metrics_audiences: tuple[str, ...] = ()
@@ -160,7 +161,8 @@ class Settings:
     request_timeout: float = 10.0
     """For one request to an API server, watches excepted."""
     allowed_addresses: tuple[str, ...] = ()
-    """Networks that a workload cluster's kubeconfig may lead to although they are loopback, link-local or a cloud's."""
+    """Networks that a workload cluster's kubeconfig may lead to although they are loopback, link-local, a cloud's, or
+    of the controller's own interfaces."""
     verification_timeout: float = 20.0
     """For one provider's verification of one request: those that ask a platform may hang."""
     tracing: bool = False

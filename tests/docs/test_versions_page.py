@@ -19,7 +19,6 @@ FEATURES: Final = {
     "PodDisruptionBudget": ("1.21", "apiVersion: policy/v1"),
     "exec credential plugin": ("1.22", "_EXEC_V1: Final = (1, 22)"),
     "`spec.expirationSeconds`": ("1.22", '"spec", "expirationSeconds"'),
-    "ConfigMap `kubelet-config`": ("1.24", "Kubernetes before 1.24"),
     "CEL rules in definitions": ("1.25", "1.25 drop them"),
     "SelfSubjectReview": ("1.28", "Kubernetes before 1.28 cannot"),
     "`matchConditions` of webhooks": ("1.28", "matchConditions: ["),
