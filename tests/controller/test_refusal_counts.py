@@ -15,7 +15,7 @@ from nodeattest_controller.controllers.node_attested.refusal_counts import (
     SILENT,
     RefusalCounts,
 )
-from nodeattest_controller.model.refusals import Requester
+from nodeattest_controller.model.refusals import MAX_MESSAGE, MAX_NAME, Requester
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID
 
@@ -49,6 +49,15 @@ def test_who_asked_is_what_the_server_authenticated(changes: dict[str, object], 
     [found] = counts.take(ME.provider_id)
     assert (found.requester, found.reason, found.request) == (expected, BAD, "csr-1")
     assert found.message == "expected a, got b"
+
+
+def test_what_is_held_until_it_is_written_is_cut_already() -> None:
+    counts = RefusalCounts(Clock())
+    made_up = "a\n" * 250_000
+    counts.count(refusal(BAD, message=made_up, request_name=made_up), ledger(ME))
+    [held] = counts.take(ME.provider_id)
+    assert (len(held.message), len(held.request)) == (MAX_MESSAGE, MAX_NAME)
+    assert "\n" not in held.message + held.request
 
 
 def test_a_node_that_is_bound_to_no_name_is_not_the_machines_own() -> None:

@@ -22,6 +22,7 @@ from nodeattest_parsing.printable import one_line
 __all__ = [
     "KEEP",
     "MAX_MESSAGE",
+    "MAX_NAME",
     "MAX_REASONS",
     "RecordedRefusal",
     "Requester",
@@ -36,7 +37,7 @@ KEEP: Final = timedelta(days=30)
 """How long an entry stays after its last request; the next write after that leaves it out."""
 MAX_MESSAGE: Final = 512
 """Characters, as the CRD's schema has it."""
-_MAX_NAME: Final = 253
+MAX_NAME: Final = 253
 _MAX_COUNT: Final = 2**31 - 1
 """The schema's int32."""
 
@@ -115,7 +116,7 @@ def render_refusals(refusals: Sequence[RecordedRefusal]) -> list[JsonObject]:
             "firstTime": rfc3339(one.first),
             "lastTime": rfc3339(one.last),
             "count": one.count,
-            "request": one_line(one.request, _MAX_NAME),
+            "request": one_line(one.request, MAX_NAME),
             "message": one_line(one.message, MAX_MESSAGE),
         }
         for one in refusals

@@ -1,8 +1,9 @@
 """Refused requests that MachineAttestations do not have yet: counted one by one, written within rates.
 
-Promises: bounded by the cluster's machines that have a MachineAttestation; a flood of requests costs no more writes
-than the rates below, and one of a token or a stranger takes none of the node's own. What was counted and not written
-is lost with the replica, which decides nothing. Pure but for the clock. Leaves to others: writing.
+Promises: bounded by the cluster's machines that have a MachineAttestation, each with cut texts; a flood of requests
+costs no more writes than the rates below, and one of a token or a stranger takes none of the node's own. What was
+counted and not written is lost with the replica, which decides nothing. Pure but for the clock.
+Leaves to others: writing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.refusals import RecordedRefusal, Requester, merge_refusals
+from nodeattest_controller.model.refusals import MAX_MESSAGE, MAX_NAME, RecordedRefusal, Requester, merge_refusals
 from nodeattest_controller.runtime.csr_observer import CSRDenied
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Reason
 
 __all__ = ["SILENT", "RefusalCounts"]
@@ -48,8 +50,8 @@ class RefusalCounts:
             reason=denied.reason,
             first=denied.at,
             last=denied.at,
-            request=denied.request_name,
-            message=denied.message.removeprefix(f"{denied.reason}: "),
+            request=one_line(denied.request_name, MAX_NAME),
+            message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
         )
         self._counted[denied.provider_id] = merge_refusals(self._counted.get(denied.provider_id, ()), (new,), denied.at)
         return self._release(denied.provider_id)
