@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,19 +14,31 @@ from nodeattest_cli.explain.bundle import make_bundle, read_bundle
 from nodeattest_cli.explain.collect import Collected
 from nodeattest_cli.machines.row import rows_of
 from nodeattest_cli.main import main
+from nodeattest_controller.model.csr_request import summarize
+from nodeattest_controller.model.machine_kinds import machine_views
+from nodeattest_controller.model.machine_record import cluster_flaw
 from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.serving_names import network_of
 from nodeattest_controller.model.token_binding import named_tokens
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Unavailable
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 PASSWORD = "hunter2-hunter2-hunter2"
 TOKEN = "abcdef.0123456789abcdef"
+MALFORMED = (PASSWORD, "abcdefhunter2-hunter2-hunter2", "abcdef." + PASSWORD, PASSWORD + "." + PASSWORD, TOKEN + "\n",
+         "Abcdef.0123456789abcdef", "abcdef.0123456789abcde", "0123456789abcdef")  # fmt: skip
 NOISE: JsonObject = {
     "annotations": {
         "kubectl.kubernetes.io/last-applied-configuration": PASSWORD,
         "controlplane.cluster.x-k8s.io/kubeadm-cluster-configuration": PASSWORD,
+        "attestation.cluster.x-k8s.io/of-another": PASSWORD,
+        "cluster-x-k8s-io/of-another": PASSWORD,
         "cluster-x-k8s-io/tpm-endorsement-key": "sha256:ek",
+        "attestation.cluster.x-k8s.io/tpm-endorsement-key": "sha256:ek",
     },
+    "labels": {"cluster.x-k8s.io/control-plane": ""},
+    "ownerReferences": [{"kind": "MachineSet", "name": "set", "uid": "u", "apiVersion": "x/v1", "note": PASSWORD}],
     "managedFields": [{"fieldsV1": {PASSWORD: {}}}],
 }
 
@@ -36,14 +50,72 @@ def made(kind: str, name: str, spec: JsonObject, **more: JsonObject) -> JsonObje
 
 def documents() -> list[JsonObject]:
     """Objects with a secret in every place where one may stand."""
-    discovery: JsonObject = {"bootstrapToken": {"token": TOKEN, "caCertHashes": [PASSWORD]}, "tlsBootstrapToken": TOKEN}
-    issued: JsonObject = {"spki": "sha256:0", "certificate": "PEM"}
-    owned: JsonObject = {"clusterName": "c", "providerID": "p://1", "nodeName": "m", "issued": [issued]}
-    refusal: JsonObject = {"requester": "Node", "reason": "PCRValueNotAllowed", "count": 3,
-                           "firstTime": "2026-01-01T00:00:00Z", "lastTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    return [*clusters(), *machines(), *bootstrap(), *recorded()]
+
+
+def clusters() -> list[JsonObject]:
     return [
-        made("Cluster", "c", {"topology": {"variables": [{"value": PASSWORD}]}, "paused": False}),
-        made("Machine", "m", {"clusterName": "c", "providerID": "p://1"}),
+        made(
+            "Cluster",
+            "c",
+            {
+                "topology": {"variables": [{"value": PASSWORD}]},
+                "paused": False,
+                "controlPlaneEndpoint": {"host": "c.test", "port": 6443},
+                "clusterNetwork": {"serviceDomain": "c.internal", "services": {"cidrBlocks": ["10.9.0.0/16"]}},
+                "security": {"kubeletAuthentication": True, "authorizedAttestors": ["tpm"], "other": PASSWORD},
+            },
+        ),
+        made("ClusterRecord", "c", {"paused": False, "password": PASSWORD}),
+    ]
+
+
+def machines() -> list[JsonObject]:
+    config: JsonObject = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "kind": "KubeadmConfig", "name": "m"}
+    infra: JsonObject = {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "DevMachine", "name": "m"}
+    return [
+        made(
+            "Machine",
+            "m",
+            {
+                "clusterName": "c",
+                "providerID": "p://1",
+                "failureDomain": PASSWORD,
+                "infrastructureRef": {**infra, "fieldPath": PASSWORD},
+                "bootstrap": {"data": PASSWORD, "dataSecretName": "m", "configRef": config},
+            },
+            status={
+                "addresses": [{"type": "InternalIP", "address": "192.0.2.1", "note": PASSWORD}],
+                "nodeRef": {"name": "m", "uid": "n"},
+                "failureMessage": PASSWORD,
+                "bootstrapReady": True,
+                "conditions": [
+                    {"type": "NodeAttested", "status": "False", "message": "Pending"},
+                    {"type": "BootstrapReady", "status": "True", "message": PASSWORD},
+                    {"type": "InfrastructureReady", "status": "False", "message": PASSWORD},
+                ],
+                "v1beta2": {"conditions": [{"type": "BootstrapConfigReady", "status": "True", "message": PASSWORD}]},
+            },
+        ),
+        made(
+            "MachinePool",
+            "pool",
+            {
+                "clusterName": "c",
+                "providerIDList": ["p://3"],
+                "replicas": 1,
+                "template": {
+                    "metadata": {"annotations": {"a": PASSWORD}},
+                    "spec": {"bootstrap": {"data": PASSWORD, "configRef": config}},
+                },
+            },
+        ),
+    ]
+
+
+def bootstrap() -> list[JsonObject]:
+    discovery: JsonObject = {"bootstrapToken": {"token": TOKEN, "caCertHashes": [PASSWORD]}, "tlsBootstrapToken": TOKEN}
+    return [
         made("DevMachine", "m", {"cloudInit": PASSWORD}),
         made("Node", "m", {"providerID": "p://1", "configSource": PASSWORD}),
         made(
@@ -52,22 +124,64 @@ def documents() -> list[JsonObject]:
             {
                 "joinConfiguration": {"discovery": discovery},
                 "initConfiguration": {"bootstrapTokens": [{"token": TOKEN}]},
+                "clusterConfiguration": {"apiServer": {"extraArgs": {"oidc-client-secret": PASSWORD}}},
                 "files": [{"content": PASSWORD}],
                 "users": [{"passwd": PASSWORD}],
+                "preKubeadmCommands": [f"login {PASSWORD}"],
+                "ntp": {"servers": [PASSWORD]},
+            },
+            status={"ready": True, "dataSecretName": "m", "bootstrapData": PASSWORD, "failureMessage": PASSWORD},
+        ),
+    ]
+
+
+def recorded() -> list[JsonObject]:
+    issued: JsonObject = {"spki": "sha256:0", "certificate": "PEM"}
+    owned: JsonObject = {"clusterName": "c", "providerID": "p://1", "nodeName": "m", "issued": [issued]}
+    refusal: JsonObject = {"requester": "Node", "reason": "PCRValueNotAllowed", "count": 3,
+                           "firstTime": "2026-01-01T00:00:00Z", "lastTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    return [
+        made(
+            "MachineRecord",
+            "r",
+            {
+                "clusterName": "c",
+                "providerID": "p://4",
+                "nodeName": "r",
+                "password": PASSWORD,
+                "bootstrapTokenID": TOKEN,
             },
         ),
+        made(
+            "CertificateSigningRequest",
+            "csr",
+            {
+                "request": "UEVN",
+                "signerName": "s",
+                "usages": ["client auth"],
+                "expirationSeconds": 600,
+                "username": "system:bootstrap:abcdef",
+                "groups": ["g"],
+                "extra": {"scopes": [PASSWORD]},
+            },
+            status={"certificate": "UEVN", "conditions": [{"type": "Denied", "reason": "R", "message": "m"}]},
+        ),
         {"kind": "Secret", "metadata": {"name": "c-ca"}, "data": {"tls.crt": "Q0E=", "tls.key": PASSWORD}},
-        made("MachineAttestation", "a-1", owned, status={"refusals": [refusal]}),
+        made("MachineAttestation", "a-1", owned, status={"refusals": [refusal], "other": PASSWORD}),
         made("MachineAttestation", "a-2", {**owned, "providerID": "p://2", "nodeName": "other"}),
     ]
 
 
 def collected() -> Collected:
     found = Collected(documents=documents(), left_out=["Node m: forbidden"])
-    machines, records = ([one for one in found.documents if one["kind"] == kind]
+    members, records = ([one for one in found.documents if one["kind"] == kind]
                          for kind in ("Machine", "MachineAttestation"))  # fmt: skip
-    [found.row, _gone] = rows_of(machines, records, NOW)
+    found.row, _gone = rows_of(members, records, NOW)
     return found
+
+
+def name_of(obj: JsonObject) -> str:
+    return text(obj, "metadata", "name")
 
 
 def of_kind(bundle: JsonObject, kind: str) -> list[JsonObject]:
@@ -84,10 +198,51 @@ def test_what_checks_read_stays() -> None:
     [config] = of_kind(bundle, "KubeadmConfig")
     assert named_tokens(config).ids == {"abcdef"}
     [machine] = of_kind(bundle, "DevMachine")
-    assert mapping(machine, "metadata", "annotations") == {"cluster-x-k8s-io/tpm-endorsement-key": "sha256:ek"}
+    assert mapping(machine, "metadata", "annotations") == {
+        "cluster-x-k8s-io/tpm-endorsement-key": "sha256:ek",
+        "attestation.cluster.x-k8s.io/tpm-endorsement-key": "sha256:ek",
+    }
+    assert machine.keys() == {"apiVersion", "kind", "metadata"}
     own, other = of_kind(bundle, "MachineAttestation")
     assert items(own, "spec", "issued") == [{"spki": "sha256:0", "certificate": "PEM"}]
     assert items(other, "spec", "issued") == [{"spki": "sha256:0"}]
+
+
+def test_machines_and_clusters_are_read_from_a_bundle_as_from_the_clusters() -> None:
+    written = make_bundle(collected(), NOW)
+    for one in documents():
+        [kept] = [left for left in of_kind(written, text(one, "kind")) if name_of(left) == name_of(one)]
+        for found, expected in zip(machine_views(kept), machine_views(one), strict=True):
+            unread: dict[str, str] = {}  # of the annotations most, and the id of what is a whole token
+            both = [replace(view, annotations=unread, bootstrap_token_id="") for view in (found, expected)]
+            assert both[0] == both[1]
+        assert network_of(kept) == network_of(one)
+        assert cluster_flaw(kept) == cluster_flaw(one)
+        assert summarize(kept) == summarize(one)
+    [cluster] = of_kind(written, "Cluster")
+    assert mapping(cluster, "spec", "security") == {"kubeletAuthentication": True, "authorizedAttestors": ["tpm"]}
+
+
+@pytest.mark.parametrize("token", MALFORMED)
+def test_a_malformed_token_is_left_out_and_refused_as_before(token: str) -> None:
+    for spec in (
+        {"joinConfiguration": {"discovery": {"tlsBootstrapToken": token}}},
+        {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}},
+        {"initConfiguration": {"bootstrapTokens": [{"token": TOKEN}, {"token": token}]}},
+    ):
+        config = made("KubeadmConfig", "m", cast("JsonObject", spec))
+        written = make_bundle(Collected(documents=[config]), NOW)
+        assert token.strip() not in json.dumps(written)
+        [kept] = of_kind(written, "KubeadmConfig")
+        for each in (config, kept):
+            with pytest.raises(Unavailable, match="no bootstrap token"):
+                named_tokens(each)
+
+
+def test_a_token_that_kubeadm_shall_make_is_none() -> None:
+    config = made("KubeadmConfig", "m", {"initConfiguration": {"bootstrapTokens": [{"ttl": "2h"}, {"token": TOKEN}]}})
+    [kept] = of_kind(make_bundle(Collected(documents=[config]), NOW), "KubeadmConfig")
+    assert named_tokens(kept) == named_tokens(config)
 
 
 def test_a_bundle_without_a_request_shows_the_record_offline(

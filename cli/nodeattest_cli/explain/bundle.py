@@ -1,40 +1,101 @@
 """An exported bundle: a request, and what it is evaluated by, as one List of objects without secrets. Pure.
 
-Promises: only the fields that are named here leave the clusters: of a KubeadmConfig the ids of its tokens, of Secrets
-the CA's certificate alone, of the machine's own record all. What is made here, ``read_bundle`` reads.
+Promises: only what is named here leaves the clusters: of each kind the fields that checks read, of a KubeadmConfig
+besides the ids of its tokens, of Secrets the CA's certificate alone; of policies and of attestation records the whole
+spec. What was not understood is left out, never kept. What is made here, ``read_bundle`` reads.
 Leaves to others: fetching (``collect``), reading and writing files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from nodeattest_cli.explain.collect import Collected
 from nodeattest_cli.machines.row import rows_of
+from nodeattest_controller.controllers.node_attested.conditions import CONDITION
 from nodeattest_controller.model.attestation import parse_attestation
-from nodeattest_controller.model.machine_kinds import MACHINE_KINDS
+from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS
+from nodeattest_controller.model.machine_record import CLUSTER_RECORD, MACHINE_RECORD
+from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
 from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, strings, text, text_map
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
+from nodeattest_discovery.token import is_token, is_token_id
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 
 __all__ = ["BUNDLE", "make_bundle", "read_bundle"]
 
 BUNDLE: Final = "EvidenceBundle"
 """Kind of the bundle's first object: whose it is, when it was exported, what could not be read."""
+_TOKEN_ID: Final = "bootstrapTokenID"
+"""Field of a MachineRecord."""
 _VERSION: Final = "cli.attestation.cluster.x-k8s.io/v1alpha1"
 _CSR: Final = "CertificateSigningRequest"
 _RECORD: Final = "MachineAttestation"
-_META: Final = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp", "ownerReferences")
-_ANNOTATIONS: Final = ("cluster-x-k8s-io/", "attestation.cluster.x-k8s.io/", "cluster.x-k8s.io/paused")
-"""How the annotations begin that checks read; others may hold anything, such as a whole configuration."""
-_PARTS: Final = {"Cluster": ("paused", "controlPlaneEndpoint", "infrastructureRef"), "Node": ("providerID",)}
-"""Fields of a spec that are kept."""
-_WHOLE: Final = frozenset({"NodeAttestationPolicy", "ClusterRecord", "MachineRecord", _CSR, *MACHINE_KINDS})
+_LABELS: Final = (CONTROL_PLANE_LABEL,)
+"""Those of a cluster are kept whole: a policy may select by any."""
+_ANNOTATIONS: Final = (ANNOTATION_TPM_ENDORSEMENT_KEY, MACHINE_ANNOTATION, PAUSED_ANNOTATION)
+_CONDITIONS: Final = ("BootstrapConfigReady", "BootstrapReady")
+"""Of a machine: whether they are true. Of ``NodeAttested``, which the controller writes, also the message."""
+_REFERENCE: Final = ("apiGroup", "apiVersion", "kind", "name")
+_META: Final = (
+    *("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"),
+    *(f"ownerReferences.{name}" for name in ("apiVersion", "kind", "name", "uid")),
+)
+_CLUSTER: Final = (
+    "spec.paused",
+    "spec.controlPlaneEndpoint.host",
+    "spec.clusterNetwork.serviceDomain",
+    "spec.clusterNetwork.services.cidrBlocks",
+    "spec.security.authorizedAttestors",
+    "spec.security.kubeletAuthentication",
+)
+_MACHINE_STATUS: Final = (
+    *("status.nodeRef.name", "status.nodeRef.uid", "status.addresses.type", "status.addresses.address"),
+    *("status.bootstrapReady", "status.initialization.bootstrapDataSecretCreated"),
+)
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        _CSR: (
+            *(
+                f"spec.{name}"
+                for name in ("request", "signerName", "usages", "expirationSeconds", "username", "groups")
+            ),
+            *(f"status.conditions.{name}" for name in ("type", "status", "reason", "message")),
+            "status.certificate",
+        ),
+        "Cluster": _CLUSTER,
+        CLUSTER_RECORD: _CLUSTER,
+        "Machine": (
+            *("spec.clusterName", "spec.providerID"),
+            *(f"spec.infrastructureRef.{name}" for name in _REFERENCE),
+            *(f"spec.bootstrap.configRef.{name}" for name in _REFERENCE),
+            *_MACHINE_STATUS,
+        ),
+        "MachinePool": (
+            *("spec.clusterName", "spec.providerIDList"),
+            *(f"spec.template.spec.bootstrap.configRef.{name}" for name in _REFERENCE),
+            *_MACHINE_STATUS,
+        ),
+        MACHINE_RECORD: (
+            *(f"spec.{name}" for name in ("clusterName", "providerID", "nodeName", "controlPlane", "paused")),
+            *(f"spec.{name}" for name in ("addresses.type", "addresses.address", "endorsementKeyHash")),
+            *_MACHINE_STATUS,
+        ),
+        "Node": ("spec.providerID",),
+        KUBEADM_CONFIG[1]: ("status.ready", "status.dataSecretName", "status.initialization.dataSecretCreated"),
+    }
+)
+"""By kind: paths, through the entries of lists, to values. Infrastructure machines have annotations only."""
 _UNUSED_ENTRY: Final = "certificate"
-_ID_ONLY: Final = "." + "0" * 16
+_NO_SECRET: Final = "." + "0" * 16
 """In the place of a bootstrap token's secret part: it still reads as a token."""
+_NO_TOKEN: Final = "(not a token)"
+"""In the place of what may be a token with a slip of the pen: checks refuse the one as the other."""
 
 
 def make_bundle(found: Collected, exported_at: datetime) -> JsonObject:
@@ -84,32 +145,65 @@ def read_bundle(documents: Sequence[JsonObject]) -> Collected | None:
 
 def _reduced(document: JsonObject, own: str) -> JsonObject:
     """Keep of an object what checks read."""
-    head = {"apiVersion": text(document, "apiVersion"), "kind": text(document, "kind"), "metadata": _meta(document)}
-    return {**head, **_body(document, is_own=text(document, "metadata", "name") == own)}
+    kind = text(document, "kind")
+    head = {"apiVersion": text(document, "apiVersion"), "kind": kind, "metadata": _meta(document)}
+    return {**head, **_body(document, kind, is_own=text(document, "metadata", "name") == own)}
 
 
-def _body(document: JsonObject, *, is_own: bool) -> JsonObject:
-    kind, spec, status = text(document, "kind"), mapping(document, "spec"), mapping(document, "status")
-    body: JsonObject = {}  # of an infrastructure machine, whose annotations are what is read
-    if kind in _WHOLE or (kind == _RECORD and is_own):
-        body = {"spec": spec, "status": status}
+def _body(document: JsonObject, kind: str, *, is_own: bool) -> JsonObject:
+    spec, status = mapping(document, "spec"), mapping(document, "status")
+    body: JsonObject = _kept(document, _FIELDS.get(kind, ()))
+    if kind == "NodeAttestationPolicy":
+        body = {"spec": spec}
+    elif kind == _RECORD and is_own:
+        body = {"spec": spec, "status": _only(status, ("refusals",))}
     elif kind == _RECORD:
         issued: list[JsonValue] = [_without(one, _UNUSED_ENTRY) for one in items(spec, "issued")]
         body = {"spec": {**spec, "issued": issued}}
-    elif kind in _PARTS:
-        body = {"spec": _only(spec, _PARTS[kind])}
     elif kind == KUBEADM_CONFIG[1]:
-        body = {"spec": _token_ids(spec), "status": status}
+        body = {**body, "spec": _token_ids(spec)}
     elif kind == "Secret":  # the CA's certificate; its key was never read
         body = {"data": _only(mapping(document, "data"), ("tls.crt",))}
+    if kind in {MACHINE_RECORD, CLUSTER_RECORD}:
+        body = {**body, "spec": _with_flaws(spec, mapping(body, "spec"))}
+    if kind in MACHINE_KINDS:
+        conditions = _conditions(status)
+        if "v1beta2" in status:
+            conditions["v1beta2"] = _conditions(mapping(status, "v1beta2"))
+        body = {**body, "status": {**mapping(body, "status"), **conditions}}
     return body
 
 
 def _meta(document: JsonObject) -> JsonObject:
-    meta = _only(mapping(document, "metadata"), _META)
-    annotations = text_map(document, "metadata", "annotations")
-    kept = {name: value for name, value in annotations.items() if name.startswith(_ANNOTATIONS)}
-    return {**meta, "annotations": dict[str, JsonValue](kept)} if kept else meta
+    is_cluster = text(document, "kind") in CLUSTER_KINDS
+    labels, annotations = (text_map(document, "metadata", name) for name in ("labels", "annotations"))
+    read = {
+        "labels": {name: value for name, value in labels.items() if is_cluster or name in _LABELS},
+        "annotations": {name: value for name, value in annotations.items() if name in _ANNOTATIONS},
+    }
+    shown: JsonObject = {name: dict[str, JsonValue](kept) for name, kept in read.items() if kept}
+    return {**_kept(mapping(document, "metadata"), _META), **shown}
+
+
+def _conditions(status: JsonObject) -> JsonObject:
+    """Keep the conditions of a machine that are read; what the bootstrap provider says of its own is not."""
+    kept: list[JsonValue] = [
+        _only(one, ("type", "status", "message") if text(one, "type") == CONDITION else ("type", "status"))
+        for one in items(status, "conditions")
+        if text(one, "type") in {CONDITION, *_CONDITIONS}
+    ]
+    return {"conditions": kept} if kept else {}
+
+
+def _with_flaws(spec: JsonObject, kept: JsonObject) -> JsonObject:
+    """Keep of a record that it has a field which nobody reads, since that makes it invalid, and not what stands there.
+
+    The token that it names is kept if it is an id.
+    """
+    shown: JsonObject = {name: None for name in spec if name not in kept}
+    if token_id := text(spec, _TOKEN_ID):
+        shown[_TOKEN_ID] = token_id if is_token_id(token_id) else _NO_TOKEN
+    return {**kept, **shown}
 
 
 def _token_ids(spec: JsonObject) -> JsonObject:
@@ -120,15 +214,33 @@ def _token_ids(spec: JsonObject) -> JsonObject:
         kept["bootstrapToken"] = {"token": _id_only(token)}
     if token := text(discovery, "tlsBootstrapToken"):
         kept["tlsBootstrapToken"] = _id_only(token)
-    made: list[JsonValue] = [
-        {"token": _id_only(text(one, "token"))} for one in items(spec, "initConfiguration", "bootstrapTokens")
-    ]
+    named = [text(one, "token") for one in items(spec, "initConfiguration", "bootstrapTokens")]
+    made: list[JsonValue] = [{"token": _id_only(token)} for token in named if token]
     reduced: JsonObject = {"joinConfiguration": {"discovery": kept}} if kept else {}
     return {**reduced, "initConfiguration": {"bootstrapTokens": made}} if made else reduced
 
 
 def _id_only(token: str) -> str:
-    return token.partition(".")[0] + _ID_ONLY
+    """Keep the id of a token; what is none may be a secret without an id."""
+    return token.partition(".")[0] + _NO_SECRET if is_token(token) else _NO_TOKEN
+
+
+def _kept(obj: JsonObject, paths: Iterable[str]) -> JsonObject:
+    """Keep the values at these paths, in each entry of a list; no object, whatever is in it."""
+    return _below(obj, [path.split(".") for path in paths])
+
+
+def _below(obj: JsonObject, paths: Sequence[Sequence[str]]) -> JsonObject:
+    inner = {name: [path[1:] for path in paths if path[0] == name] for name in obj}
+    return {name: _value(obj[name], below) for name, below in inner.items() if below}
+
+
+def _value(value: JsonValue, paths: Sequence[Sequence[str]]) -> JsonValue:
+    if isinstance(value, list):
+        return [_value(one, paths) for one in value]
+    if isinstance(value, dict):
+        return _below(value, [path for path in paths if path])
+    return value if all(not path for path in paths) else None
 
 
 def _only(obj: JsonObject, names: Iterable[str]) -> JsonObject:
