@@ -5,13 +5,15 @@ What servers, nodes and files say may hold line ends and what terminals obey: in
 everywhere, but leaves at few places. These are the rules, for the packages that we ship:
 
 1. Who writes to a terminal (``print``, ``click.echo``, ``sys.stderr.write``, ``sys.exit`` with a text, ...) writes a
-   literal, or what ``visible_lines`` made. Commands call ``print_lines`` or the agent's ``console``, which do.
+   literal, or what ``visible_lines`` made. Commands call ``print_lines`` or the agent's ``console``, which do. Nobody
+   gives a stream another name, writes to a descriptor, or prints a traceback.
 2. Text that has several lines is printed only if a function of ``WRITERS`` made it, which escapes what others wrote.
    So nothing else is split into the lines that are printed.
 3. Logs have one formatter, ``nodeattest_controller.logs``: nobody else makes handlers and formatters.
 4. The message of a condition, an Event or a ``Status`` is a literal, a constant, or what ``one_line`` made: it is shown
    by programs of others.
 
+It finds what is written by mistake, not what is hidden: it follows no value from one function into another.
 What need not is in ``EXPLAINED``, with its reason. Any finding fails, and so does an explanation that nothing needs.
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeGuard
 
@@ -53,8 +55,13 @@ TERMINAL: Final = frozenset(
         "sys.stderr.buffer.write",
     }
 )
+STREAMS: Final = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")
+UNSEEN: Final = ("os.write", "os.writev", "traceback.")
+"""How the names of calls begin that write to any descriptor, or print texts of exceptions."""
 EXITS: Final = frozenset({"sys.exit", "SystemExit"})
 """They print what is no number."""
+EXIT_CODES: Final = frozenset({"main", "int"})
+"""Functions that return one."""
 PRINTERS: Final = frozenset({"visible_lines", "print_lines", "console.show"})
 """Each of their arguments becomes one line."""
 DOCUMENTS: Final = frozenset({"print_document", "console.document"})
@@ -74,6 +81,8 @@ LOGS: Final = "controller/nodeattest_controller/logs.py"
 LOGGING: Final = frozenset({"logging.basicConfig", "logging.StreamHandler", "logging.FileHandler", "logging.Formatter"})
 WRITES_OBJECTS: Final = ("controller", "discovery", "identity", "kube", "serving")
 EXPLAINED: Final = {
+    "authenticator/nodeattest_authenticator/exec_plugin/fast_path.py:_write": "JSON for kubelet; a refusal cut before",
+    "authenticator/nodeattest_authenticator/state/storage.py:write_atomically": "a file",
     "authenticator/nodeattest_authenticator/commands/credential.py:run": "kubelet reads it: JSON, to the byte",
     "cli/nodeattest_cli/output.py:print_document": "is one of DOCUMENTS",
     "cli/nodeattest_cli/output.py:print_exactly": "a file for a program, to the byte; never on a terminal",
@@ -91,25 +100,38 @@ class Finder(ast.NodeVisitor):
         """``path`` is relative to the tree."""
         self.found: list[tuple[str, int, str]] = []
         self._functions = ["module"]
-        self._one_line: list[set[str]] = [set()]
-        """Names that hold what ``one_line`` made, for each function around."""
+        self._scopes: list[dict[str, bool]] = []
+        """Of each function around, and of the module first: whether what a name holds is printable, on one line."""
         self._formats_logs = path.as_posix() == LOGS
         self._writes_objects = path.parts[0] in WRITES_OBJECTS
 
+    def visit_Module(self, node: ast.Module) -> None:
+        """Enter the module."""
+        self._enter(node)
+
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Enter a function."""
-        assigned = [one for one in ast.walk(node) if isinstance(one, ast.Assign)]
-        self._one_line.append(
-            {_dotted(target) for one in assigned if _called(one.value) == "one_line" for target in one.targets}
-        )
         self._functions.append(node.name)
-        self.generic_visit(node)
+        self._enter(node)
         self._functions.pop()
-        self._one_line.pop()
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         """Enter a function."""
         self.visit_FunctionDef(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Enter a function without a name."""
+        self._enter(node)
+
+    def _enter(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        self._scopes.append({})
+        bound = list(_bound(node))
+        for name, value in bound:
+            is_constant = isinstance(node, ast.Module) and name.isupper()
+            kept = is_constant or (value is not None and self._is_one_line(value))
+            self._scopes[-1][name] = kept and self._scopes[-1].get(name, True)
+        self.generic_visit(node)
+        self._scopes.pop()
 
     def visit_Call(self, node: ast.Call) -> None:
         """Check who prints, and who makes formatters."""
@@ -117,39 +139,142 @@ class Finder(ast.NodeVisitor):
         arguments = [one.value if isinstance(one, ast.Starred) else one for one in node.args]
         if name in TERMINAL and not all(_is_literal(one) or _called(one) == "visible_lines" for one in arguments):
             self._report(node, f"{name} of what visible_lines did not make")
-        if name in EXITS and any(isinstance(one, ast.JoinedStr) or _called(one) == "str" for one in arguments):
+        if name in EXITS and not all(self._is_exit(one) for one in arguments):
             self._report(node, f"{name} prints what visible_lines did not make")
+        if name.startswith(UNSEEN):
+            self._report(node, f"{name} may write to a terminal")
+        if not name.startswith("logs.") and any(
+            _is_stream(one) for one in (*arguments, *(one.value for one in node.keywords))
+        ):
+            self._report(node, "a stream is given to another function")
         if name in PRINTERS and any(_splits(one) for one in arguments):
             self._report(node, f"{name} of lines that no writer made")
         if name in DOCUMENTS and not all(_called(one) in WRITERS for one in arguments):
             self._report(node, f"{name} of what no writer made")
         if name in LOGGING and not self._formats_logs:
             self._report(node, f"{name} outside {LOGS}")
+        if name == "dict" or name.endswith(".update"):
+            self._check_members(_named(node), everything=name != "dict")
         self.generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Refuse another name of what writes to a terminal."""
+        names = [f"{node.module}.{one.name}" for one in node.names]
+        if any(name in {*STREAMS, *EXITS, *UNSEEN} or name.startswith(UNSEEN) for name in names):
+            self._report(node, "another name of what writes to a terminal")
 
     def visit_Dict(self, node: ast.Dict) -> None:
         """Check the messages of objects."""
-        members = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if _is_literal(key)}
-        if {"reason", "status", "observedGeneration"} & members.keys():
-            self._check_message(members.get("message"))
+        self._check_members(_members(node), everything=False)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Check messages that are merged into an object."""
+        self._check_merged(node.op, node.value)
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        """Check messages that are merged into an object."""
+        self._check_merged(node.op, node.right)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Check messages that are set into an object."""
+        """Check messages that are set into an object, and other names of streams."""
         for target in node.targets:
             if isinstance(target, ast.Subscript) and _is_literal(target.slice) and target.slice.value == "message":
                 self._check_message(node.value)
+        self._check_renamed(node.value)
         self.generic_visit(node)
 
-    def _check_message(self, value: ast.expr | None) -> None:
-        if value is None or not self._writes_objects or _is_literal(value) or _called(value) == "one_line":
-            return
-        name = _dotted(value)
-        if not (name.isupper() or any(name in known for known in self._one_line)):
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Check other names of streams."""
+        self._check_renamed(node.value)
+        self.generic_visit(node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        """Check other names of streams."""
+        self._check_renamed(node.value)
+        self.generic_visit(node)
+
+    def _check_renamed(self, value: ast.expr | None) -> None:
+        if value is not None and _is_stream(value):
+            self._report(value, "another name of what writes to a terminal")
+
+    def _check_merged(self, operator: ast.operator, value: ast.expr) -> None:
+        """Check what is merged; what has a reason, too, is checked as a ``Dict``."""
+        if isinstance(operator, ast.BitOr) and isinstance(value, ast.Dict) and not _is_condition(_members(value)):
+            self._check_members(_members(value), everything=True)
+
+    def _check_members(self, members: Mapping[str, ast.expr], *, everything: bool) -> None:
+        if "message" in members and (everything or _is_condition(members)):
+            self._check_message(members["message"])
+
+    def _check_message(self, value: ast.expr) -> None:
+        if self._writes_objects and not self._is_one_line(value):
             self._report(value, "a message that one_line did not make")
 
-    def _report(self, node: ast.expr, what: str) -> None:
+    def _is_one_line(self, value: ast.expr) -> bool:
+        """Accept a literal, what ``one_line`` made, a constant, and a name that holds nothing else."""
+        if isinstance(value, ast.IfExp):
+            return self._is_one_line(value.body) and self._is_one_line(value.orelse)
+        name = value.id if isinstance(value, ast.Name) else ""
+        known = next((scope[name] for scope in reversed(self._scopes) if name in scope), name.isupper())
+        return _is_literal(value) or _called(value) == "one_line" or known
+
+    def _is_exit(self, value: ast.expr) -> bool:
+        """Accept a literal, a constant, the result of ``main``, and what is asked to be a number."""
+        if isinstance(value, ast.IfExp):
+            is_number = ast.unparse(value.test) == f"isinstance({ast.unparse(value.body)}, int)"
+            return (is_number or self._is_exit(value.body)) and self._is_exit(value.orelse)
+        called = _called(value)
+        return (not called and self._is_one_line(value)) or called in EXIT_CODES or called == "visible_lines"
+
+    def _report(self, node: ast.expr | ast.stmt, what: str) -> None:
         self.found.append((self._functions[-1], node.lineno, what))
+
+
+def _bound(scope: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield each name that a scope binds, with the value where it is the only target; None for any other way."""
+    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        found = scope.args
+        parameters = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]
+        yield from ((one.arg, None) for one in parameters if one is not None)
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop()
+        values = [node] if isinstance(node, ast.AnnAssign | ast.NamedExpr) else []
+        targets = node.targets if isinstance(node, ast.Assign) else [one.target for one in values]
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) else None
+        for target in targets:
+            if isinstance(target, ast.Name) and (value is not None or not isinstance(node, ast.AnnAssign)):
+                yield target.id, value
+        if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name, None
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            inner = [one for one in ast.iter_child_nodes(node) if one not in targets or not isinstance(one, ast.Name)]
+            yield from ((one.id, None) for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+            waiting += inner
+
+
+def _members(node: ast.Dict) -> dict[str, ast.expr]:
+    pairs = zip(node.keys, node.values, strict=True)
+    return {str(key.value): value for key, value in pairs if _is_literal(key)}
+
+
+def _named(node: ast.Call) -> dict[str, ast.expr]:
+    """Return the keyword arguments of a call, and the members of an only argument that is a ``Dict``."""
+    given = {one.arg: one.value for one in node.keywords if one.arg is not None}
+    merged = [one for one in node.args if isinstance(one, ast.Dict) and not _is_condition(_members(one))]
+    return {**given, **(_members(merged[0]) if len(merged) == 1 else {})}
+
+
+def _is_condition(members: Mapping[str, ast.expr]) -> bool:
+    return bool({"reason", "status", "observedGeneration"} & members.keys())
+
+
+def _is_stream(node: ast.expr) -> bool:
+    """Return whether it is a stream, its buffer, or its method; not what a method returns."""
+    return _dotted(node).startswith(STREAMS)
 
 
 def _is_literal(node: ast.expr | None) -> TypeGuard[ast.Constant]:
@@ -171,10 +296,20 @@ def _splits(node: ast.expr) -> bool:
     return any(
         isinstance(one, ast.Call)
         and isinstance(one.func, ast.Attribute)
-        and (one.func.attr == "splitlines" or (one.func.attr == "split" and ast.unparse(one).endswith(r"('\n')")))
+        and _at_line_ends(one, one.func)
         and (_called(one.func.value) or _dotted(one.func.value)) not in WRITERS
         for one in ast.walk(node)
     )
+
+
+def _at_line_ends(call: ast.Call, function: ast.Attribute) -> bool:
+    """Return whether a call splits text at line ends, or at what cannot be read here."""
+    if function.attr == "splitlines" or _dotted(function) == "re.split":
+        return True
+    separators = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "sep")]
+    by = separators[0] if separators else None
+    is_word = _is_literal(by) and not {"\n", "\r"} & set(str(by.value))
+    return function.attr in {"split", "rsplit"} and by is not None and not is_word
 
 
 def findings(source: str, path: Path) -> list[tuple[str, int, str]]:
