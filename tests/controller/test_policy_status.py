@@ -72,7 +72,7 @@ def finding(
     of: str = "p",
     joined: dict[str, int] | None = None,
     rendering: RenderingState = RenderingState.NO_MATTER,
-    unrendered: frozenset[str] | None = None,
+    unrendered: dict[str, str] | None = None,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
@@ -362,14 +362,19 @@ def test_what_was_decided_or_not_looked_at_is_said_and_no_failure() -> None:
 
 def test_control_planes_that_are_not_rendered_are_counted_and_named() -> None:
     clusters = (cluster("a"), cluster("b"), cluster("c", tier="gold"))
-    found = finding(policy(), clusters=clusters, unrendered=frozenset({"a", "c"}))
+    found = finding(policy(), clusters=clusters, unrendered={"a": "", "c": ""})
     assert (found.why, found.unrendered, found.condition.status) == (PolicyReason.VALID, ("a", "c"), "True")
     assert "the KubeadmControlPlane of a, c is not rendered (2 in all)" in found.message
     assert "clusterctl alpha rollout restart" in found.message
-    gold = finding(policy(labels={"tier": "gold"}), clusters=clusters, unrendered=frozenset({"a"}))
+    gold = finding(policy(labels={"tier": "gold"}), clusters=clusters, unrendered={"a": ""})
     assert (gold.unrendered, gold.message) == ((), "admits tpm")
-    assert finding(policy(enforcement="Audit"), clusters=clusters, unrendered=frozenset({"a"})).unrendered is None
+    assert finding(policy(enforcement="Audit"), clusters=clusters, unrendered={"a": ""}).unrendered is None
     assert finding(policy(), clusters=clusters).unrendered is None
+
+    large = finding(policy(), clusters=clusters, unrendered={"a": "", "c": "TooLarge"})
+    assert large.unrendered == ("a", "c")
+    assert "the KubeadmControlPlane of a is not rendered (1 in all)" in large.message
+    assert "the KubeadmControlPlane of c cannot be read (TooLarge; 1 in all): it counts as not" in large.message
 
     stored = policy()
     patch = status_patch(stored, found, NOW)
@@ -380,7 +385,7 @@ def test_control_planes_that_are_not_rendered_are_counted_and_named() -> None:
     assert map_at(unknown, "status")["unrenderedControlPlanes"] is None
 
 
-async def test_a_control_plane_is_read_by_its_clusters_reference_and_what_is_rendered_does_not_count(
+async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is_too_large_hides_no_other(
     plane: ControlPlane,
 ) -> None:
     client, group = plane.client(), "controlplane.cluster.x-k8s.io"
@@ -398,7 +403,8 @@ async def test_a_control_plane_is_read_by_its_clusters_reference_and_what_is_ren
     labels = {"control-planes": "read"}
     kind: JsonMap = {"apiVersion": f"{group}/v1beta2", "kind": "KubeadmControlPlane"}
     marked: JsonMap = {"preKubeadmCommands": [f"kubelet-authenticator {MARK}"]}
-    for name, spec in (("rendered", marked), ("left", {}), ("absent", None)):
+    many: JsonMap = {"files": [[0] * 160_000]}
+    for name, spec in (("rendered", marked), ("left", {}), ("absent", None), ("large", many)):
         at = create_cluster(client, name, labels=labels)
         client.patch(at, {"spec": {"controlPlaneRef": {"apiGroup": group, "kind": kind["kind"], "name": name}}})
         if spec is not None:
@@ -408,9 +414,13 @@ async def test_a_control_plane_is_read_by_its_clusters_reference_and_what_is_ren
     client.create(CONFIGURATIONS, configuration())
     try:
         async with working(plane, has_webhook=True, label_resync=0.05):
-            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 1)
-            assert "the KubeadmControlPlane of left is not rendered" in text_at(ready(plane, path), "message")
+            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 2)
+            said = text_at(ready(plane, path), "message")
+            assert "the KubeadmControlPlane of left is not rendered (1 in all)" in said
+            assert "the KubeadmControlPlane of large cannot be read (TooLarge; 1 in all)" in said
             client.patch(f"{planes}/left", {"spec": {"kubeadmConfigSpec": marked}})
+            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 1)
+            client.patch(f"{planes}/large", {"spec": {"kubeadmConfigSpec": {**marked, "files": None}}})
             await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 0)
     finally:
         client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")

@@ -6,7 +6,7 @@ Leaves to others: reading policies (``model.policy``, ``validate``), writing (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -129,7 +129,7 @@ class PolicyFinding:
     conflicts: tuple[SharedCluster, ...]
     """Clusters that others select, too."""
     unrendered: tuple[str, ...] | None = None
-    """Clusters whose control plane is not rendered, by name; None: not known, or of no matter."""
+    """Clusters whose control plane is not rendered, or cannot be read, by name; None: not known, or of no matter."""
 
     @property
     def condition(self) -> Condition:
@@ -147,13 +147,13 @@ async def evaluate(
     machines_under: Callable[[JsonObject, str], int],
     *,
     rendering: NamespaceRendering = _CALLED,
-    unrendered: Collection[str] | None = None,
+    unrendered: Mapping[str, str] | None = None,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
     ``machines_under`` counts the machines of a Cluster that joined under a policy. ``rendering``: in the namespace;
     where it is not known, a policy that said that the label is missing goes on saying so. ``unrendered``: Clusters
-    whose control plane is not rendered; None: not known.
+    whose control plane is not rendered, with why it could not be read; None: not known.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
@@ -182,7 +182,7 @@ async def evaluate(
         needed = rendering if needs_webhook(policy) else _CALLED
         lacking = tuple(left[name]) if unrendered is not None and needs_webhook(policy) else None
         made = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
-        found[name] = _with_unrendered(made, lacking)
+        found[name] = _with_unrendered(made, lacking, unrendered or {})
     return found
 
 
@@ -226,15 +226,26 @@ def _repeated(refused: JsonObject, now: datetime) -> bool:
     return last is not None and now - last < REFUSAL_ENDS
 
 
-def _with_unrendered(finding: PolicyFinding, clusters: tuple[str, ...] | None) -> PolicyFinding:
-    """Add whose control planes are not rendered, with what to do where nothing worse is said."""
+def _with_unrendered(
+    finding: PolicyFinding, clusters: tuple[str, ...] | None, errors: Mapping[str, str]
+) -> PolicyFinding:
+    """Add whose control planes are not rendered, or cannot be read, with what to do where nothing worse is said."""
     message = finding.message
-    if clusters and finding.why is PolicyReason.VALID:
-        message += (
-            f"; the KubeadmControlPlane of {_some(clusters)} is not rendered ({len(clusters)} in all): its new "
-            "machines join without attestation, or not at all; clusterctl alpha rollout restart "
-            "kubeadmcontrolplane/NAME"
-        )
+    if finding.why is PolicyReason.VALID:
+        unread = [name for name in clusters or () if errors.get(name)]
+        seen = [name for name in clusters or () if name not in unread]
+        if seen:
+            message += (
+                f"; the KubeadmControlPlane of {_some(seen)} is not rendered ({len(seen)} in all): its new "
+                "machines join without attestation, or not at all; clusterctl alpha rollout restart "
+                "kubeadmcontrolplane/NAME"
+            )
+        if unread:
+            reasons = ", ".join(sorted({errors[name] for name in unread}))
+            message += (
+                f"; the KubeadmControlPlane of {_some(unread)} cannot be read ({reasons}; {len(unread)} in all): it "
+                "counts as not rendered; see that it is as small as others"
+            )
     return replace(finding, message=message, unrendered=clusters)
 
 

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -191,7 +191,7 @@ class PolicyStatusReconciler:
 
     async def _unrendered_in(
         self, namespace: str, policies: Sequence[JsonObject], clusters: Sequence[JsonObject]
-    ) -> frozenset[str] | None:
+    ) -> Mapping[str, str] | None:
         if not self._has_webhook or not any(map(needs_webhook, policies)):
             self._control_planes.forget(namespace)
             return None
