@@ -33,21 +33,30 @@ class RateLimiter:
         """Take a token; False if the bucket is empty."""
         return self.reserve(key, 0.0) is not None
 
+    def has_token(self, key: Hashable) -> bool:
+        """Return whether ``take`` would get a token; takes none."""
+        now = self._clock()
+        return self._ready(key, now) <= now
+
     def reserve(self, key: Hashable, max_wait: float) -> float | None:
         """Take a token, now or of those to come; returns the seconds until it is there.
 
         None, and nothing is taken, where that would be longer than ``max_wait``.
         """
         now = self._clock()
-        if key in self._next:
-            self._next.move_to_end(key)
-        ready = max(self._next.get(key, now - self._depth), now - self._depth)
+        ready = self._ready(key, now)
         if ready - now > max_wait:
             return None
         self._next[key] = ready + self._pause
         if len(self._next) > self._remembered:
             self._next.popitem(last=False)
         return max(0.0, ready - now)
+
+    def _ready(self, key: Hashable, now: float) -> float:
+        """Return when the next token is there; the bucket counts as used."""
+        if key in self._next:
+            self._next.move_to_end(key)
+        return max(self._next.get(key, now - self._depth), now - self._depth)
 
     def __len__(self) -> int:
         return len(self._next)

@@ -21,7 +21,11 @@ from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
     decide_beside,
     policy_change,
 )
-from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import COMPARISONS
+from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import (
+    COMPARISONS,
+    COMPARISONS_OF_CLIENT,
+    ComparisonLimiter,
+)
 from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -247,6 +251,47 @@ async def test_a_stranger_learns_of_few_made_up_selectors_whether_a_cluster_has_
             told = [await is_refused("192.0.2.7") for _ in range(3 * COMPARISONS)]
             assert told.count(True) == (3 * COMPARISONS if verifies_clients else COMPARISONS)
             assert await is_refused("192.0.2.1")  # an API server at another address has a share of its own
+
+
+async def test_twenty_five_policies_that_are_applied_after_a_dry_run_are_all_compared(plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        reader = FactReader(client, namespace=None, now=now)
+        async with alone(lambda _: reader) as handler:
+            for dry_run in (True, False):
+                for number in range(25):
+                    asked = json.dumps(review(policy(f"p{number}", env=f"e{number}"), dryRun=dry_run)).encode()
+                    reply = await handled(handler, "192.0.2.7", asked, path=policy_reviewer.PATH)
+                    assert not strings(answer_of(reply.body), "warnings")
+
+
+async def test_reviews_of_namespaces_where_nothing_can_be_compared_take_no_comparison(plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        reader = FactReader(client, namespace=None, now=now)
+        limiter = ComparisonLimiter(lambda: 0.0)
+        reviewer = policy_reviewer.PolicyReviewer(reader, is_unlabelled=False, comparisons=limiter)
+
+        async def outcome(namespace: str) -> AdmissionOutcome:
+            seen = reviewer.read(json.dumps(review(policy("made-up"), namespace=namespace)).encode())
+            return (await seen.verdict("192.0.2.7", asyncio.get_running_loop().time() + 60)).outcome
+
+        for _ in range(COMPARISONS):
+            assert limiter.take("192.0.2.7", "default")
+        left = COMPARISONS_OF_CLIENT - COMPARISONS
+        for _ in range(2):  # a namespace that is not there, before and after one that is
+            found = [await outcome("nowhere") for _ in range(COMPARISONS + 1)]
+            assert set(found) == {AdmissionOutcome.ACCEPTED}
+            assert await outcome("default") is AdmissionOutcome.UNAVAILABLE
+        assert sum(limiter.take("192.0.2.7", f"n{number}") for number in range(2 * left)) == left
+        assert await outcome("nowhere") is AdmissionOutcome.UNAVAILABLE  # nothing is read for it
+
+
+def test_a_caller_cannot_have_its_comparisons_forgotten_by_asking_about_other_namespaces() -> None:
+    limiter = ComparisonLimiter(lambda: 0.0)
+    assert sum(limiter.take("192.0.2.7", "team") for _ in range(2 * COMPARISONS)) == COMPARISONS
+    others = sum(limiter.may_ask("192.0.2.7") and limiter.take("192.0.2.7", f"n{n}") for n in range(20_001))
+    assert others == COMPARISONS_OF_CLIENT - COMPARISONS
+    assert not limiter.take("192.0.2.7", "team")
+    assert limiter.take("192.0.2.1", "team")
 
 
 async def test_reviews_that_come_together_read_their_namespace_once(plane: ControlPlane) -> None:

@@ -99,7 +99,7 @@ class AdmissionHandler:
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         """
-        comparisons = None if verifies_clients else policy_reviewer.comparison_limiter(clock)
+        comparisons = None if verifies_clients else policy_reviewer.ComparisonLimiter(clock)
         self._reviewers: Mapping[str, Reviewer] = {
             config_reviewer.PATH: config_reviewer.ConfigReviewer(reader, renderer, reporter, max_wait=max_wait),
             policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=False, comparisons=comparisons),

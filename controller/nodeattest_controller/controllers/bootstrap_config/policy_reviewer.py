@@ -29,7 +29,15 @@ from nodeattest_controller.logs import fields
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.rate_limiter import RateLimiter
 
-__all__ = ["COMPARISONS", "MAX_SECTIONS", "PATH", "UNLABELLED_PATH", "PolicyReviewer", "comparison_limiter"]
+__all__ = [
+    "COMPARISONS",
+    "COMPARISONS_OF_CLIENT",
+    "MAX_SECTIONS",
+    "PATH",
+    "UNLABELLED_PATH",
+    "ComparisonLimiter",
+    "PolicyReviewer",
+]
 
 PATH: Final = "/validate-policy"
 UNLABELLED_PATH: Final = "/validate-policy-of-unlabelled-namespace"
@@ -37,10 +45,14 @@ UNLABELLED_PATH: Final = "/validate-policy-of-unlabelled-namespace"
 MAX_SECTIONS: Final = 32 << 10
 """Bytes of a review whose providers' sections are checked: providers keep the certificates that they read in a section,
 and whoever reaches the port can send one."""
-COMPARISONS: Final = 20
+COMPARISONS: Final = 60
 """Policies of one namespace that are compared for a caller that is not verified, by its address; then one every so
-often: whether a made-up selector overlaps tells which labels Clusters have."""
+often: whether a made-up selector overlaps tells which labels Clusters have. Twenty-five policies that are applied after
+a dry run take fifty."""
 _COMPARISONS_PER_SECOND: Final = 10 / 60
+COMPARISONS_OF_CLIENT: Final = 10 * COMPARISONS
+"""Of all namespaces, for the same caller: what it asks about one cannot make us forget what it asked about another."""
+_COMPARISONS_OF_CLIENT_PER_SECOND: Final = 60 / 60
 _TOO_MANY: Final = (
     "not compared with other policies: too many of this namespace were written or tried in a short time; see the "
     "policy's status"
@@ -52,9 +64,27 @@ _NOT_COMPARED: Final = (
 _LOG: Final = logging.getLogger(__name__)
 
 
-def comparison_limiter(clock: Callable[[], float]) -> RateLimiter:
-    """Make the limiter of callers that are not verified."""
-    return RateLimiter(burst=COMPARISONS, per_second=_COMPARISONS_PER_SECOND, clock=clock)
+class ComparisonLimiter:
+    """Limits how many comparisons a caller that is not verified learns from: for each namespace, and in all."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` is monotonic seconds."""
+        self._clients = RateLimiter(
+            burst=COMPARISONS_OF_CLIENT, per_second=_COMPARISONS_OF_CLIENT_PER_SECOND, clock=clock
+        )
+        self._namespaces = RateLimiter(burst=COMPARISONS, per_second=_COMPARISONS_PER_SECOND, clock=clock)
+
+    def may_ask(self, client: str) -> bool:
+        """Tell whether a caller has any comparison left; takes none."""
+        return self._clients.has_token(client)
+
+    def take(self, client: str, namespace: str) -> bool:
+        """Take a comparison with what is in a namespace; False where there is none left."""
+        return (
+            self._clients.has_token(client)
+            and self._namespaces.take((client, namespace))
+            and self._clients.take(client)
+        )
 
 
 class PolicyReviewer:
@@ -62,7 +92,7 @@ class PolicyReviewer:
 
     log_message: ClassVar[str] = "policy review"
 
-    def __init__(self, reader: FactReader, *, is_unlabelled: bool, comparisons: RateLimiter | None) -> None:
+    def __init__(self, reader: FactReader, *, is_unlabelled: bool, comparisons: ComparisonLimiter | None) -> None:
         """``is_unlabelled``: the policies' namespaces do not have the label.
 
         ``comparisons`` limits them for each caller; None where callers are verified.
@@ -92,19 +122,26 @@ class _PolicyReview:
     """None: nothing that we check."""
     settled: Verdict | None
     """What needs no facts."""
-    comparisons: RateLimiter | None
+    comparisons: ComparisonLimiter | None
 
     async def verdict(self, client: str, deadline: float) -> Verdict | Unable:
         """Decide, beside others where they matter."""
         change = self.change
         if self.settled is not None or change is None:
             return self.settled or Allow(AdmissionOutcome.UNCONCERNED)
-        if self.comparisons is not None and not self.comparisons.take((client, change.namespace)):
-            return Allow(AdmissionOutcome.UNAVAILABLE, (*label_warning(change), _TOO_MANY))
+        limiter = self.comparisons
+        too_many = Allow(AdmissionOutcome.UNAVAILABLE, (*label_warning(change), _TOO_MANY))
+        if limiter is not None and not limiter.may_ask(client):
+            return too_many
         try:
             async with asyncio.timeout_at(deadline):
                 found = await self.reader.beside(change.namespace, change.name)
                 if found is not None:
+                    # Where there is nothing to compare with, nothing is learnt and no bucket is kept: namespaces that
+                    # do not exist cannot push out the bucket of one that does.
+                    tells = bool(found.policies and found.clusters)
+                    if limiter is not None and tells and not limiter.take(client, change.namespace):
+                        return too_many
                     return await decide_beside(change, found)
         except (ApiError, TimeoutError) as error:
             _LOG.warning("cannot compare a policy with others", extra=fields(error=str(error) or "too late"))
