@@ -24,13 +24,14 @@ from nodeattest_controller.controllers.policy_status.decide import (
     SharedCluster,
     evaluate,
     refusals_end,
+    rendering_of,
     status_patch,
 )
 from nodeattest_controller.metrics import POLICY_REASONS
 from nodeattest_controller.model import webhook_label
 from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.model.webhook_configuration import why_not_called
+from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -303,6 +304,10 @@ async def test_a_policy_says_when_no_api_server_calls_the_webhook_for_its_namesp
             assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "WebhookNotCalled"}) == 1
             client.create(CONFIGURATIONS, configuration())
             await until(says(plane, path, "Valid"))
+            [webhook] = maps_at(configuration(), "webhooks")
+            narrowed: JsonMap = {**webhook, "objectSelector": {"matchLabels": {"no": "such"}}}
+            client.patch(f"{CONFIGURATIONS}/nodeattest-bootstrap-config", {"webhooks": [narrowed]})
+            await until(says(plane, path, "WebhookNotRead"))
             client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
             await until(says(plane, path, "WebhookNotCalled"))
     finally:
@@ -319,11 +324,22 @@ TEAM_A: JsonObject = {"key": "team", "operator": "In", "values": ["a"]}
 TEAM_B: JsonObject = {"key": "team", "operator": "In", "values": ["b"]}
 
 
+EVERYTHING: JsonObject = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}
+
+
+def changed_calls(**change: JsonValue) -> WebhookCalls:
+    """Look at the shipped configuration with a change."""
+    [webhook] = maps_at(configuration(), "webhooks")
+    changed: JsonObject = {**webhook, **change}
+    return webhook_calls({"webhooks": [changed]}, LABELLED)
+
+
 def test_the_shipped_configuration_calls_for_a_namespace_with_the_label_and_no_other() -> None:
-    assert why_not_called(configuration(), LABELLED) == ""
-    assert "leaves this namespace out" in why_not_called(configuration(), {"metadata": {}})
-    assert "absent" in why_not_called(None, LABELLED)
-    assert "has no webhook" in why_not_called({"webhooks": []}, LABELLED)
+    assert webhook_calls(configuration(), LABELLED) == WebhookCalls()
+    assert changed_calls(matchPolicy="Exact") == WebhookCalls()
+    assert "leaves this namespace out" in webhook_calls(configuration(), {"metadata": {}}).why_not
+    assert "absent" in webhook_calls(None, LABELLED).why_not
+    assert "has no webhook" in webhook_calls({"webhooks": []}, LABELLED).why_not
 
 
 @pytest.mark.parametrize(
@@ -333,17 +349,50 @@ def test_the_shipped_configuration_calls_for_a_namespace_with_the_label_and_no_o
         ({"namespaceSelector": {}}, ""),
         ({"namespaceSelector": {"matchExpressions": [TEAM_B]}}, "leaves this namespace out"),
         ({"namespaceSelector": {"matchLabels": {"team": "b"}}}, "leaves this namespace out"),
-        ({"rules": []}, "no rule for kubeadmconfigs, kubeadmcontrolplanes"),
-        ({"rules": [{"apiGroups": ["*"], "resources": ["*"], "operations": ["*"]}]}, ""),
-        ({"rules": [{"apiGroups": ["*"], "resources": ["*"], "operations": ["UPDATE"]}]}, "no rule for"),
+        ({"rules": []}, "no rule for CREATE of kubeadmconfigs, UPDATE of kubeadmconfigs, CREATE of kubeadmcontrol"),
+        ({"rules": [EVERYTHING]}, ""),
+        ({"rules": [{**EVERYTHING, "scope": "Namespaced", "operations": ["CREATE", "UPDATE"]}]}, ""),
+        ({"rules": [{**EVERYTHING, "scope": "Cluster"}]}, "no rule for"),
+        ({"rules": [{**EVERYTHING, "operations": ["UPDATE"]}]}, "no rule for CREATE of kubeadmconfigs, CREATE of"),
+        ({"rules": [{**EVERYTHING, "operations": ["CREATE"]}]}, "no rule for UPDATE of kubeadmconfigs, UPDATE of"),
+        ({"rules": [{**EVERYTHING, "apiVersions": ["v1beta2"]}]}, ""),
+        ({"rules": [{**EVERYTHING, "apiVersions": ["v1alpha9"]}]}, "no rule for CREATE"),
+        ({"rules": [{**EVERYTHING, "apiVersions": ["v1alpha9"]}], "matchPolicy": "Exact"}, "no rule for CREATE"),
     ],
 )
 def test_a_configuration_that_was_changed_is_read_as_api_servers_do(change: JsonObject, said: str) -> None:
-    [webhook] = maps_at(configuration(), "webhooks")
-    changed: JsonObject = {"webhooks": [{**webhook, **change}]}
-    found = why_not_called(changed, LABELLED)
-    assert said in found
-    assert bool(said) == bool(found)
+    found = changed_calls(**change)
+    assert said in found.why_not
+    assert bool(said) == bool(found.why_not)
+    assert (found.why_unknown, found.weakness) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"objectSelector": {"matchLabels": {"no": "such"}}}, "has objectSelector; make it that of manifests/webhook"),
+        ({"matchConditions": [{"name": "never", "expression": "false"}]}, "has matchConditions; make it that of"),
+        ({"rules": [{**EVERYTHING, "apiVersions": ["v1beta1"]}], "matchPolicy": "Exact"}, "has matchPolicy Exact"),
+    ],
+)
+def test_of_a_webhook_that_is_called_for_some_objects_it_is_said_that_this_is_not_known(
+    change: JsonObject, said: str
+) -> None:
+    found = changed_calls(**change)
+    assert said in found.why_unknown
+    assert (found.why_not, found.weakness) == ("", "")
+    rendering = rendering_of(found)
+    assert rendering == NamespaceRendering(RenderingState.NOT_READ, found.why_unknown)
+    assert rendering_of(changed_calls(**{**change, "rules": []})).state is RenderingState.NOT_CALLED
+
+
+def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
+    rendering = rendering_of(changed_calls(failurePolicy="Ignore"))
+    assert rendering.state is RenderingState.PASSED_OVER
+    found = asyncio.run(evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering=rendering))["p"]
+    assert found.why is PolicyReason.VALID
+    assert "its failurePolicy is not Fail: while it does not answer, new machines join without" in found.message
+    assert rendering_of(changed_calls()) == NamespaceRendering()
 
 
 def test_what_was_decided_or_not_looked_at_is_said_and_no_failure() -> None:

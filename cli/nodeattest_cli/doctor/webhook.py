@@ -16,7 +16,7 @@ from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
-from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME
+from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME, is_passed_over, narrowed_by
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -108,7 +108,7 @@ def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObj
             lacking, narrower = _selector_faults(facts, webhook, wanted)
             wrong += [f"{name}: {fault}" for fault in lacking]
             weak += [f"{name}: {fault}" for fault in narrower]
-            if text(wanted, "failurePolicy") == "Fail" and text(webhook, "failurePolicy") != "Fail":
+            if is_passed_over(webhook) and not is_passed_over(wanted):
                 weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
     severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if weak else HealthSeverity.OK
     remedy = _APPLY if wrong else ""
@@ -158,7 +158,7 @@ def _selector_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject
             weak.append(f"namespaceSelector has {_requirement(one)} besides")
     if mapping(webhook, "namespaceSelector", "matchLabels"):
         weak.append("namespaceSelector has matchLabels besides")
-    weak += [f"it has {field}" for field in ("objectSelector", "matchConditions") if webhook.get(field)]
+    weak += [f"it has {field}" for field in narrowed_by(webhook)]
     return wrong, weak
 
 

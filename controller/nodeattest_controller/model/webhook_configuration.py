@@ -1,49 +1,102 @@
 """Whether API servers call the webhook for a namespace's bootstrap configuration, by its configuration. Pure.
 
-Leaves to others: whether the webhook answers, and whether API servers believe its certificate (``nodeattest doctor``).
-Source: kubernetes staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/predicates (namespace and rules).
+Leaves to others: whether the webhook answers, and whether API servers believe its certificate (``nodeattest doctor``);
+what an objectSelector or matchConditions let through: where there are any, it is not known whether it is called.
+Source: kubernetes staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook (generic/webhook.go shouldCallHook,
+predicates/namespace, predicates/rules).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import selector_holds
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["WEBHOOK_NAME", "why_not_called"]
+__all__ = ["WEBHOOK_NAME", "WebhookCalls", "is_passed_over", "narrowed_by", "webhook_calls"]
 
 WEBHOOK_NAME: Final = "bootstrap-config.attestation.cluster.x-k8s.io"
 _RENDERED: Final = (
     ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
     ("controlplane.cluster.x-k8s.io", "kubeadmcontrolplanes"),
 )
-"""What the webhook renders when it is created."""
+"""What the webhook renders."""
+_OPERATIONS: Final = ("CREATE", "UPDATE")
+"""When: a control plane's user changes it, and a KubeadmConfig may get its Cluster's label after it was created."""
+_VERSIONS: Final = ("v1beta1", "v1beta2")
+"""Versions of both that Cluster API serves."""
 
 
-def why_not_called(configuration: JsonObject | None, namespace: JsonObject) -> str:
-    """Say why the webhook is not called for what is created in a namespace; empty where it is.
+@dataclass(frozen=True, slots=True)
+class WebhookCalls:
+    """What a configuration says of a namespace; at most one field is set, and none where the webhook is called."""
+
+    why_not: str = ""
+    """Why it is not called."""
+    why_unknown: str = ""
+    """Why that is not known."""
+    weakness: str = ""
+    """When it is called, and its absence is passed over."""
+
+
+def webhook_calls(configuration: JsonObject | None, namespace: JsonObject) -> WebhookCalls:
+    """Tell whether the webhook is called for what is created or changed in a namespace.
 
     ``configuration``: the MutatingWebhookConfiguration; None: there is none.
     """
     if configuration is None:
-        return "its MutatingWebhookConfiguration is absent"
+        return WebhookCalls(why_not="its MutatingWebhookConfiguration is absent")
     found = [one for one in items(configuration, "webhooks") if text(one, "name") == WEBHOOK_NAME]
     if not found:
-        return f"the MutatingWebhookConfiguration has no webhook {WEBHOOK_NAME}"
+        return WebhookCalls(why_not=f"the MutatingWebhookConfiguration has no webhook {WEBHOOK_NAME}")
     labels = mapping(namespace, "metadata", "labels")
     called = [one for one in found if selector_holds(mapping(one, "namespaceSelector"), labels)]
     if not called:
-        return "the MutatingWebhookConfiguration's namespaceSelector leaves this namespace out"
-    left = [resource for group, resource in _RENDERED if not any(_has_rule(one, group, resource) for one in called)]
-    return f"the MutatingWebhookConfiguration has no rule for {', '.join(left)} that are created" if left else ""
+        return WebhookCalls(why_not="the MutatingWebhookConfiguration's namespaceSelector leaves this namespace out")
+    return _calls_there(called)
 
 
-def _has_rule(webhook: JsonObject, group: str, resource: str) -> bool:
-    return any(
-        bool({"*", group} & set(strings(rule, "apiGroups")))
-        and bool({"*", "*/*", resource} & set(strings(rule, "resources")))
-        and bool({"*", "CREATE"} & set(strings(rule, "operations")))
-        for rule in items(webhook, "rules")
-    )
+def _calls_there(webhooks: Sequence[JsonObject]) -> WebhookCalls:
+    """Tell whether webhooks that select a namespace are called for what is rendered."""
+    missing, partial = list[str](), list[str]()
+    for (group, resource), operation in product(_RENDERED, _OPERATIONS):
+        versions = {version for one in webhooks for version in _versions(one, group, resource, operation)}
+        if versions != {*_VERSIONS}:
+            (partial if versions else missing).append(f"{operation} of {resource}")
+    if missing:
+        return WebhookCalls(why_not=f"the MutatingWebhookConfiguration has no rule for {', '.join(missing)}")
+    unknown = [field for one in webhooks for field in narrowed_by(one)]
+    if partial:
+        unknown.append(f"matchPolicy Exact without a rule for {' and '.join(_VERSIONS)} ({', '.join(partial)})")
+    if unknown:
+        has = f"the MutatingWebhookConfiguration has {', '.join(unknown)}"
+        return WebhookCalls(why_unknown=f"{has}; make it that of manifests/webhook; nodeattest doctor compares them")
+    return WebhookCalls(weakness="its failurePolicy is not Fail" if any(map(is_passed_over, webhooks)) else "")
+
+
+def narrowed_by(webhook: JsonObject) -> Sequence[str]:
+    """Name the fields that let a webhook be called for some objects only; no release has one."""
+    return [field for field in ("objectSelector", "matchConditions") if webhook.get(field)]
+
+
+def is_passed_over(webhook: JsonObject) -> bool:
+    """Tell whether an API server goes on without a webhook that does not answer."""
+    return text(webhook, "failurePolicy") != "Fail"
+
+
+def _versions(webhook: JsonObject, group: str, resource: str, operation: str) -> Iterator[str]:
+    """Yield the versions of a resource for which a webhook is called: with Equivalent, of one that is listed, all."""
+    for rule in items(webhook, "rules"):
+        if (
+            {"*", group} & set(strings(rule, "apiGroups"))
+            and {"*", "*/*", resource, f"{resource}/*"} & set(strings(rule, "resources"))
+            and {"*", operation} & set(strings(rule, "operations"))
+            and text(rule, "scope") in {"", "*", "Namespaced"}
+        ):
+            given = set(strings(rule, "apiVersions"))
+            listed = [version for version in _VERSIONS if {"*", version} & given]
+            yield from _VERSIONS if listed and text(webhook, "matchPolicy") != "Exact" else listed

@@ -15,6 +15,7 @@ from typing import Final
 
 from nodeattest_controller.model.objects import condition, items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
+from nodeattest_controller.model.webhook_configuration import WebhookCalls
 from nodeattest_controller.model.webhook_label import EXPECTED, label_command, needs_webhook
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.batches import BATCH, in_batches
@@ -30,6 +31,7 @@ __all__ = [
     "SharedCluster",
     "evaluate",
     "refusals_end",
+    "rendering_of",
     "status_patch",
 ]
 
@@ -39,6 +41,7 @@ _DISABLED: Final = (
     "nodeattest render wrote, or not at all"
 )
 _UNSEEN: Final = "whether API servers call the webhook for this namespace is not known: {}"
+_PASSED_OVER: Final = "the webhook is called, but {}: while it does not answer, new machines join without attestation"
 UNRENDERED: Final = "unrenderedControlPlanes"
 """Member of the status."""
 MAX_CONFLICTS: Final = 32
@@ -79,7 +82,9 @@ class RenderingState(StrEnum):
     NOT_CALLED = "NotCalled"
     """By its configuration, or without one."""
     NOT_READ = "NotRead"
-    """The configuration could not be read."""
+    """The configuration could not be read, or what is in it could not be evaluated."""
+    PASSED_OVER = "PassedOver"
+    """It is called, and while it does not answer, API servers go on without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +93,18 @@ class NamespaceRendering:
 
     state: RenderingState = RenderingState.NO_MATTER
     why: str = ""
-    """Of ``NOT_CALLED`` and ``NOT_READ``."""
+    """Of ``NOT_CALLED``, ``NOT_READ`` and ``PASSED_OVER``."""
 
 
 _CALLED: Final = NamespaceRendering()
 
 
+_OF_STATE: Final = {
+    RenderingState.DISABLED: (PolicyReason.RENDERING_DISABLED, _DISABLED),
+    RenderingState.NOT_READ: (PolicyReason.WEBHOOK_NOT_READ, _UNSEEN),
+    RenderingState.PASSED_OVER: (PolicyReason.VALID, _PASSED_OVER),
+}
+"""What is said of a valid policy beside whom it admits."""
 _IN_FORCE: Final = frozenset(
     {
         PolicyReason.VALID,
@@ -184,6 +195,17 @@ async def evaluate(
         made = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
         found[name] = _with_unrendered(made, lacking, unrendered or {})
     return found
+
+
+def rendering_of(calls: WebhookCalls) -> NamespaceRendering:
+    """Say what the webhook's configuration makes of a namespace that has the label."""
+    if calls.why_not:
+        return NamespaceRendering(RenderingState.NOT_CALLED, calls.why_not)
+    if calls.why_unknown:
+        return NamespaceRendering(RenderingState.NOT_READ, calls.why_unknown)
+    if calls.weakness:
+        return NamespaceRendering(RenderingState.PASSED_OVER, calls.weakness)
+    return _CALLED
 
 
 def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> JsonObject | None:
@@ -284,11 +306,12 @@ def _of_rendering(
             return PolicyReason.NAMESPACE_NOT_READ, _not_read(namespace)
         case RenderingState.NOT_CALLED:
             return PolicyReason.WEBHOOK_NOT_CALLED, _not_called(rendering.why)
-        case RenderingState.DISABLED if otherwise[0] is PolicyReason.VALID:
-            return PolicyReason.RENDERING_DISABLED, f"{otherwise[1]}; {_DISABLED}"
-        case RenderingState.NOT_READ if otherwise[0] is PolicyReason.VALID:
-            return PolicyReason.WEBHOOK_NOT_READ, f"{otherwise[1]}; {_UNSEEN.format(rendering.why)}"
-        case RenderingState.DISABLED | RenderingState.NOT_READ | RenderingState.NO_MATTER:
+        case _ if otherwise[0] is not PolicyReason.VALID:
+            return otherwise
+        case RenderingState.DISABLED | RenderingState.NOT_READ | RenderingState.PASSED_OVER:
+            reason, message = _OF_STATE[state]
+            return reason, f"{otherwise[1]}; {message.format(rendering.why)}"
+        case RenderingState.NO_MATTER:
             return otherwise
 
 

@@ -28,12 +28,13 @@ from nodeattest_controller.controllers.policy_status.decide import (
     RenderingState,
     evaluate,
     refusals_end,
+    rendering_of,
     status_patch,
 )
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
-from nodeattest_controller.model.webhook_configuration import why_not_called
+from nodeattest_controller.model.webhook_configuration import webhook_calls
 from nodeattest_controller.model.webhook_label import is_decided, is_disabled, needs_webhook
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.conditions import ConditionStatus
@@ -64,8 +65,9 @@ _WORKERS: Final = 4
 _RENDERING_HOLDS: Final = 600.0
 """Seconds for which the webhook counts as called after label and configuration were read last."""
 _MUTATING: Final = "mutatingwebhookconfigurations"
-_CALLED: Final = NamespaceRendering()
-_OF_CONFIGURATION: Final = frozenset({RenderingState.NO_MATTER, RenderingState.NOT_CALLED})
+_OF_CALLED: Final = frozenset({RenderingState.NO_MATTER, RenderingState.PASSED_OVER, RenderingState.NOT_READ})
+"""With what does not make a policy's condition False."""
+_OF_CONFIGURATION: Final = _OF_CALLED | {RenderingState.NOT_CALLED}
 """What the configuration says of a namespace that has the label."""
 _SOON: Final = frozenset({RenderingState.NOT_LABELLED, RenderingState.NOT_CALLED})
 """States that are looked at again each ``RECOUNT``: somebody is about to correct them."""
@@ -210,20 +212,19 @@ class PolicyStatusReconciler:
         except ApiError as error:
             self._report_unread(namespace, error)
             unread = NamespaceRendering(RenderingState.UNKNOWN)
-            return self._known_of(namespace, error, unread, replaced={RenderingState.NO_MATTER}), False
+            return self._known_of(namespace, error, unread, replaced=_OF_CALLED), False
         if not is_decided(found) or is_disabled(found):
             state = RenderingState.DISABLED if is_disabled(found) else RenderingState.NOT_LABELLED
             rendering = NamespaceRendering(state)
         else:
             try:
-                not_called = why_not_called(await self._read_configuration(), found)
+                rendering = rendering_of(webhook_calls(await self._read_configuration(), found))
             except ApiError as error:
                 unread = NamespaceRendering(RenderingState.NOT_READ, str(error))
                 if self._renderings.get(namespace, (unread, 0.0))[0].state not in _OF_CONFIGURATION:
                     return unread, isinstance(error, Forbidden)  # the label is there now
                 known = self._known_of(namespace, error, unread, replaced=_OF_CONFIGURATION)
                 return known, isinstance(error, Forbidden)
-            rendering = NamespaceRendering(RenderingState.NOT_CALLED, not_called) if not_called else _CALLED
         self._renderings[namespace] = rendering, self._clock()
         return rendering, True
 
