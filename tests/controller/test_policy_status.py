@@ -452,7 +452,8 @@ async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is
     labels = {"control-planes": "read"}
     kind: JsonMap = {"apiVersion": f"{group}/v1beta2", "kind": "KubeadmControlPlane"}
     marked: JsonMap = {"preKubeadmCommands": [f"kubelet-authenticator {MARK}"]}
-    many: JsonMap = {"files": [[0] * 160_000]}
+    zeros: list[JsonValue] = [0] * 160_000
+    many: JsonMap = {"files": [zeros]}
     for name, spec in (("rendered", marked), ("left", {}), ("absent", None), ("large", many)):
         at = create_cluster(client, name, labels=labels)
         client.patch(at, {"spec": {"controlPlaneRef": {"apiGroup": group, "kind": kind["kind"], "name": name}}})
