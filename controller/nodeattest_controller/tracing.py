@@ -50,7 +50,10 @@ NO_TRACING: Final[Tracer] = _NoTracing()
 
 @asynccontextmanager
 async def tracing(*, enabled: bool) -> AsyncGenerator[Tracer]:
-    """Trace for the length of the block; raises ``SettingsError`` where OpenTelemetry is not installed."""
+    """Trace for the length of the block; raises ``SettingsError``.
+
+    Where OpenTelemetry is not installed, or its variables for headers or endpoints cannot be used.
+    """
     if not enabled:
         yield NO_TRACING
         return

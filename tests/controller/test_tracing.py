@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -23,6 +25,7 @@ from nodeattest_controller.tracing import NO_TRACING, tracing
 from nodeattest_kube.client import ApiError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.pki import ClusterPki
+from nodeattest_serving.settings import SettingsError
 
 UID: Final = "9b2f0c1e-0000-4000-8000-000000000001"
 FOREIGN: Final = "text-of-the-node"
@@ -35,6 +38,10 @@ class Collector:
         self.received: list[ExportTraceServiceRequest] = []
         self.paths: set[str] = set()
         self.release: asyncio.Event | None = None
+        self.port = 0
+        self.authorization = ""
+        self.answers: web.Response | None = None
+        """Instead of success."""
 
     async def take(self, sent: web.BaseRequest) -> web.StreamResponse:
         """Answer as a collector does."""
@@ -43,6 +50,9 @@ class Collector:
         if self.release is not None:
             await self.release.wait()
         self.received.append(ExportTraceServiceRequest.FromString(body))
+        self.authorization = sent.headers.get("Authorization", "")
+        if self.answers is not None:
+            return self.answers
         return web.Response(content_type="application/x-protobuf")
 
     @property
@@ -81,7 +91,8 @@ async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Collector
     runner = web.ServerRunner(web.Server(made.take))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{runner.addresses[0][1]}")
+    made.port = runner.addresses[0][1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{made.port}")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=tests")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield made
@@ -197,3 +208,113 @@ def test_a_missing_extra_is_one_line_that_names_the_file(tmp_path: Path) -> None
         "node-attestation-controller: tracing: expected the packages of extra otel "
         "(requirements-controller-otel.txt of the release), got none\n"
     )
+
+
+# The collector's credential
+
+
+SECRET: Final = "SECRET-OF-THE-COLLECTOR"
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (f"Authorization: Bearer {SECRET}", 1),
+        (f"x-api-key={SECRET};2", 1),
+        (f'x-api-key="{SECRET}"', 1),
+        (f"x-api-key={SECRET}\\", 1),
+        (f"x=1, {SECRET}", 2),
+        (f"={SECRET}", 1),
+        (f"x-api-key={SECRET}%0A{SECRET}", 1),
+        (f"x-api-key={SECRET}%E2%82%AC", 1),
+        (f"x%20{SECRET}=1", 1),
+    ],
+)
+async def test_a_header_that_cannot_be_used_ends_the_start_and_is_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, number: int
+) -> None:
+    monkeypatch.setenv(variable, value)
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(
+        SettingsError, match=rf"{variable}: expected NAME=VALUE.* number {number}: not shown"
+    ) as refused:
+        async with tracing(enabled=True):
+            pytest.fail("it must not start")
+    assert SECRET not in str(refused.value)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"http://user:{SECRET}@127.0.0.1:9",
+        f"http://127.0.0.1:9/?key={SECRET}",
+        f"http://127.0.0.1:{SECRET}",
+        f"user:{SECRET}@127.0.0.1",
+        f"https:///{SECRET}",
+    ],
+)
+async def test_an_endpoint_with_a_credential_ends_the_start_and_is_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(SettingsError, match=f"{variable}: expected http://") as refused:
+        async with tracing(enabled=True):
+            pytest.fail("it must not start")
+    assert SECRET not in str(refused.value)
+    assert caplog.text == ""
+
+
+class RootRecords(logging.Handler):
+    """What the root's handlers get, as the controller's own is one; pytest's are also at loggers below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name != "aiohttp.access":  # the collector's own
+            self.lines.append(f"{record.name} {record.getMessage()}")
+
+
+@pytest.fixture
+def root_records(caplog: pytest.LogCaptureFixture) -> Iterator[RootRecords]:
+    caplog.set_level(logging.DEBUG)
+    made = RootRecords()
+    logging.getLogger().addHandler(made)
+    yield made
+    logging.getLogger().removeHandler(made)
+
+
+async def test_what_the_libraries_log_has_no_values(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, root_records: RootRecords
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", SECRET)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"Authorization=Bearer%20{SECRET}, x-tenant = {SECRET}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}/{SECRET}")
+    collector.answers = web.Response(status=401, reason=SECRET)
+    async with tracing(enabled=True) as tracer:
+        with tracer.span("csr.reconcile"):
+            pass
+    assert collector.authorization == f"Bearer {SECRET}"
+    logged = "\n".join(root_records.lines)
+    assert "Invalid key value resource attribute pair (not shown): ValueError" in logged
+    assert "Failed to export (not shown) batch code: 401, reason: (not shown)" in logged
+    assert "urllib3" in logged
+    assert SECRET not in logged
+
+
+def test_a_wrong_header_of_the_collector_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    pki = ClusterPki.make(tmp_path, "none")
+    kubeconfig = pki.client_kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1", "a", ())
+    code = "from nodeattest_controller.main import main; main()"
+    command = [sys.executable, "-c", code, "run", "--kubeconfig", str(kubeconfig), "--tracing", "true"]
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization: Bearer {SECRET}"}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert found.returncode == 2
+    [line] = found.stderr.splitlines()
+    assert line.startswith("node-attestation-controller: tracing: OTEL_EXPORTER_OTLP_HEADERS: expected NAME=VALUE")
+    assert SECRET not in found.stderr
