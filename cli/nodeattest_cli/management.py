@@ -10,7 +10,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["CLUSTER_API", "OWN", "cluster_api_version", "list_objects"]
+__all__ = ["CLUSTER_API", "OWN", "cluster_api_version", "list_objects", "list_served"]
 
 CLUSTER_API: Final = "cluster.x-k8s.io"
 OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")
@@ -32,3 +32,15 @@ async def list_objects(
         kind = text(page, "kind").removesuffix("List")
         for item in items(page, "items"):
             yield {"apiVersion": text(page, "apiVersion"), "kind": kind, **item}
+
+
+async def list_served(
+    client: ApiClient, group: tuple[str, str], resource: str, namespace: str, selector: str | None = None
+) -> AsyncGenerator[JsonObject]:
+    """Yield the objects of a namespace's collection; one that the server does not have is empty."""
+    query = {"labelSelector": selector} if selector else None
+    try:
+        async for one in list_objects(client, paths.collection_path(*group, resource, namespace=namespace), query):
+            yield one
+    except NotFound:
+        return

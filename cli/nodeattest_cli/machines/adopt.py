@@ -176,9 +176,10 @@ def _says(one: Unattested) -> str:
             return "the policy's provider proves nothing, so a node cannot take itself over"
         case Action.REJOIN:
             return "it joined attested, and its certificate has ended"
+        case Action.NO_MACHINE if not one.provider_id:
+            return "it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node"
         case Action.NO_MACHINE:
-            wrong = _word(one.provider_id or "(none)")
-            return f"no Machine has its provider ID {wrong}: make one, or delete the Node"
+            return f"no Machine has its provider ID {_word(one.provider_id)}: make one, or delete the Node"
 
 
 def _by_what(one: Unattested) -> str:

@@ -13,14 +13,14 @@ from enum import StrEnum
 
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.rejoin import workload_client
-from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects, list_served
 from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, key_of, text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName
@@ -81,25 +81,20 @@ class Report:
 
 async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now: datetime) -> Report:
     """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
-    if not await cluster_api_version(client):
-        raise StateError(f"{client.server} knows no Cluster API: point --kubeconfig at the management cluster")
-    inventory = await _inventory(client, namespace)
     version = await cluster_api_version(client)
-    found = [
-        item
-        async for item in list_objects(
-            client, paths.collection_path(CLUSTER_API, version, "clusters", namespace=namespace)
+    inventory = await _inventory(client, namespace, version)
+    found = [item async for item in list_served(client, OWN, "clusterrecords", namespace)]
+    if version:
+        found += [item async for item in list_served(client, (CLUSTER_API, version), "clusters", namespace)]
+    elif not found:
+        raise StateError(
+            f"{client.server} has no Cluster API, and no ClusterRecord in namespace {namespace}: point --kubeconfig at "
+            "the management cluster"
         )
-    ]
     chosen = [item for item in found if cluster in {None, text(item, "metadata", "name")}]
     if not chosen:
         raise StateError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
-    policies = [
-        item
-        async for item in list_objects(
-            client, paths.collection_path(*OWN, "nodeattestationpolicies", namespace=namespace)
-        )
-    ]
+    policies = [item async for item in list_served(client, OWN, "nodeattestationpolicies", namespace)]
     unattested: list[Unattested] = []
     unreachable: list[tuple[ClusterKey, str]] = []
     attested = 0
@@ -153,21 +148,15 @@ def _providers(
         return ()
 
 
-async def _inventory(client: ApiClient, namespace: str) -> Inventory:
-    inventory, version = Inventory(), await cluster_api_version(client)
-    async for machine in list_objects(
-        client, paths.collection_path(CLUSTER_API, version, "machines", namespace=namespace)
-    ):
-        inventory.put_machine(key_of(machine), machine)
-    try:
-        async for pool in list_objects(
-            client, paths.collection_path(CLUSTER_API, version, "machinepools", namespace=namespace)
-        ):
-            inventory.put_pool(key_of(pool), pool)
-    except NotFound:
-        pass  # a feature gate of Cluster API
-    async for attestation in list_objects(
-        client, paths.collection_path(*OWN, "machineattestations", namespace=namespace)
-    ):
+async def _inventory(client: ApiClient, namespace: str, version: str) -> Inventory:
+    inventory = Inventory()
+    async for record in list_served(client, OWN, "machinerecords", namespace):
+        inventory.put_record(key_of(record), record)
+    if version:
+        async for machine in list_served(client, (CLUSTER_API, version), "machines", namespace):
+            inventory.put_machine(key_of(machine), machine)
+        async for pool in list_served(client, (CLUSTER_API, version), "machinepools", namespace):
+            inventory.put_pool(key_of(pool), pool)  # MachinePools are behind a feature gate
+    async for attestation in list_served(client, OWN, "machineattestations", namespace):
         inventory.put_attestation(key_of(attestation), attestation)
     return inventory

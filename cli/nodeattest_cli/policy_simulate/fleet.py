@@ -7,20 +7,19 @@ objects are read where a provider asks for their annotations; those that may not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 
 from nodeattest_cli.machines.attestations import list_attestations
-from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects, list_served
 from nodeattest_cli.policy_simulate.evaluate import InfraAnnotations
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import mapping, text, text_map
 from nodeattest_controller.runtime.restmapper import path_of_reference
-from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ProviderID, Purpose
@@ -53,19 +52,19 @@ async def read_fleet(client: ApiClient, namespace: str, selector: str | None) ->
     fleet = Fleet(namespace=namespace)
     async for one in list_attestations(client, namespace, None):
         fleet.attestations.append(_slim(parse_attestation(one)))
-    async for one in _collection(client, OWN, "nodeattestationpolicies", namespace):
+    async for one in list_served(client, OWN, "nodeattestationpolicies", namespace):
         fleet.policies[text(one, "metadata", "name")] = one
     version = await cluster_api_version(client)
     kinds: list[tuple[tuple[str, str], str, str]] = [(OWN, "clusterrecords", "machinerecords")]
     if version:
         kinds.append(((CLUSTER_API, version), "clusters", "machines"))
     for group, clusters, machines in kinds:
-        async for one in _collection(client, group, clusters, namespace):
+        async for one in list_served(client, group, clusters, namespace):
             fleet.clusters[text(one, "metadata", "name")] = _slim_cluster(one)
-        async for one in _collection(client, group, machines, namespace, selector):
+        async for one in list_served(client, group, machines, namespace, selector):
             _take_in(fleet, one)
     if version:
-        async for one in _collection(client, (CLUSTER_API, version), "machinepools", namespace, selector):
+        async for one in list_served(client, (CLUSTER_API, version), "machinepools", namespace, selector):
             _take_in(fleet, one)
     return fleet
 
@@ -86,18 +85,6 @@ async def read_infra(client: ApiClient, machines: Sequence[MachineView], namespa
         except (Forbidden, NotFound) as error:
             unread[kind] = str(error)
     return InfraAnnotations(found, unread)
-
-
-async def _collection(
-    client: ApiClient, group: tuple[str, str], resource: str, namespace: str, selector: str | None = None
-) -> AsyncIterator[JsonObject]:
-    """Yield a collection; one that the server does not have is empty."""
-    query = {"labelSelector": selector} if selector else None
-    try:
-        async for one in list_objects(client, paths.collection_path(*group, resource, namespace=namespace), query):
-            yield one
-    except NotFound:
-        return
 
 
 def _take_in(fleet: Fleet, machine: JsonObject) -> None:
