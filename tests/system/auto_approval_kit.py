@@ -131,13 +131,13 @@ def nudge(world: World) -> None:
     world.admin.patch(CLUSTERS, {"metadata": {"annotations": {"tests.example/nudge": uuid4().hex}}})
 
 
-def register_node(world: World, name: str, provider_id: str) -> JsonMap:
-    """Register a Node as kubelet does."""
+def register_node(world: World, name: str, provider_id: str = "") -> JsonMap:
+    """Register a Node as kubelet does, without ``--provider-id`` too."""
     body: JsonMap = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name},
-        "spec": {"providerID": provider_id},
+        "spec": {"providerID": provider_id} if provider_id else {},
     }
     return world.workload_admin.create("/api/v1/nodes", body)
 

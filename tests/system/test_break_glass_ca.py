@@ -8,14 +8,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
+import yaml
 from cryptography import x509
 from nodes_of_runbooks import SPENT, joined, serials
 from polling import eventually
 from runbook import Runbook
-from world import BIN, Agent, World, built_world
+from world import BIN, CLUSTER, NAMESPACE, Agent, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
@@ -132,6 +133,24 @@ def issuers(world: World) -> dict[str, str]:
     return found
 
 
+def make_opaque(world: World, name: str) -> None:
+    """Make a Secret anew with the type that kubectl gives."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    found = world.admin.get(f"{path}/{name}")
+    labels = map_at(found, "metadata")["labels"]
+    world.admin.delete(f"{path}/{name}")
+    body: JsonMap = {"apiVersion": "v1", "kind": "Secret", "data": found["data"]}
+    world.admin.create(path, {**body, "metadata": {"name": name, "labels": labels}})
+
+
+def trusted(world: World) -> list[x509.Certificate]:
+    """Return the CAs of the API server that the controller is given."""
+    secret = world.admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-kubeconfig")
+    config = cast("JsonMap", yaml.safe_load(base64.b64decode(text_at(secret, "data", "value"))))
+    cluster = map_at(next(maps_at(config, "clusters")), "cluster")
+    return x509.load_pem_x509_certificates(base64.b64decode(text_at(cluster, "certificate-authority-data")))
+
+
 def test_the_nodes_of_a_cluster_whose_ca_was_replaced_renew_under_the_new_one(world: World) -> None:
     pki = world.workload.pki.directory
     book = Runbook(world, "break-glass-ca-rotated", names={**MACHINES, CONTROL_PLANE: str(pki)})
@@ -152,7 +171,10 @@ def test_the_nodes_of_a_cluster_whose_ca_was_replaced_renew_under_the_new_one(wo
         assert works(follower)
         assert works(given)
         assert takes(world, stolen)
-        shutil.copy(world.workload.admin_kubeconfig, book.folder / "workload.conf")
+        shutil.copy(world.workload.admin_kubeconfig, book.folder / "admin.conf")
+        make_opaque(world, f"{CLUSTER}-ca")
+        book.run()
+        assert len(trusted(world)) == 2
         book.run()
         book.run()
         assert "trusts the CA" in book.run(node=follower)
@@ -171,6 +193,7 @@ def test_the_nodes_of_a_cluster_whose_ca_was_replaced_renew_under_the_new_one(wo
         book.run()
         assert book.finished()
         assert not takes(world, stolen)
+        assert [one.subject.rfc4514_string() for one in trusted(world)] == ["CN=kubernetes-2-ca"]
         eventually(lambda: works(follower), what="a node of the new CA alone")
         for agent in (follower, given):
             again = agent.join(SPENT, "--renew")

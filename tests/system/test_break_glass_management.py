@@ -14,7 +14,7 @@ from short_authority import shorten_certificates
 from world import CLUSTER, NAMESPACE, OWN, World, built_world, started_management
 
 from nodeattest_sandbox import fleet
-from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(400)]
 
 SECONDS: Final = 8
 """That the second node's first certificate lasts."""
+SECRETS: Final = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 MACHINES: Final = {"metal://rack-1/node-8": "sandbox://blue-md-8", "metal://rack-1/node-9": "sandbox://blue-md-9"}
 
 
@@ -55,10 +56,25 @@ def restore_cluster_api(world: World) -> None:
         ca_certificate=pki.ca_certificate.read_bytes(),
         ca_key=pki.ca_key.read_bytes(),
     )
-    for name in (f"{CLUSTER}-ca", f"{CLUSTER}-kubeconfig"):
-        world.admin.delete(f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}")
     for name in ("blue-md-8", "blue-md-9"):
         world.machine(name)
+    for name in secrets(world):
+        world.admin.delete(f"{SECRETS}/{name}")
+
+
+def secrets(world: World) -> dict[str, JsonMap]:
+    """Return the Secrets of clusters by their names."""
+    found = world.admin.list(SECRETS)
+    clusters = [one for one in found if "cluster.x-k8s.io/cluster-name" in map_at(one, "metadata", "labels")]
+    return {text_at(one, "metadata", "name"): one for one in clusters}
+
+
+def own_twice(world: World) -> None:
+    """Give a Secret two owners, as Cluster API does where one of its controllers takes it over from another."""
+    path = f"{SECRETS}/{CLUSTER}-ca"
+    [owner] = maps_at(world.admin.get(path), "metadata", "ownerReferences")
+    second: JsonMap = {**owner, "name": "another", "uid": "00000000-0000-0000-0000-000000000000"}
+    world.admin.patch(path, {"metadata": {"ownerReferences": [owner, second]}})
 
 
 def owners(world: World) -> dict[str, str]:
@@ -88,6 +104,8 @@ def test_the_nodes_of_a_management_cluster_that_is_built_anew_renew(
         shorten_certificates(world, SECONDS)
         second = joined(world, "blue-md-9", registered=False)
         world.reset_authority()
+    own_twice(world)
+    saved = secrets(world)
     book.run()
     before, old_owners = serials(world), owners(world)
     with rebuilt(world, start_control_plane):
@@ -97,6 +115,9 @@ def test_the_nodes_of_a_management_cluster_that_is_built_anew_renew(
         restore_cluster_api(world)
         book.run()
         book.run()
+        restored = secrets(world)
+        assert {name: one["data"] for name, one in restored.items()} == {n: one["data"] for n, one in saved.items()}
+        assert not any("ownerReferences" in map_at(one, "metadata") for one in restored.values())
         assert serials(world) == before
         assert owners(world) == uids(world) != old_owners
         with world.controller("--leader-elect", "false", log="rebuilt.log") as controller:

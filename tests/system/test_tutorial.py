@@ -52,7 +52,7 @@ def test_a_kubeadm_cluster_becomes_attested_by_the_commands_of_the_page(
     world: EmptyWorld, control_plane_kind: str
 ) -> None:
     make_bindings(world, real=control_plane_kind == "real")
-    register_node(world, "node-1", "metal://rack-1/node-1")
+    register_node(world, "node-1")
     old, new = node(world, "node-1"), node(world, "node-2")
     old.directory.mkdir(parents=True)
     by_kubeadm = world.workload.client_kubeconfig("system:node:node-1", ["system:nodes"])
@@ -71,6 +71,7 @@ def test_a_kubeadm_cluster_becomes_attested_by_the_commands_of_the_page(
         assert json.loads(book.run(node=new))["endorsementFingerprint"] == names[KEYS["node-2"]]
         book.run()
         book.run(node=new)
+        book.run()
         book.run()
         book.run(node=old)
         shown = book.run()
