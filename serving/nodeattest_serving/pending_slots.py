@@ -5,7 +5,8 @@ of the client that holds most. So no number of connections from few addresses co
 client holds more than an eighth of all, it replaces the oldest of all: a handshake takes milliseconds, so what was
 there before it is what only holds its slot, and a client with several handshakes at one time loses none of them to many
 clients with one silent connection each. But a client's only connection is not replaced in its first second: then it is
-one of a client with several, if such clients hold more than a half, or a new one waits (``delay``).
+one of a client with several, if such clients hold more than a half, or a new one waits (``delay``),
+unless many wait (``FairScheduler``).
 Leaves to others: what identifies a client, and the report of a connection's end.
 """
 
@@ -74,7 +75,7 @@ class PendingSlots:
             del self._held[client]
 
     def _end_oldest(self) -> None:
-        """End the connection that makes room; the oldest if each is protected, and nobody asked for the delay."""
+        """End the connection that makes room; the oldest if each is protected, and nobody waited for that."""
         transport = self._replaced() or next(iter(self._clients))
         self._end(self._clients[transport], transport)
 

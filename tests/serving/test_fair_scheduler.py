@@ -16,6 +16,7 @@ from nodeattest_sandbox.pki import ClusterPki
 from nodeattest_serving.bounded_server import UnauthenticatedLimits
 from nodeattest_serving.fair_scheduler import FairScheduler, ScheduleKey
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.pending_slots import PendingSlots
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
@@ -48,32 +49,6 @@ async def test_one_request_is_served_in_a_pass_of_the_loop() -> None:
         passes += 1
         await asyncio.sleep(0)
     assert len(set(served)) == len(asking)
-
-
-async def test_a_delay_holds_while_few_wait_so_nobody_is_turned_away_meanwhile() -> None:
-    """Else each of many clients with one connection takes a place, and a newcomer finds none."""
-    scheduler = FairScheduler(256, delay=lambda: 3600.0)
-    few = [asyncio.create_task(scheduler.wait(ScheduleKey(f"silent {number}"))) for number in range(31)]
-    await asyncio.sleep(0)
-    assert not any(task.done() for task in few)
-    honest = asyncio.create_task(scheduler.wait(ScheduleKey("honest")))
-    more = list[asyncio.Task[bool]]()
-    for number in range(2000):
-        more.append(asyncio.create_task(scheduler.wait(ScheduleKey(f"more {number}"))))
-        await asyncio.sleep(0)
-    assert honest.done()
-    assert all(task.result() for task in (honest, *few, *more) if task.done())
-    for task in (*few, *more):
-        task.cancel()
-
-
-async def test_a_group_that_fills_the_queue_makes_room_for_another() -> None:
-    scheduler = FairScheduler(8, delay=lambda: 0.0)
-    asked = [ScheduleKey(f"address {number}", "addresses") for number in range(20)]
-    waiting = [asyncio.create_task(scheduler.wait(key)) for key in asked]
-    users = [asyncio.create_task(scheduler.wait(ScheduleKey(name, "users"))) for name in "abc"]
-    assert await asyncio.gather(*users) == [True, True, True]
-    assert (await asyncio.gather(*waiting)).count(True) <= 8
 
 
 async def test_of_too_many_that_wait_the_newest_of_the_client_with_most_loses_its_place() -> None:
@@ -114,6 +89,52 @@ async def test_many_keys_of_one_group_delay_a_key_of_another_by_one() -> None:
     many = [ask(f"address {number}", "addresses") for number in range(100)]
     await asyncio.gather(*many, ask("user", "users"))
     assert served.index("user") <= 3
+
+
+async def test_many_keys_of_one_group_take_no_place_of_another() -> None:
+    scheduler = FairScheduler(MANY)
+    strangers = [scheduler.wait(ScheduleKey(str(number), "addresses")) for number in range(2 * MANY)]
+    users = [scheduler.wait(ScheduleKey("user", "users")) for _ in range(3)]
+    more = [scheduler.wait(ScheduleKey(f"late {number}", "addresses")) for number in range(MANY)]
+    begun = await asyncio.gather(*strangers, *users, *more)
+    assert all(begun[len(strangers) : len(strangers) + len(users)])
+    assert begun.count(True) == MANY + 1
+
+
+async def test_strangers_of_many_addresses_that_come_again_keep_nobody_out() -> None:
+    """Each slot is held for less than the protected second all the time: its clock stands still."""
+    most, waiting, more = 64, 256, 100
+    slots = PendingSlots(most, 16, now=lambda: 0.0)
+    scheduler = FairScheduler(waiting, delay=slots.delay)
+    tasks = list[asyncio.Task[bool]]()
+
+    async def come(client: str) -> bool:
+        return await scheduler.wait(ScheduleKey(client)) and slots.take(client, _Silent())
+
+    async def flood(addresses: int) -> None:
+        for number in range(addresses):
+            tasks.append(asyncio.create_task(come(str(number))))
+            await asyncio.sleep(0)
+
+    await flood(most + waiting + more)
+    honest = asyncio.create_task(come("honest"))
+    await flood(more)
+    tasks.append(honest)
+    try:
+        assert honest.done()
+        assert honest.result()
+        assert sum(task.done() for task in tasks) > most + waiting
+        assert any(not task.done() for task in tasks)  # few still wait for the delay
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class _Silent(asyncio.Transport):
+    """A connection that can be aborted."""
+
+    def abort(self) -> None:
+        pass
 
 
 async def test_what_ends_while_it_waits_makes_room_at_once() -> None:

@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 TOGETHER = 50
 REQUEST = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST /readyz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n"
-UPGRADE = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: %s\r\n\r\n"
+UPGRADE = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 STREAMED = 1 << 20
 """Bytes of a long answer: more than a kernel takes for a client that reads little."""
 
@@ -142,15 +142,25 @@ async def test_a_request_that_comes_once_the_answer_has_begun_is_answered() -> N
     assert handlers.handled >= 3
 
 
-@pytest.mark.parametrize("server", ["refusing proxy", "listener"])
-@pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"tcp", b"foo"])
-async def test_a_declined_upgrade_ends_the_connection_whatever_is_behind_it(server: str, protocol: bytes) -> None:
+async def test_a_request_behind_a_declined_upgrade_ends_the_connection() -> None:
     handlers = Handlers()
-    handlers.may_answer.set()
-    async with serving(server, handlers) as (reader, writer):
-        writer.write(UPGRADE % protocol + REQUEST * TOGETHER)
+    async with serving("refusing proxy", handlers) as (reader, writer):
+        writer.write(UPGRADE + REQUEST * TOGETHER)
         answers = await reader.read()
     assert answers.count(b"HTTP/1.1 ") == 1
+    assert handlers.handled == 1
+
+
+@pytest.mark.parametrize("name", ["proxy", "refusing proxy", "listener", "health"])
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
+async def test_a_declined_upgrade_ends_the_connection(name: str, protocol: bytes) -> None:
+    handlers = Handlers()
+    handlers.may_answer.set()
+    async with serving(name, handlers) as (reader, writer):
+        writer.write(UPGRADE.replace(b"websocket", protocol) + REQUEST)
+        answers = await reader.read()
+    assert answers.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answers.lower()
     assert handlers.handled == 1
 
 
