@@ -73,7 +73,8 @@ def own_twice(world: World) -> None:
     """Give a Secret two owners, as Cluster API does where one of its controllers takes it over from another."""
     path = f"{SECRETS}/{CLUSTER}-ca"
     [owner] = maps_at(world.admin.get(path), "metadata", "ownerReferences")
-    second: JsonMap = {**owner, "name": "another", "uid": "00000000-0000-0000-0000-000000000000"}
+    other = {"name": "another", "uid": "00000000-0000-0000-0000-000000000000", "controller": False}
+    second: JsonMap = {**owner, **other}
     world.admin.patch(path, {"metadata": {"ownerReferences": [owner, second]}})
 
 
