@@ -92,7 +92,7 @@ wheels: venv
 
 reference: venv
 	@$(BIN)/python tools/cli_reference.py --markdown docs/commands.md
-	@$(BIN)/python tools/metrics_reference.py docs/metrics.md
+	@$(BIN)/python -m tools.metrics_reference docs/metrics.md
 	@$(BIN)/python -m tools.crds_reference docs/crds.md
 	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
 

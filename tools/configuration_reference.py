@@ -5,12 +5,10 @@ What is before the first section stays. Each field's meaning is the docstring be
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -28,7 +26,7 @@ from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_controller import configfile, main
 from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
 from nodeattest_parsing.durations import format_seconds
-from tools.markdown_tables import cell, code, table
+from tools.markdown_tables import cell, code, rewrite, table
 
 __all__ = ["AGENT", "ENVIRONMENT", "Row", "agent_rows", "controller_rows", "markdown"]
 
@@ -192,14 +190,5 @@ def _docstrings(owner: type) -> dict[str, str]:
     return found
 
 
-def run() -> int:
-    """Write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    file = parser.parse_args().file
-    file.write_text(markdown(file.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run())
+    rewrite(markdown, __doc__)

@@ -5,17 +5,14 @@ What is before the first kind's section stays.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from nodeattest_controller.manifests import crds
-from tools.markdown_tables import cell, code, table
+from tools.markdown_tables import cell, code, rewrite, table
 
 __all__ = ["Field", "fields", "markdown"]
 
@@ -152,14 +149,5 @@ def _limits_cell(field: Field) -> str:
     return f"({limits})" if limits and "description" in field.schema else limits
 
 
-def main() -> int:
-    """Write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    file = parser.parse_args().file
-    file.write_text(markdown(file.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    rewrite(markdown, __doc__)

@@ -1,14 +1,24 @@
-"""Tables of generated pages."""
+"""Generated pages: their tables, and the command that writes one anew."""
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
-__all__ = ["cell", "code", "table"]
+__all__ = ["cell", "code", "rewrite", "table"]
 
 _CODE: Final = re.compile(r"(``[^`]+``|`[^`]*`)")
+
+
+def rewrite(markdown: Callable[[str], str], description: str | None) -> None:
+    """Write the page that the command line names anew; ``markdown`` makes it of what it was."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    file: Path = parser.parse_args().file
+    file.write_text(markdown(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

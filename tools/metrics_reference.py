@@ -1,16 +1,12 @@
-#!/usr/bin/env python3
-"""Write docs/metrics.md from the metrics that the servers register: ``metrics_reference.py FILE``.
+"""Write docs/metrics.md from the metrics that the servers register: ``python -m tools.metrics_reference FILE``.
 
 What is before the first server's section stays.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -21,6 +17,7 @@ from nodeattest_discovery.front.metrics import Metrics as Front
 from nodeattest_identity.addon.gateway.metrics import Metrics as Gateway
 from nodeattest_identity.addon.sidecar.metrics import Metrics as Sidecar
 from nodeattest_identity.serve.metrics import Metrics as Issuer
+from tools.markdown_tables import rewrite
 
 __all__ = ["SERVERS", "Row", "markdown", "rows", "series_names"]
 
@@ -89,14 +86,5 @@ def markdown(before: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> int:
-    """Write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    file = parser.parse_args().file
-    file.write_text(markdown(file.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    rewrite(markdown, __doc__)

@@ -29,8 +29,6 @@ _log = logging.getLogger(__name__)
 class SequentialConnection(web.RequestHandler):
     """aiohttp's connection without pipelining."""
 
-    _message_tail: bytes
-    """Of aiohttp: what came after the header of an upgrade."""
     _begun = 0
     """Requests that are or were answered."""
     _writer: AbstractStreamWriter | None = None
@@ -41,8 +39,8 @@ class SequentialConnection(web.RequestHandler):
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether a request came too early; after one for an upgrade that is declined, it is not parsed yet."""
-        return self._is_pipelined or bool(self._message_tail)
+        """Whether a request came too early; what is behind a declined upgrade is not parsed (``CountedServer``)."""
+        return self._is_pipelined
 
     def begin(self, writer: AbstractStreamWriter) -> None:
         """Note that a request is taken, and what writes its answer."""
