@@ -23,6 +23,7 @@ from nodeattest_identity.addon.sidecar.credentials import bearer
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.proxy.headers import RawHeaders
 from nodeattest_identity.proxy.refusals import RefusalError
+from nodeattest_kube.access_review import review_access
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
@@ -34,7 +35,6 @@ __all__ = ["METRICS_PATH", "ScrapeAuthorizer", "ScrapeRefusedError"]
 
 METRICS_PATH: Final = "/metrics"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _ALLOWED_SECONDS: Final = 10.0
 """How long a permission holds that was withdrawn; Prometheus asks every 30 seconds by default."""
 _REFUSED_SECONDS: Final = 2.0
@@ -160,8 +160,7 @@ class ScrapeAuthorizer:
         if not isinstance(user, dict) or not isinstance(user.get("username"), str) or not user["username"]:
             return HTTPStatus.UNAUTHORIZED
         # 4
-        answer = await self._client.create(_ACCESS_REVIEWS, _access_review(user))
-        allowed = dig(answer, "status", "allowed") is True and dig(answer, "status", "denied") is not True
+        allowed = await review_access(self._client, _access_spec(user))
         return HTTPStatus.OK if allowed else HTTPStatus.FORBIDDEN
 
     def _log_trouble(self, trouble: str) -> None:
@@ -218,11 +217,10 @@ def _too_many(expected: str) -> ScrapeRefusedError:
     return ScrapeRefusedError(HTTPStatus.TOO_MANY_REQUESTS, message, _RETRY_LIMITED)
 
 
-def _access_review(user: JsonObject) -> JsonObject:
+def _access_spec(user: JsonObject) -> JsonObject:
     spec: JsonObject = {"user": user["username"], "nonResourceAttributes": {"path": METRICS_PATH, "verb": "get"}}
     # What else the API server knows of the user is for its authorizers, as it said it.
-    spec |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
-    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    return spec | {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
 
 
 def _strings(value: JsonValue) -> list[str]:

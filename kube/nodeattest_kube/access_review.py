@@ -14,7 +14,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, dig
 
-__all__ = ["ResourceAttributes", "ReviewedUser", "is_access_allowed"]
+__all__ = ["ResourceAttributes", "ReviewedUser", "is_access_allowed", "review_access"]
 
 _API: Final = ("authorization.k8s.io", "v1")
 
@@ -66,6 +66,11 @@ async def is_access_allowed(client: ApiClient, asked: ResourceAttributes, user: 
     """Ask for a user, None: for the client's own."""
     kind = "SelfSubjectAccessReview" if user is None else "SubjectAccessReview"
     spec: JsonObject = {"resourceAttributes": asked.to_json(), **(user.to_json() if user is not None else {})}
+    return await review_access(client, spec, kind=kind)
+
+
+async def review_access(client: ApiClient, spec: JsonObject, *, kind: str = "SubjectAccessReview") -> bool:
+    """Ask by a review's whole ``spec``."""
     body: JsonObject = {"apiVersion": "/".join(_API), "kind": kind, "spec": spec}
     answer = await client.create(paths.collection_path(*_API, f"{kind.lower()}s"), body)
     return dig(answer, "status", "allowed") is True and dig(answer, "status", "denied") is not True
