@@ -12,7 +12,14 @@ from builders import CREATED, make_member, make_request, recorded
 from cases import attacks, evaluated
 from catalogue import Row
 
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.attestation import (
+    Attestation,
+    IssuedCertificate,
+    new_attestation,
+    parse_attestation,
+    render_attestation,
+)
+from nodeattest_controller.model.attestation_reset import Operator, reset
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.identity_rules import (
@@ -134,6 +141,12 @@ def certified(ledger: Attestation, *, first: str, after: timedelta, **fingerprin
     return recorded(ledger, make_request(), attested, ISSUED, CREATED + after)
 
 
+def was_reset(ledger: Attestation) -> Attestation:
+    """Return the ledger of a machine that an operator reset."""
+    body = render_attestation(ledger, make_member(), "signer")
+    return parse_attestation(reset(body, by=Operator("alice"), reason="new mainboard", now=CREATED))
+
+
 def many_live() -> object:
     old = tuple(
         RetiredKey(spki=f"sha256:{number}", serial=str(number), not_after=ISSUED.not_after, purpose=Purpose.CLIENT)
@@ -190,6 +203,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-117": pooled("node-1", endorsementKeys=[*REGISTERED]),
     "D4-118": lambda: parse_policy({"endorsementKeys": [*REGISTERED, {**REGISTERED[0], "providerID": OTHER}]}),
     "D4-119": reported_by_a_guest,
+    "D4-139": lambda: certified(was_reset(bound(make_member())), first="f-1", after=HOURS),
 }
 
 

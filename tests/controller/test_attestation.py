@@ -169,6 +169,9 @@ def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
     assert ledger.entry_for(request.csr.spki_sha256) is None
     assert ledger.has_retired(request.csr.spki_sha256)
     assert len(ledger.retired) == KEEP_ISSUED + 1
+    with pytest.raises(Denied) as refused:
+        recorded(ledger, renewal(99), attested("f-0"), ISSUED, CREATED)
+    assert refused.value.reason is Reason.REPLAYED
 
 
 def test_live_certificates_of_one_machine_are_bounded_and_ended_ones_do_not_count() -> None:

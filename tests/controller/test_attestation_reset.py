@@ -58,6 +58,24 @@ def test_every_key_stays_known() -> None:
     assert again.retired == found.retired
 
 
+def test_a_first_request_stays_answered_and_by_its_own_key() -> None:
+    answered = ledger()
+    [entry] = items(answered, "spec", "issued")
+    entry["firstRequestUID"] = "f-1"
+    found = parse_attestation(reset(answered, by=ALICE, reason="r", now=CREATED))
+    assert found.answered_first("f-1")
+    assert found.answered_otherwise("f-1", "sha256:another")
+    assert not found.answered_otherwise("f-1", REQUEST.csr.spki_sha256)  # that key is refused for being retired
+    again = parse_attestation(reset(render_attestation(found, make_member(), "s"), by=ALICE, reason="r", now=CREATED))
+    assert again.answered_first("f-1")
+
+
+def test_a_record_of_an_earlier_version_does_not_know_what_its_retired_keys_answered() -> None:
+    found = parse_attestation(reset(ledger(), by=ALICE, reason="r", now=CREATED))
+    assert not found.answered_first("")
+    assert not found.answered_otherwise("", "sha256:another")
+
+
 def test_the_trail_says_who_when_why_and_what_was_pinned() -> None:
     body = reset(ledger(), by=Operator("bob", claimed=True), reason="new mainboard", now=CREATED)
     [entry] = items(body, "spec", "resets")

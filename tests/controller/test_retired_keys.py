@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from builders import CREATED
@@ -42,6 +43,6 @@ def test_a_certificate_that_ends_this_second_has_ended() -> None:
 
 
 def test_what_is_written_is_read_again_and_nonsense_is_left_out() -> None:
-    known = tuple(keys(3, days=1))
+    known = (*keys(3, days=1), replace(keys(1, days=1)[0], first_request_uid="f-1", purpose=Purpose.SERVING))
     assert parse_retired({"retiredKeys": [*render_retired(known)]}) == known
     assert parse_retired({"retiredKeys": ["x", {"spki": "s"}, {"notAfter": "2026-01-01T00:00:00Z"}]}) == ()

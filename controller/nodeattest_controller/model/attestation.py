@@ -152,8 +152,13 @@ class Attestation:
         )
 
     def answered_first(self, uid: str) -> bool:
-        """Return whether the challenge of this first request was answered and certified."""
-        return any(entry.first_request_uid == uid for entry in self.issued)
+        """Return whether the challenge of this first request was answered and certified, before a reset or since."""
+        return any(key.first_request_uid == uid != "" for key in (*self.issued, *self.retired))
+
+    def answered_otherwise(self, uid: str, spki: str) -> bool:
+        """Return whether the challenge of this first request was answered with another key, and that one certified."""
+        known = (*self.issued, *self.retired)
+        return any(key.first_request_uid == uid != "" and key.spki != spki for key in known)
 
     def live(self, now: datetime, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
         """Return the newest certificate of a purpose that is still valid."""
@@ -253,7 +258,13 @@ def first_uid_of(attested: AttestedNode) -> str:
 
 def retired_key(entry: IssuedCertificate) -> RetiredKey:
     """Make of an entry what is remembered when it goes out of use."""
-    return RetiredKey(spki=entry.spki, serial=entry.serial, not_after=entry.not_after, purpose=entry.purpose)
+    return RetiredKey(
+        spki=entry.spki,
+        serial=entry.serial,
+        not_after=entry.not_after,
+        purpose=entry.purpose,
+        first_request_uid=entry.first_request_uid,
+    )
 
 
 def parse_attestation(obj: JsonObject) -> Attestation:

@@ -1,7 +1,8 @@
 """An operator's reset of an attestation record: what it forgets, what it keeps, and the trail that it leaves. Pure.
 
 Promises: the machine may bind itself anew by the policy's rules, as a new one; no key that was certified is certified
-again; who reset it, when and why stays in ``spec.resets``. Fields that are not named here are kept as they are.
+again, and none answers a first request that another key answered; who reset it, when and why stays in
+``spec.resets``. Fields that are not named here are kept as they are.
 Leaves to others: writing the object with the resourceVersion that was read (a controller that evaluated the older one
 then loses its own compare-and-swap); certificates, which live until they end: nothing revokes them.
 Source: docs/tpm-protocol.md §4.5 (TPM2_Clear zeroes resetCount); docs/adr/0006.

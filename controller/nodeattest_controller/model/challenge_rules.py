@@ -1,5 +1,7 @@
 """The rules of a challenge's two requests: one answer to one first request, and one key for one answer. Pure.
 
+Both hold across an operator's reset: what a retired key answered is not forgotten.
+
 Source: docs/identity-rules.md, "Two steps".
 """
 
@@ -47,12 +49,10 @@ def check_first_request_pending(request: NodeRequest, summary: CSRSummary, name:
 
 def check_challenge_answered_once(request: NodeRequest, attestation: Attestation, attested: AttestedNode) -> None:
     """Refuse a second key for one answered challenge."""
-    first_uid = first_uid_of(attested)
-    for entry in attestation.issued:
-        if first_uid and entry.first_request_uid == first_uid and entry.spki != request.csr.spki_sha256:
-            raise Denied(
-                Reason.REPLAYED,
-                expected="one key for one answered challenge",
-                got="a second key",
-                remedy="file a new first request",
-            )
+    if attestation.answered_otherwise(first_uid_of(attested), request.csr.spki_sha256):
+        raise Denied(
+            Reason.REPLAYED,
+            expected="one key for one answered challenge",
+            got="a second key",
+            remedy="file a new first request",
+        )

@@ -1,7 +1,8 @@
 """Keys that were certified and left a record's history of certificates, by an operator's reset or by newer ones.
 
 Promises: no key is forgotten, and so none gets another certificate, while a certificate for it is valid; of those that
-ended the newest 32 are remembered. Pure.
+ended the newest 32 are remembered. With each key goes the first request that it answered, which no other key may
+answer. Pure.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class RetiredKey:
     serial: str
     not_after: datetime
     purpose: Purpose = Purpose.CLIENT
+    first_request_uid: str = ""
+    """Of the first request that it answered; empty for one-step providers, and in records of earlier versions."""
 
 
 def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetime) -> tuple[RetiredKey, ...]:
@@ -57,20 +60,25 @@ def parse_purpose(item: JsonObject) -> Purpose:
 
 def parse_retired(spec: JsonObject) -> tuple[RetiredKey, ...]:
     """Read ``spec.retiredKeys``."""
-    found = (
-        (text(item, "spki"), text(item, "serial"), moment(text(item, "notAfter")), parse_purpose(item))
-        for item in items(spec, "retiredKeys")
-    )
-    return tuple(
-        RetiredKey(spki=spki, serial=serial, not_after=not_after, purpose=purpose)
-        for spki, serial, not_after, purpose in found
-        if spki and not_after is not None
-    )
+    return tuple(key for item in items(spec, "retiredKeys") if (key := _parse(item)) is not None)
 
 
 def render_retired(known: Sequence[RetiredKey]) -> list[JsonObject]:
     """Write ``spec.retiredKeys``."""
     return [_render(key) for key in known]
+
+
+def _parse(item: JsonObject) -> RetiredKey | None:
+    spki, not_after = text(item, "spki"), moment(text(item, "notAfter"))
+    if not spki or not_after is None:
+        return None
+    return RetiredKey(
+        spki=spki,
+        serial=text(item, "serial"),
+        not_after=not_after,
+        purpose=parse_purpose(item),
+        first_request_uid=text(item, "firstRequestUID"),
+    )
 
 
 def _render(key: RetiredKey) -> JsonObject:
@@ -79,4 +87,6 @@ def _render(key: RetiredKey) -> JsonObject:
         body["serial"] = key.serial
     if key.purpose is Purpose.SERVING:
         body["purpose"] = key.purpose
+    if key.first_request_uid:
+        body["firstRequestUID"] = key.first_request_uid
     return body
