@@ -12,12 +12,13 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check docs reference picture man stats conformance bench fuzz wheels packages images lock-images release lock clean
+.PHONY: help venv demo test oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
 	@echo "make oracles      programs of others (npm packages, Chromium, helm) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers, names, limits, docs"
+	@echo "make prove        check the models in docs/proof: the ledger by Spin, the protocol by ProVerif if it is installed"
 	@echo "make docs         the documentation as a site, into build/site"
 	@echo "make stats        figures of the tree, and names with several meanings"
 	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
@@ -67,6 +68,10 @@ check: venv
 	@$(BIN)/python tools/check_foreign_text.py
 	@$(BIN)/python tools/stats.py --check
 	@$(BIN)/python tools/docs_site.py --out build/site
+
+prove: venv
+	@tools/system-packages proof
+	@$(BIN)/python -m tools.prove $(ARGS)
 
 docs: venv
 	@$(BIN)/python tools/docs_site.py --out build/site

@@ -1,0 +1,41 @@
+"""docs/proof/README.md shows the declared runs of the models, and what they say; no model checker runs here."""
+
+from __future__ import annotations
+
+import re
+
+from tools.prove.ledger_runs import LEDGER_RUNS
+from tools.prove.page import NOT_MEASURED, PAGE, rewrite
+from tools.prove.protocol_runs import MUTANTS, SCENARIOS
+from tools.prove.proverif import edited, queries_of
+
+MODELS = PAGE.parent
+
+
+def test_the_tables_are_those_of_the_declared_runs_and_every_row_was_measured() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == rewrite(page, {})
+    assert NOT_MEASURED not in page
+
+
+def test_a_model_has_the_declared_claims_and_no_others() -> None:
+    claims = set(re.findall(r"assert\(.*?\);.*/\* claim: (.+?) \*/", (MODELS / "ledger.pml").read_text()))
+    assert {run.fails for run in LEDGER_RUNS} - {""} <= claims
+    for scenario in SCENARIOS:
+        text = (MODELS / scenario.file).read_text(encoding="utf-8")
+        assert queries_of(text) == [query.name for query in scenario.queries]
+        assert len(re.findall(r"^\s*query\b", text, re.MULTILINE)) == len(scenario.queries)
+
+
+def test_every_macro_of_a_mutant_is_in_the_model_and_every_one_of_the_model_is_run() -> None:
+    written = set(re.findall(r"\bM_\w+", (MODELS / "ledger.pml").read_text().partition("*/")[2]))
+    assert written == {macro for run in LEDGER_RUNS for macro in run.defines if macro.startswith("M_")}
+
+
+def test_every_mutant_changes_the_model_where_it_says() -> None:
+    libraries = {scenario.file: scenario for scenario in SCENARIOS}
+    for mutant in MUTANTS:
+        scenario = libraries[mutant.scenario]
+        texts = [(MODELS / name).read_text(encoding="utf-8") for name in (*scenario.libraries, scenario.file)]
+        assert edited(texts, mutant.edits) != texts, mutant.name
+        assert not mutant.query or mutant.query in [query.name for query in scenario.queries], mutant.name
