@@ -30,7 +30,7 @@ from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["explain"]
+__all__ = ["config_option", "explain", "explanation_lines", "read_platforms"]
 
 _KIND: Final = "CertificateSigningRequest"
 _SHORT: Final = 16
@@ -41,6 +41,13 @@ _NO_REQUEST: Final = (
     "not reached; the lines above are what its record says"
 )
 _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", CheckOutcome.NOT_CHECKED: "  ? "}
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The controller's configuration: its platforms name the trust bundles of clouds.",
+)
 
 
 @click.command()
@@ -56,12 +63,7 @@ _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", Check
     "infrastructure machine, MachinePool, MachineAttestation, Node, first request, Secrets. As many files as you "
     "like.",
 )
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The controller's configuration: its platforms name the trust bundles of clouds.",
-)
+@config_option
 @kubeconfig_option
 @click.option("--context", help="Context of the kubeconfig.")
 @namespace_option
@@ -100,7 +102,7 @@ def explain(
     """
     if sum(one is not None for one in (target, path, name)) != 1:
         raise UserError("say which request: machine/NAME, node/NAME, csr/NAME or a file; or --csr NAME")
-    platforms = _platforms(config)
+    platforms = read_platforms(config)
     named = parse_target(target) if target is not None else None
     if named is not None:
         if more:
@@ -127,7 +129,7 @@ def explain(
     if output == "json":
         print_document(to_json(explanation.to_json()))
     else:
-        print_lines(*_lines(explanation))
+        print_lines(*explanation_lines(explanation))
     return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
 
 
@@ -151,7 +153,7 @@ def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
         recorded = _recorded(found.attestation)
         lines += ["", *recorded] if recorded else []
         lines += [""] if lines else []
-        print_lines(*lines, *(_lines(explanation) if explanation is not None else (_NO_REQUEST,)))
+        print_lines(*lines, *(explanation_lines(explanation) if explanation is not None else (_NO_REQUEST,)))
     return ExitCode.REFUSED if refused else ExitCode.DONE
 
 
@@ -182,7 +184,7 @@ def _recorded(attestation: Attestation | None) -> list[str]:
     return record_lines(attestation.refusals, newest.issued_at if newest is not None else None)
 
 
-def _platforms(config: Path | None) -> Platforms:
+def read_platforms(config: Path | None) -> Platforms:
     """Read the controller's configuration for its platforms' trust bundles."""
     if config is None:
         return NO_PLATFORMS
@@ -211,7 +213,8 @@ async def _get(client: ApiClient, name: str) -> JsonObject | None:
     return {"kind": _KIND, **found}
 
 
-def _lines(explanation: Explanation) -> list[str]:
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """Show the facts, each check, and how it ends."""
     width = max(len(name) for name, _ in explanation.facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in explanation.facts]
     lines.append("")

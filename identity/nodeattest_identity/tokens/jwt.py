@@ -35,6 +35,7 @@ __all__ = [
     "Claims",
     "Expected",
     "UnverifiedToken",
+    "is_signed_by",
     "parse",
     "printable",
     "verify",
@@ -143,7 +144,7 @@ def verify(
     if key.alg != unverified.algorithm:
         raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"the key's own alg {key.alg}", unverified.algorithm, _SIGNER)
     # 3, RFC 7515 §5.2 (8)
-    if not _signed(unverified, key):
+    if not is_signed_by(unverified.token, unverified.payload, key):
         raise _denied(Reason.JWT_SIGNATURE_INVALID, "a signature by the key that kid names", "another", _KEYS)
     # 4
     claims = read_claims(unverified.payload, key_id=unverified.key_id, algorithm=unverified.algorithm)
@@ -203,16 +204,20 @@ class _Registry(jws.JWSRegistry):
     max_header_length = MAX_SIZE
     max_signature_length = MAX_SIZE
 
+    def __init__(self, algorithm: str, size: int) -> None:
+        super().__init__(algorithms=[algorithm])
+        self.max_payload_length = size
 
-def _signed(unverified: UnverifiedToken, key: VerifyingKey) -> bool:
-    """Whether the key made the signature, by its own algorithm."""
+
+def is_signed_by(token: bytes, payload: bytes, key: VerifyingKey) -> bool:
+    """Return whether the key signed this payload, by its own algorithm; ``token`` was split and bounded before."""
     public = key.public
     jwk = RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
     try:
-        proved = jws.deserialize_compact(unverified.token, jwk, registry=_Registry(algorithms=[key.alg]))
+        proved = jws.deserialize_compact(token, jwk, registry=_Registry(key.alg, len(token)))
     except (JoseError, ValueError):
         return False
-    return proved.payload == unverified.payload
+    return proved.payload == payload
 
 
 def _denied(reason: Reason, expected: str, got: str, remedy: str) -> Denied:

@@ -1,7 +1,8 @@
 """Signs JWTs with a private RSA or P-256 key.
 
-Promises: the header is exactly ``alg``, ``kid`` and ``typ`` JWT, as Kubernetes demands of external signers; the claims
-are ``iss, sub, aud, iat, nbf, exp, jti`` and what is given besides. What is minted here, ``jwt`` verifies.
+Promises: the header is exactly ``alg``, ``kid`` and ``typ``, of a token JWT, as Kubernetes demands of external
+signers; the claims of a token are ``iss, sub, aud, iat, nbf, exp, jti`` and what is given besides. What is minted here,
+``jwt`` verifies.
 Leaves to others: who may have a token, where the key is kept, how often it is replaced.
 Source: companion proposal 003, "Properties of this token"; Kubernetes externaljwt (header), RFC 7519 §4.1.
 """
@@ -21,7 +22,7 @@ from joserfc.jwk import ECKey, RSAKey
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, verifying_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["SigningKey", "mint", "read_signing_key", "signing_key"]
+__all__ = ["SigningKey", "mint", "read_signing_key", "sign_claims", "signing_key"]
 
 _OURS: Final = frozenset({"iss", "sub", "aud", "iat", "nbf", "exp", "jti"})
 _ALGORITHMS: Final = ("RS256", "ES256")
@@ -86,7 +87,12 @@ def mint(
         "jti": jwt_id,
         **more,
     }
-    header = {"alg": key.verifying.alg, "kid": key.verifying.kid, "typ": "JWT"}
+    return sign_claims(key, claims, typ="JWT")
+
+
+def sign_claims(key: SigningKey, claims: JsonObject, *, typ: str) -> str:
+    """Write claims as a JWS of type ``typ``, in the compact serialization."""
+    header = {"alg": key.verifying.alg, "kid": key.verifying.kid, "typ": typ}
     private = key.private
     jwk = RSAKey.import_key(private) if isinstance(private, rsa.RSAPrivateKey) else ECKey.import_key(private)
     payload = json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode()
