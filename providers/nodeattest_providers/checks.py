@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import final
 
 from nodeattest_providers.errors import Check, Denied, Reason, Unavailable
 
 __all__ = ["Checks"]
 
 
+@final
 @dataclass(slots=True)
 class Checks:
-    """Collects checks in order; the first one that fails raises ``Denied`` with the record so far."""
+    """Collects checks in order; the first one that fails raises ``Denied`` with the record so far.
+
+    Each verification makes its own; nothing gives it one that refuses less.
+    """
 
     _done: list[Check] = field(default_factory=list[Check])
 

@@ -166,12 +166,15 @@ class World:
         *,
         signer: ClusterAPISigner | None = None,
         tracer: Tracer = NO_TRACING,
+        evaluator: type[Evaluator] = Evaluator,
+        kubelet_serving: type[KubeletServingEvaluator] = KubeletServingEvaluator,
     ) -> None:
-        """``signer`` is a real one in the verifier's place."""
+        """``signer`` is a real one in the verifier's place; the evaluators may be a test's own."""
         self.pki = pki
         self.verifier = verifier
         self.signer = signer or verifier
         self.tracer = tracer
+        self._evaluator_type, self._kubelet_type = evaluator, kubelet_serving
         self.management_api = ScriptedApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
         self.workload_api = ScriptedApi()
@@ -215,7 +218,7 @@ class World:
 
     def _build(self) -> None:
         """Make what is tested."""
-        self.evaluator = Evaluator(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
+        self.evaluator = self._evaluator_type(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
         self.issuer = Issuer(
             self.management,
             events=self.events,
@@ -230,7 +233,7 @@ class World:
             self.management,
             self.evaluator,
             self.issuer,
-            kubelet_serving=KubeletServingEvaluator(
+            kubelet_serving=self._kubelet_type(
                 self.management, facts_of=self.facts_of, events=self.events, metrics=self.metrics
             ),
             purposes=frozenset(Purpose),

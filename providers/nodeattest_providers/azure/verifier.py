@@ -70,11 +70,11 @@ class AzureSigner:
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied or Unavailable."""
-        return await self._verify(request, facts)
+        return await self._verify(Checks(), request, facts)
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return await self._verify(request, facts)
+        return await self._verify(Checks(), request, facts)
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -107,7 +107,7 @@ class AzureSigner:
         await self._machines.aclose()
         await self._manager.aclose()
 
-    async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.
 
         1. Evidence of this provider, a known version, a closed schema.
@@ -116,7 +116,6 @@ class AzureSigner:
         4. The provider ID names a machine of a subscription and group that the policy lists, and of the document's.
         5. Azure's Resource Manager has this very machine, as the policy wants it, and the ledger pins no other.
         """
-        checks = Checks()
         check_block(checks, request.evidence, PROVIDER, (VERSION,))  # 1
         evidence = check_parsed(checks, "evidence schema", SECTION, lambda: parse_evidence(request.evidence.data))
         document = self._check_document(checks, evidence.signature, facts)  # 2

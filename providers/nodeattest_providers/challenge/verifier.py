@@ -57,11 +57,11 @@ class SecretChallengeSigner:
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return _verify(request, facts)
+        return _verify(Checks(), request, facts)
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return _verify(request, facts)
+        return _verify(Checks(), request, facts)
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -85,7 +85,7 @@ class SecretChallengeSigner:
         return {}
 
 
-def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:
+def _verify(checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
     """Verify one request.
 
     1. Evidence of this provider, a known version, a closed schema.
@@ -93,7 +93,6 @@ def _verify(request: NodeRequest, facts: Facts) -> AttestedNode:
     3. The secret has joined no other key yet; renewals and the same key again are free.
     4. A first request gets the challenge; a second one must answer it.
     """
-    checks = Checks()
     evidence = _evidence(checks, request.evidence)  # 1
     secret = _secret(checks, facts)  # 2
     _check_unused(checks, request, facts)  # 3

@@ -99,11 +99,11 @@ class CompositeSigner:
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verify(request, facts)
+        return await self._verify(Checks(), request, facts)
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return await self._verify(request, facts)
+        return await self._verify(Checks(), request, facts)
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -204,7 +204,7 @@ class CompositeSigner:
             return await with_addresses[name].addresses(own)
         return None
 
-    async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.
 
         1. Evidence of this provider, a known version, a closed schema.
@@ -214,7 +214,6 @@ class CompositeSigner:
         be checked first. 5. In the first round the challenges are published; in the second every part must be proved.
         6. They are proofs of one machine.
         """
-        checks = Checks()
         evidence = _evidence(checks, request.evidence)  # 1
         policy = check_parsed(checks, "policy section", _SECTION, lambda: parse_policy(facts.settings))
         _check_parts(checks, evidence, policy)  # 2

@@ -94,15 +94,15 @@ class TpmSigner:
 
     async def _in_thread(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         policy, loop = self._policies.get(facts.settings), asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._verify, request, facts, policy)
+        return await loop.run_in_executor(self._threads, self._verify, Checks(), request, facts, policy)
 
-    def _verify(self, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> AttestedNode:
+    def _verify(self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> AttestedNode:
         """Verify in a thread: certificates and event logs of the worst kind take milliseconds."""
 
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
 
-        attested = self._protocol.verify(Checks(), request, facts, boot=policy, trust=trust)
+        attested = self._protocol.verify(checks, request, facts, boot=policy, trust=trust)
         machine = request.csr.provider_id
         if attested.fingerprints["ek"] not in policy.registered.get(machine, ()):
             return attested  # trusted by another source, which gives no name
