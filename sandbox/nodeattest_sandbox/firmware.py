@@ -114,7 +114,7 @@ def _little(value: int, octets: int) -> bytes:
 def boot(tcti: str, measurements: Sequence[Measurement], algorithm: str = "sha256") -> None:
     """Extend a running TPM's bank with the measurements, in order."""
     os.environ.setdefault("TSS2_LOG", "all+none")  # read by libtss2
-    tss: Any = importlib.import_module("tpm2_pytss")  # it has no types, and is there only with the extra
+    tss: Any = importlib.import_module("tpm2_pytss")  # it has no types, and is there only for development
     with tss.ESAPI(tcti) as esys:
         for one in measurements:
             if one.kind != NO_ACTION:

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -140,22 +140,16 @@ def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tp
 
 
 @contextmanager
-def silent_tpm() -> Generator[str]:
-    """Take connections for commands and, on the next port, for control, and answer neither."""
-    while True:
-        with ExitStack() as stack:
-            commands = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            host, port = commands.getsockname()
-            try:
-                stack.enter_context(socket.create_server((host, port + 1)))
-            except (OSError, OverflowError):
-                continue  # somebody has it
-            yield f"swtpm:host={host},port={port}"
-            return
+def silent_tpm(path: Path) -> Generator[str]:
+    """Take connections, and answer nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield f"swtpm:path={path}"
 
 
-def test_evidence_of_a_tpm_that_never_answers_ends(machine: Machine) -> None:
-    with silent_tpm() as tcti:
+def test_evidence_of_a_tpm_that_never_answers_ends(machine: Machine, tmp_path: Path) -> None:
+    with silent_tpm(tmp_path / "silent") as tcti:
         with_tpm(machine, tcti, timeoutSeconds=1)
         started = machine.start("evidence")
         try:

@@ -26,6 +26,7 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
 from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.node.commands import authorisation, execute, uint16, uint32
 from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
@@ -219,8 +220,8 @@ def test_a_disabled_endorsement_hierarchy_is_unavailable_and_says_so(tpm_folder:
             attestor.attest(binding_of(filed_nothing()))
 
 
-def test_an_error_that_is_not_listed_is_told_in_the_librarys_words(real_tpm: SoftwareTpm) -> None:
-    with Device(real_tpm.tcti) as device, pytest.raises(Unavailable, match=r"0x18b \(tpm:handle\(1\):.*not correct"):
+def test_an_error_that_is_not_listed_is_told_by_its_code_and_who_explains_it(real_tpm: SoftwareTpm) -> None:
+    with Device(real_tpm.tcti) as device, pytest.raises(Unavailable, match=r"0x1c07fff: .*tpm2_rc_decode 0x18b"):
         device.nv_read(0x01C07FFF)
 
 
@@ -252,7 +253,9 @@ class RacingDevice(Device):
         values = super().read_pcrs(selection)
         if self.races:
             self.races -= 1
-            extend_with(self._esys, 23)
+            # TPM2_PCR_Extend of one SHA-256 digest
+            digests = uint32(1) + uint16(Alg.SHA256) + bytes(32)
+            execute(self._tpm, 0x182, 23, parameters=digests, authorisations=(authorisation(),))
         return values
 
 

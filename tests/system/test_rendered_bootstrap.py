@@ -249,7 +249,7 @@ def test_kubeadm_refuses_nothing_but_the_kubeconfig_that_is_ignored_by_name(
 
 
 def test_a_machine_that_nobody_vouches_for_never_comes_to_kubeadm(cluster: World, assets: Path, tmp_path: Path) -> None:
-    spec = template("rendered-alien", "v1beta1", "swtpm:host=127.0.0.1,port=1", name="rendered-alien")
+    spec = template("rendered-alien", "v1beta1", "swtpm:path=/nonexistent", name="rendered-alien")
     result = booted(
         tmp_path / "boot",
         spec

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from nodeattest_cli.demo.machine_spec import INSTALL, AttestorSettings, MachineSpec
+from nodeattest_cli.demo.machine_spec import AttestorSettings, MachineSpec
 from nodeattest_cli.demo.platforms.bare import rack_identity
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
@@ -22,12 +21,10 @@ _PROGRAM_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin"
 
 
 def missing_tpm_programs() -> Iterable[str]:
-    """Name what software TPMs and agents that use them lack here."""
+    """Name what software TPMs lack here."""
     absent = [name for name in _PROGRAMS if shutil.which(name, path=_PROGRAM_PATH) is None]
     if absent:
         yield f"{', '.join(absent)} (apt-get install swtpm swtpm-tools), or choose another --provider"
-    if find_spec("tpm2_pytss") is None:
-        yield f"tpm2-pytss ({INSTALL}), or choose another --provider"
 
 
 class TpmDemoPlatform:
@@ -44,7 +41,7 @@ class TpmDemoPlatform:
 
     @staticmethod
     def missing() -> Iterable[str]:
-        """Need swtpm and tpm2-pytss."""
+        """Need swtpm."""
         return missing_tpm_programs()
 
     def create_machine(self, number: int) -> MachineSpec:

@@ -1,10 +1,10 @@
-"""The TPM itself, through libtss2's ESAPI: keys by template, activation, quotes, PCRs, NV certificates.
+"""The TPM itself: keys by template, activation, quotes, PCRs, NV certificates.
 
-Promises: every error of the TPM software stack becomes ``Unavailable`` with what to do about it; every handle that was
-opened is flushed on ``close``, whatever happened; nothing is written to the TPM. The only module that imports
-``tpm2_pytss``, and that on opening, so that importing this page costs nothing.
-Leaves to others: which keys and what to quote (``attestor``).
-Source: TCG TPM 2.0 Library, Part 3; TSS 2.0 ESAPI; docs/tpm-protocol.md §4 (6, 16).
+Promises: every error of the TPM and of the way to it becomes ``Unavailable`` with what to do about it; every key that
+was created is flushed on ``close``, whatever happened, and every session that did not end by itself; nothing is written
+to the TPM.
+Leaves to others: which keys and what to quote (``attestor``), bytes (``commands``, ``connection``).
+Source: TCG TPM 2.0 Library, Part 3; docs/tpm-protocol.md §4 (6, 16).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Self
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.key_templates import EndorsementTemplate
-from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
+from nodeattest_providers.tpm.node import commands
+from nodeattest_providers.tpm.node.commands import TpmCodeError, authorisation, execute, uint16, uint32
+from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, connect
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size, sized
 
 __all__ = ["Device", "LoadedKey"]
 
@@ -27,12 +29,22 @@ _NV_CHUNK: Final = 512
 _NV_FIRST: Final = 0x01C00000
 """First of the NV indices that TCG reserves for endorsement certificates and their kin."""
 _NV_LAST: Final = 0x01C07FFF
+_HANDLES: Final = 1
+"""TPM_CAP_HANDLES."""
 _HANDLES_A_CALL: Final = 64
+_POLICY: Final = 1
+"""TPM_SE_POLICY."""
+_NONCE: Final = 16
+"""Bytes of a session's nonce, the fewest that a TPM takes (Part 3 §11.1.1)."""
 
 _LOCKOUT: Final = 0x921
 """TPM_RC_LOCKOUT."""
 _LAYER_SHIFT: Final = 16
-"""Above it is the layer of the software stack that failed; 0 is the TPM itself (TSS 2.0 Overview §4)."""
+"""Above it is the layer that failed, such as the kernel's resource manager; 0 is the TPM (TSS 2.0 Overview §4)."""
+_FORMAT_ONE: Final = 0x80
+"""The return code names a handle, parameter or session (Part 2 §6.6.3)."""
+_FORMAT_ONE_ERROR: Final = 0xBF
+"""What is left of it without that number."""
 _REMEDIES: Final = {
     _LOCKOUT: ("the TPM is in lockout", "wait for the lockout to pass, or clear it with tpm2_dictionarylockout -c"),
     0x902: ("the TPM has no room for another key", "use /dev/tpmrm0, or flush stale keys with tpm2_flushcontext -t"),
@@ -42,26 +54,21 @@ _REMEDIES: Final = {
         "enable the endorsement hierarchy in the firmware's settings",
     ),
     0x101: ("the TPM is in failure mode", "power the machine off and on; if this stays, the TPM is broken"),
-    0xA000A: (
-        "no connection to the TPM (tcti:IO failure)",
-        "see whether another program holds it (only /dev/tpmrm0 is shared), or whether a software TPM runs there",
-    ),
-    0xA0015: (
-        "the TCTI is not known here",
-        "name one that is installed, such as device:/dev/tpmrm0 or swtpm:path=SOCKET (packages libtss2-tcti-*)",
-    ),
     0x8E: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
     0xA2: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
 }
-"""By return code without handle, parameter and session number (Part 2 §6.6.3); the TCTI's with its layer."""
+"""By return code without handle, parameter and session number (Part 2 §6.6.3)."""
 _REMEDY: Final = "check the TPM with tpm2_getcap properties-fixed"
+_NO_CONNECTION: Final = (
+    "see whether another program holds it (only /dev/tpmrm0 is shared), or whether a software TPM runs there"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedKey:
     """A key that is loaded in the TPM."""
 
-    handle: object = field(repr=False)
+    handle: int = field(repr=False)
     public: bytes = field(repr=False)
     """TPMT_PUBLIC."""
 
@@ -71,23 +78,19 @@ class Device:
 
     def __init__(self, tcti: str) -> None:
         """Connect through a TCTI such as ``device:/dev/tpmrm0``; raises ``Unavailable``."""
-        _check_path(tcti)
-        self._tss = _load()
         self._keys: list[LoadedKey] = []
-        with self._errors(f"the TPM at {tcti}"):
-            self._esys: Any = self._tss.ESAPI(tcti)  # the library has no types; this class gives them
+        self._nv_indices: frozenset[int] | None = None
+        with _errors(f"the TPM at {tcti}"):
+            self._tpm = connect(tcti)
 
     def close(self) -> None:
         """Flush every key and disconnect; harmless when done twice."""
         keys, self._keys = self._keys, []
-        if self._esys.is_closed():
-            return
         try:
             for key in keys:
-                with suppress(self._tss.TSS2_Exception):  # a TPM that is gone holds nothing of ours
-                    self._esys.flush_context(key.handle)
+                self._flush(key.handle)
         finally:
-            self._esys.close()
+            self._tpm.close()
 
     def __enter__(self) -> Self:
         return self
@@ -96,169 +99,174 @@ class Device:
         self.close()
 
     def nv_indices(self) -> frozenset[int]:
-        """List the NV indices of endorsement certificates and their kin."""
-        found: set[int] = set()
-        start = _NV_FIRST
-        with self._errors("the list of NV indices"):
-            while True:
-                more, capability = self._esys.get_capability(self._tss.TPM2_CAP.HANDLES, start, _HANDLES_A_CALL)
-                # ``data.handles`` points into ``capability``, which must outlive it.
-                handles = [int(handle) for handle in capability.data.handles]
-                found.update(handle for handle in handles if handle <= _NV_LAST)
-                if not more or not handles or handles[-1] > _NV_LAST:
-                    return frozenset(found)
-                start = handles[-1] + 1
+        """List the NV indices of endorsement certificates and their kin; the TPM is asked once."""
+        if self._nv_indices is None:
+            with _errors("the list of NV indices"):
+                self._nv_indices = frozenset(self._handles(_NV_FIRST, _NV_LAST))
+        return self._nv_indices
+
+    def _handles(self, first: int, last: int) -> Generator[int]:
+        """Yield the handles in use from ``first`` to ``last``, ascending."""
+        while first <= last:
+            asked = uint32(_HANDLES) + uint32(first) + uint32(_HANDLES_A_CALL)
+            _, answer = execute(self._tpm, commands.GET_CAPABILITY, parameters=asked)
+            more, _, count = answer.number(1), answer.number(4), answer.number(4)
+            for _ in range(count):
+                handle = answer.number(4)
+                if not first <= handle <= last:
+                    return
+                yield handle
+                first = handle + 1
+            if not more or not count:
+                return
 
     def nv_read(self, index: int) -> bytes:
         """Read an NV index as a whole."""
-        with self._errors(f"NV index 0x{index:x}"):
-            handle = self._esys.tr_from_tpmpublic(self._tss.TPM2_HANDLE(index))
-            try:
-                public, _ = self._esys.nv_read_public(handle)
-                size = int(public.nvPublic.dataSize)
-                chunks = [
-                    bytes(self._esys.nv_read(handle, min(_NV_CHUNK, size - at), at)) for at in range(0, size, _NV_CHUNK)
-                ]
-            finally:
-                self._esys.tr_close(handle)
-        return b"".join(chunks)
+        with _errors(f"NV index 0x{index:x}"):
+            _, answer = execute(self._tpm, commands.NV_READ_PUBLIC, index)
+            answer.take(2 + 4 + 2 + 4)  # TPM2B_NV_PUBLIC: its size, the index, its nameAlg, its attributes
+            answer.sized("authPolicy", MAX_RESPONSE)
+            size = answer.number(2)
+            return b"".join(self._nv_part(index, min(_NV_CHUNK, size - at), at) for at in range(0, size, _NV_CHUNK))
+
+    def _nv_part(self, index: int, size: int, at: int) -> bytes:
+        asked = uint16(size) + uint16(at)
+        handles = (index, index)  # who authorises, and what is read
+        _, answer = execute(self._tpm, commands.NV_READ, *handles, parameters=asked, authorisations=(authorisation(),))
+        return answer.sized("NV data", size)
 
     def create(self, template: bytes, what: str) -> LoadedKey:
         """Create a primary key of the endorsement hierarchy from a TPMT_PUBLIC; the same template, the same key."""
-        with self._errors(what):
-            area, _ = self._tss.TPMT_PUBLIC.unmarshal(template)
-            public = self._tss.TPM2B_PUBLIC(publicArea=area)
-            handle, created, *_ = self._esys.create_primary(None, public, self._tss.ESYS_TR.ENDORSEMENT)
-            key = LoadedKey(handle, bytes(created.publicArea.marshal()))
-            self._keys.append(key)
-            return key
+        sensitive, outside_info, creation_pcrs = sized(sized(b"") + sized(b"")), sized(b""), uint32(0)
+        with _errors(what):
+            handle, answer = execute(
+                self._tpm,
+                commands.CREATE_PRIMARY,
+                commands.ENDORSEMENT,
+                parameters=sensitive + sized(template) + outside_info + creation_pcrs,
+                authorisations=(authorisation(),),
+                returns_handle=True,
+            )
+            self._keys.append(LoadedKey(handle, b""))  # to be flushed, whatever the rest of the response is
+            self._keys[-1] = LoadedKey(handle, answer.sized("public area", MAX_RESPONSE))
+            return self._keys[-1]
 
     def activate(
         self, ek: LoadedKey, ak: LoadedKey, template: EndorsementTemplate, blob: bytes, secret: bytes
     ) -> bytes:
         """Decrypt a credential; ``Denied`` where the TPM says that it is for other keys."""
-        with self._errors("the endorsement key's authorisation"):
+        with _errors("the endorsement key's authorisation"):
             session = self._policy_session(template)
-        try:
-            return bytes(
-                self._esys.activate_credential(
+        with _errors("activation"):
+            try:
+                _, answer = execute(
+                    self._tpm,
+                    commands.ACTIVATE_CREDENTIAL,
                     ak.handle,
                     ek.handle,
-                    self._tss.TPM2B_ID_OBJECT(blob),
-                    self._tss.TPM2B_ENCRYPTED_SECRET(secret),
-                    session2=session,
+                    parameters=sized(blob) + sized(secret),
+                    authorisations=(authorisation(), authorisation(session)),
                 )
-            )
-        except self._tss.TSS2_Exception as error:
-            if error.error == _LOCKOUT or error.rc >> _LAYER_SHIFT:
-                raise _unavailable("activation", error) from None
-            # Which error comes depends on what is wrong (TPM protocol §4.6); all of them say that this is not for us.
-            raise Denied(
-                Reason.CHALLENGE_UNKNOWN,
-                expected="a challenge for this TPM's keys",
-                got=f"one that the TPM refuses, 0x{error.rc:x}",
-                remedy="wait for the controller to publish the challenge again",
-            ) from None
-        finally:
-            with suppress(self._tss.TSS2_Exception):
-                self._esys.flush_context(session)  # a TPM without resource manager has three places
+            except TpmCodeError as error:
+                self._flush(session)  # a TPM without resource manager has three places
+                if error.code == _LOCKOUT or error.code >> _LAYER_SHIFT:
+                    raise
+                refused = error.code
+            else:
+                return answer.sized("certInfo", MAX_RESPONSE)
+        # Which error comes depends on what is wrong (TPM protocol §4.6); all of them say that this is not for us.
+        raise Denied(
+            Reason.CHALLENGE_UNKNOWN,
+            expected="a challenge for this TPM's keys",
+            got=f"one that the TPM refuses, 0x{refused:x}",
+            remedy="wait for the controller to publish the challenge again",
+        )
 
-    def _policy_session(self, template: EndorsementTemplate) -> object:
+    def _policy_session(self, template: EndorsementTemplate) -> int:
         """Satisfy the endorsement key's policy: PolicySecret of its hierarchy, in the high range a branch of an OR."""
-        tss = self._tss
-        session = self._esys.start_auth_session(
-            tss.ESYS_TR.NONE, tss.ESYS_TR.NONE, tss.TPM2_SE.POLICY, None, tss.TPM2_ALG(template.name_alg)
+        nonce, salt, algorithms = os.urandom(_NONCE), b"", uint16(Alg.NULL) + uint16(template.name_alg)
+        session, _ = execute(
+            self._tpm,
+            commands.START_AUTH_SESSION,
+            commands.NULL,
+            commands.NULL,
+            parameters=sized(nonce) + sized(salt) + bytes([_POLICY]) + algorithms,
+            returns_handle=True,
         )
         try:
-            self._esys.policy_secret(tss.ESYS_TR.ENDORSEMENT, session)
+            # Neither nonceTPM, cpHashA nor policyRef, and no expiration: the session is used once, and at once.
+            execute(
+                self._tpm,
+                commands.POLICY_SECRET,
+                commands.ENDORSEMENT,
+                session,
+                parameters=3 * sized(b"") + uint32(0),
+                authorisations=(authorisation(),),
+            )
             if template.policy_branches:
-                branches = [tss.TPM2B_DIGEST(branch) for branch in template.policy_branches]
-                self._esys.policy_or(session, tss.TPML_DIGEST(branches))
-        except tss.TSS2_Exception:
-            self._esys.flush_context(session)
+                branches = b"".join(map(sized, template.policy_branches))
+                listed = uint32(len(template.policy_branches)) + branches
+                execute(self._tpm, commands.POLICY_OR, session, parameters=listed)
+        except TpmCodeError:
+            self._flush(session)
             raise
         return session
 
     def quote(self, ak: LoadedKey, selection: PcrSelection, extra_data: bytes) -> tuple[bytes, bytes]:
         """Quote PCRs; returns TPMS_ATTEST and TPMT_SIGNATURE."""
-        with self._errors("the quote"):
-            selected, _ = self._tss.TPML_PCR_SELECTION.unmarshal(selection.marshal())
-            attest, signature = self._esys.quote(ak.handle, selected, extra_data)
-            return bytes(attest), bytes(signature.marshal())
+        with _errors("the quote"):
+            scheme = uint16(Alg.NULL)  # the key's own
+            asked = sized(extra_data) + scheme + selection.marshal()
+            _, answer = execute(
+                self._tpm, commands.QUOTE, ak.handle, parameters=asked, authorisations=(authorisation(),)
+            )
+            return answer.sized("quote", MAX_RESPONSE), answer.take(answer.remaining)
 
     def read_pcrs(self, selection: PcrSelection) -> tuple[bytes, ...]:
         """Read PCR values in the selection's order."""
         values: list[bytes] = []
         remaining = selection.pcrs
-        with self._errors("the PCRs"):
+        with _errors("the PCRs"):
             while remaining:
                 part = PcrSelection(selection.bank, remaining)
-                selected, _ = self._tss.TPML_PCR_SELECTION.unmarshal(part.marshal())
-                _, _, digests = self._esys.pcr_read(selected)  # at most 8 a call
-                read = [bytes(digest) for digest in digests]
+                _, answer = execute(self._tpm, commands.PCR_READ, parameters=part.marshal())
+                answer.take(4)  # how often PCRs changed
+                PcrSelection.read(answer)  # what was read: the quote tells if it is not the first of what was asked
+                read = [answer.sized("PCR", MAX_RESPONSE) for _ in range(answer.number(4))]  # at most 8 a call
                 if not read:
                     raise _bank_inactive(selection.bank)
                 values += read
                 remaining = remaining[len(read) :]
         return tuple(values)
 
-    @contextmanager
-    def _errors(self, what: str) -> Generator[None]:
-        """Turn the software stack's errors into ``Unavailable``: the one place where they stop."""
-        try:
-            yield
-        except self._tss.TSS2_Exception as error:
-            raise _unavailable(what, error) from None
+    def _flush(self, handle: int) -> None:
+        with suppress(TpmCodeError, Denied, OSError):  # a TPM that is gone holds nothing of ours
+            execute(self._tpm, commands.FLUSH_CONTEXT, handle)
 
 
-class _TssError(Protocol):
-    """The software stack's exception; as text it is the library's own message for the code, and nothing else."""
+@contextmanager
+def _errors(what: str) -> Generator[None]:
+    """Turn errors of the TPM, and of the way to it, into ``Unavailable``: the one place where they stop."""
+    try:
+        yield
+    except TpmCodeError as error:
+        kind = error.code & _FORMAT_ONE_ERROR if error.code & _FORMAT_ONE else error.code
+        unknown = f"TPM error 0x{error.code:x}, which tpm2_rc_decode 0x{error.code:x} explains"
+        detail, remedy = _REMEDIES.get(kind, (unknown, _REMEDY))
+        raise _unavailable(f"{what}: {detail}", remedy) from None
+    except Denied as error:
+        raise _unavailable(f"{what}: expected {error.expected}, got {error.got}", _REMEDY) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise _unavailable(f"{what}: no connection to the TPM ({reason})", _NO_CONNECTION) from None
 
-    error: int
-    rc: int
 
-
-def _unavailable(what: str, error: _TssError) -> Unavailable:
-    detail, remedy = _REMEDIES.get(error.error, (f"TPM error 0x{error.rc:x} ({error})", _REMEDY))
-    return Unavailable(Reason.PLATFORM_UNAVAILABLE, f"{what}: {detail}", remedy=remedy)
+def _unavailable(detail: str, remedy: str) -> Unavailable:
+    return Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=remedy)
 
 
 def _bank_inactive(bank: Alg) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return _unavailable(
         f"the TPM has no {bank.name} bank of {digest_size(bank)}-byte PCRs",
-        remedy="activate the PCR bank that the policy's pcrs name, in the firmware's settings",
+        "activate the PCR bank that the policy's pcrs name, in the firmware's settings",
     )
-
-
-def _check_path(tcti: str) -> None:
-    """Say plainly what libtss2 would report as an I/O error."""
-    kind, _, path = tcti.partition(":")
-    if kind != "device" or not path:
-        return
-    if not os.access(path, os.F_OK):
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"there is no TPM at {path}",
-            remedy="enable the TPM in the firmware's settings, or set tcti to where it is",
-        )
-    if not os.access(path, os.R_OK | os.W_OK):
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"no permission to use the TPM at {path}",
-            remedy="run as root, or as a member of the device's group (tss)",
-        )
-
-
-def _load() -> ModuleType:
-    """Import the software stack, without its habit of logging to stderr."""
-    os.environ.setdefault("TSS2_LOG", "all+none")  # read by libtss2; an operator's own setting stays
-    try:
-        import tpm2_pytss
-    except ImportError as error:
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"the TPM software stack is missing ({error.name or 'tpm2_pytss'})",
-            remedy="install the packages for machines of the release (docs/install.md), which bring it along",
-        ) from None
-    return tpm2_pytss

@@ -1,0 +1,145 @@
+"""TPM 2.0 commands and responses as bytes: framing, authorisation by empty password or policy session, return codes.
+
+Promises: a response is read only where its tag, size and return code fit the command, and bounded; a TPM that asks for
+the same command again gets it a few times. Nothing here knows which keys exist or what is proved.
+Leaves to others: how bytes reach the TPM (``connection``), each command's parameters and what an error means
+(``device``).
+Source: TCG TPM 2.0 Library, Part 1 §18 "Command/Response Structure" and §19.4 "Password Authorizations"; Part 2 §6.5.2
+TPM_CC, §6.6.3 TPM_RC, §6.9 TPM_ST, §6.11 TPM_SE, §7.4 TPM_RH, §8.4 TPMA_SESSION.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
+from nodeattest_providers.tpm.structures import Reader, sized
+
+__all__ = [
+    "ACTIVATE_CREDENTIAL",
+    "CREATE_PRIMARY",
+    "ENDORSEMENT",
+    "EVICT_CONTROL",
+    "FLUSH_CONTEXT",
+    "GET_CAPABILITY",
+    "NULL",
+    "NV_READ",
+    "NV_READ_PUBLIC",
+    "OWNER",
+    "PASSWORD",
+    "PCR_READ",
+    "POLICY_OR",
+    "POLICY_SECRET",
+    "QUOTE",
+    "READ_PUBLIC",
+    "START_AUTH_SESSION",
+    "TpmCodeError",
+    "authorisation",
+    "execute",
+    "uint16",
+    "uint32",
+]
+
+EVICT_CONTROL: Final = 0x120
+CREATE_PRIMARY: Final = 0x131
+ACTIVATE_CREDENTIAL: Final = 0x147
+NV_READ: Final = 0x14E
+POLICY_SECRET: Final = 0x151
+QUOTE: Final = 0x158
+FLUSH_CONTEXT: Final = 0x165
+NV_READ_PUBLIC: Final = 0x169
+POLICY_OR: Final = 0x171
+READ_PUBLIC: Final = 0x173
+START_AUTH_SESSION: Final = 0x176
+GET_CAPABILITY: Final = 0x17A
+PCR_READ: Final = 0x17E
+
+OWNER: Final = 0x40000001
+NULL: Final = 0x40000007
+PASSWORD: Final = 0x40000009
+"""TPM_RS_PW: the session handle of a password."""
+ENDORSEMENT: Final = 0x4000000B
+
+_NO_SESSIONS: Final = 0x8001
+_SESSIONS: Final = 0x8002
+_HEADER: Final = 10
+"""Bytes of tag, size, and command or return code."""
+_AGAIN: Final = frozenset({0x908, 0x90A, 0x922})
+"""TPM_RC_YIELDED, TPM_RC_TESTING and TPM_RC_RETRY: the command did not start, and is to be sent again."""
+_SUBMISSIONS: Final = 5
+"""As libtss2 does (_ESYS_MAX_SUBMISSIONS)."""
+
+
+class TpmCodeError(Exception):
+    """The TPM, or the resource manager before it, answered with a return code other than success."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"0x{code:x}")
+        self.code = code
+
+
+def uint16(value: int) -> bytes:
+    """Marshal a UINT16."""
+    return value.to_bytes(2, "big")
+
+
+def uint32(value: int) -> bytes:
+    """Marshal a UINT32."""
+    return value.to_bytes(4, "big")
+
+
+def authorisation(session: int = PASSWORD) -> bytes:
+    """Write a TPMS_AUTH_COMMAND with an empty nonce, no attribute, and an empty password or HMAC.
+
+    Without ``continueSession`` a policy session ends with the command that it authorised.
+    """
+    return uint32(session) + sized(b"") + b"\x00" + sized(b"")
+
+
+def execute(
+    connection: TpmConnection,
+    command: int,
+    *handles: int,
+    parameters: bytes = b"",
+    authorisations: tuple[bytes, ...] = (),
+    returns_handle: bool = False,
+) -> tuple[int, Reader]:
+    """Send a command; returns the response's handle (0 where it has none) and its parameters.
+
+    Raises ``TpmCodeError``, ``Denied`` for a response that is none, and ``OSError``.
+    """
+    body = b"".join(map(uint32, handles))
+    if authorisations:
+        area = b"".join(authorisations)
+        body += uint32(len(area)) + area
+    body += parameters
+    tag = _SESSIONS if authorisations else _NO_SESSIONS
+    answer = _answer(connection, uint16(tag) + uint32(_HEADER + len(body)) + uint32(command) + body, tag)
+    handle = answer.number(4) if returns_handle else 0
+    if not authorisations:
+        return handle, answer
+    size = answer.number(4)
+    return handle, _reader(answer.take(size))  # an authorisation follows, which proves nothing without a secret
+
+
+def _answer(connection: TpmConnection, command: bytes, tag: int) -> Reader:
+    """Exchange until the TPM takes the command; returns what follows the header of a success."""
+    code = 0
+    for _ in range(_SUBMISSIONS):
+        response = connection.exchange(command)
+        answer = _reader(response)
+        got, size, code = answer.number(2), answer.number(4), answer.number(4)
+        if size != len(response) or size > MAX_RESPONSE:
+            raise answer.wrong(f"the size that it says, {size}", f"{len(response)} bytes")
+        if code == 0:
+            if got != tag:
+                raise answer.wrong(f"tag 0x{tag:04x}", f"0x{got:04x}")
+            return answer
+        if code not in _AGAIN:
+            break
+    raise TpmCodeError(code)
+
+
+def _reader(data: bytes) -> Reader:
+    return Reader(data, what="the TPM's response", reason=Reason.PLATFORM_UNAVAILABLE)

@@ -1,0 +1,208 @@
+"""The way to a TPM: the kernel's device and a software TPM's socket, what is sent, and responses that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import tty
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tpm_machines import by_allow_list, exchange
+from tpm_world import facts_of, request_of, verify
+
+from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.tpm.attestor import TpmAttestor
+from nodeattest_providers.tpm.node import commands
+from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
+from nodeattest_providers.tpm.node.device import Device
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+ONE_HANDLE = bytes.fromhex("8001000000170000000000000000010000000101c00002")
+"""A response to TPM2_GetCapability: no more, TPM_CAP_HANDLES, one NV index."""
+
+
+@contextmanager
+def answering(folder: Path, responses: Sequence[bytes]) -> Generator[tuple[str, list[bytes]]]:
+    """Listen as a software TPM that gives these responses, then hangs up; yields its TCTI and what it was sent."""
+    path = folder / "tpm"
+    sent: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer, contextlib.suppress(OSError):
+                for response in responses:
+                    sent.append(peer.recv(MAX_RESPONSE))
+                    peer.sendall(response)
+                peer.shutdown(socket.SHUT_WR)
+                peer.recv(MAX_RESPONSE)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"swtpm:path={path}", sent
+        finally:
+            thread.join()
+
+
+def failing(code: int) -> bytes:
+    return bytes.fromhex("80010000000a") + code.to_bytes(4, "big")
+
+
+def test_a_command_is_its_header_handles_and_parameters_and_its_response_is_read(tmp_path: Path) -> None:
+    with answering(tmp_path, [ONE_HANDLE]) as (tcti, sent), Device(tcti) as device:
+        assert device.nv_indices() == {0x01C00002}
+        assert device.nv_indices() == {0x01C00002}  # which is not asked for again
+    assert sent == [bytes.fromhex("8001 00000016 0000017a 00000001 01c00000 00000040")]
+
+
+@pytest.mark.parametrize("code", [0x908, 0x90A, 0x922])
+def test_a_command_that_the_tpm_did_not_start_is_sent_again(tmp_path: Path, code: int) -> None:
+    with answering(tmp_path, [failing(code), failing(code), ONE_HANDLE]) as (tcti, sent), Device(tcti) as device:
+        assert device.nv_indices() == {0x01C00002}
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+
+
+def test_a_command_is_sent_five_times_at_most(tmp_path: Path) -> None:
+    with answering(tmp_path, [failing(0x922)] * 9) as (tcti, sent), Device(tcti) as device:
+        with pytest.raises(Unavailable, match="TPM error 0x922"):
+            device.nv_indices()
+        assert len(sent) == 5
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (b"", "hung up"),
+        (ONE_HANDLE[:-1], "hung up"),
+        (ONE_HANDLE[:9], "hung up"),
+        (b"\x80\x02" + ONE_HANDLE[2:], "expected the TPM's response: tag 0x8001, got 0x8002"),
+        (bytes.fromhex("8001 00000009 00000000"), "the size that it says, 9, got 10"),
+        (bytes.fromhex("8001 00001001 00000000") + bytes(4087), "the size that it says, 4097, got 4096"),
+        (bytes.fromhex("8001 ffffffff 00000000") + bytes(4086), "the size that it says, 4294967295, got 4096"),
+        (bytes.fromhex("8001 0000000a 00000000"), "1 more bytes at offset 10"),
+        (ONE_HANDLE[:15] + b"\x00\x00\x00\x02" + ONE_HANDLE[19:], "4 more bytes"),
+        (failing(0x101), "in failure mode"),
+        (failing(0xB0143), "TPM error 0xb0143, which tpm2_rc_decode 0xb0143 explains"),
+    ],
+)
+def test_a_response_that_is_none_is_unavailable_and_says_why(tmp_path: Path, response: bytes, words: str) -> None:
+    with answering(tmp_path, [response]) as (tcti, _), Device(tcti) as device, pytest.raises(Unavailable, match=words):
+        device.nv_indices()
+
+
+def test_handles_beyond_those_asked_for_are_none_of_ours_and_end_the_list(tmp_path: Path) -> None:
+    endless = bytes.fromhex("80010000001b00000000010000000100000002 01c00002 02000000")
+    with answering(tmp_path, [endless]) as (tcti, sent), Device(tcti) as device:
+        assert device.nv_indices() == {0x01C00002}
+        assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    "tcti", ["", "device", "device:", "swtpm", "swtpm:", "swtpm:path=", "swtpm:host=localhost,port=2321", "tabrmd:"]
+)
+def test_a_tcti_that_is_not_spoken_is_unavailable_and_names_those_that_are(tcti: str) -> None:
+    with pytest.raises(Unavailable, match="not known here") as unavailable:
+        Device(tcti)
+    assert "device:/dev/tpmrm0" in unavailable.value.remedy
+
+
+# With a software TPM
+
+
+@contextmanager
+def as_character_device(tpm: SoftwareTpm) -> Generator[str]:
+    """Reach a software TPM through a terminal in raw mode: one write a command, one read a response."""
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    wake, done = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.connect(tpm.tcti.partition("=")[2])
+
+        def forward() -> None:
+            ways = {master: peer.fileno(), peer.fileno(): master}
+            while True:
+                ready, _, _ = select.select([*ways, wake], [], [])
+                if wake in ready:
+                    return
+                for descriptor in ready:
+                    os.write(ways[descriptor], os.read(descriptor, MAX_RESPONSE))
+
+        thread = threading.Thread(target=forward)
+        thread.start()
+        try:
+            yield os.ttyname(slave)
+        finally:
+            os.close(done)
+            thread.join()
+    for descriptor in (master, slave, wake):
+        os.close(descriptor)
+
+
+@pytest.mark.swtpm
+def test_a_join_through_a_character_device_is_one_write_and_one_read_a_command(real_tpm: SoftwareTpm) -> None:
+    with as_character_device(real_tpm) as path, TpmAttestor({"tcti": f"device:{path}"}) as attestor:
+        joined = exchange(attestor, facts_of(by_allow_list(attestor.endorsement_fingerprint())))
+    assert verify(request_of(joined.answer), joined.facts).checks
+
+
+class CountedConnection:
+    """Writes down which commands are sent."""
+
+    def __init__(self, connection: TpmConnection) -> None:
+        self.sent: list[int] = []
+        self._connection = connection
+
+    def exchange(self, command: bytes) -> bytes:
+        self.sent.append(int.from_bytes(command[6:10], "big"))
+        return self._connection.exchange(command)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class CountedDevice(Device):
+    """A device that shows which commands it sent."""
+
+    def __init__(self, tcti: str) -> None:
+        super().__init__(tcti)
+        self.counted = self._tpm = CountedConnection(self._tpm)
+
+
+@pytest.mark.swtpm
+def test_a_join_is_these_commands_to_the_tpm_and_no_others(real_tpm: SoftwareTpm) -> None:
+    devices: list[CountedDevice] = []
+
+    def connect(tcti: str) -> Device:
+        devices.append(CountedDevice(tcti))
+        return devices[-1]
+
+    with TpmAttestor({"tcti": real_tpm.tcti}, connect=connect) as attestor:
+        joined = exchange(attestor, facts_of(by_allow_list(attestor.endorsement_fingerprint())))
+    assert verify(request_of(joined.answer), joined.facts).checks
+    [device] = devices
+    assert device.counted.sent == [
+        commands.GET_CAPABILITY,  # which endorsement certificates there are
+        commands.CREATE_PRIMARY,
+        commands.CREATE_PRIMARY,
+        commands.NV_READ_PUBLIC,  # the certificate
+        commands.NV_READ,
+        commands.NV_READ,
+        commands.START_AUTH_SESSION,
+        commands.POLICY_SECRET,
+        commands.POLICY_OR,
+        commands.ACTIVATE_CREDENTIAL,
+        commands.PCR_READ,
+        commands.QUOTE,
+        commands.FLUSH_CONTEXT,
+        commands.FLUSH_CONTEXT,
+    ]
