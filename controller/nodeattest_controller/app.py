@@ -70,6 +70,7 @@ class _Controller:
             self._metrics,
             connect=self._connect,
             may_act=self._may_act,
+            still_leads=self._still_leads,
             leases=self._leases if shares else None,
             signers=self._signers,
             tracer=self._tracer,
@@ -85,6 +86,9 @@ class _Controller:
 
     def _may_act(self) -> bool:
         return self.elector is None or self.elector.is_leader
+
+    async def _still_leads(self) -> bool:
+        return self.elector is None or await self.elector.still_leads()
 
     def _connect(self, kubeconfig: bytes) -> ApiClient:
         client = ApiClient.from_kubeconfig(

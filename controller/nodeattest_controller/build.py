@@ -36,6 +36,7 @@ from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.csr_observer import CSRObserver
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -69,6 +70,8 @@ class _Shared:
     management: ManagementCache
     changes: ChangeBus
     ownership: Ownership
+    still_owns: Callable[[ClusterKey], Awaitable[bool]]
+    """Whether nobody else has served a cluster up to now, by a read of Leases that begins now; raises ApiError."""
     guard: ClusterGuard
     events: EventRecorder
     tracer: Tracer
@@ -81,14 +84,15 @@ def build_manager(
     *,
     connect: Connect,
     may_act: Callable[[], bool],
+    still_leads: Callable[[], Awaitable[bool]],
     leases: ApiClient | None,
     signers: Mapping[ProviderName, ClusterAPISigner],
     tracer: Tracer = NO_TRACING,
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
 
-    ``may_act`` says at each instant whether this replica may; ``signers`` are providers that a test or an embedding
-    program brings.
+    ``may_act`` says at each instant whether this replica may, and ``still_leads``, by a read of the Lease, whether
+    nobody else has led up to now; ``signers`` are providers that a test or an embedding program brings.
     """
     changes = ChangeBus()
     management = ManagementCache(
@@ -99,7 +103,7 @@ def build_manager(
         on_policies=changes.policies_changed,
         now=_now,
     )
-    shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act)
+    shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act, still_leads=still_leads)
     client.may_send = may_act if shards is None else shards.may_write
     ownership = LeaderOwnsAll(may_act) if shards is None else shards
     shared = _Shared(
@@ -108,6 +112,7 @@ def build_manager(
         management=management,
         changes=changes,
         ownership=ownership,
+        still_owns=shards.still_owns if shards is not None else lambda _cluster: still_leads(),
         guard=ClusterGuard(management, ownership),
         events=EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now),
         tracer=tracer,
@@ -140,10 +145,13 @@ def _shards(
     *,
     changes: ChangeBus,
     may_act: Callable[[], bool],
+    still_leads: Callable[[], Awaitable[bool]],
 ) -> ShardManager | None:
     if leases is None:
         return None
-    shards = ShardManager(settings, leases, management, metrics=metrics, changes=changes, may_act=may_act)
+    shards = ShardManager(
+        settings, leases, management, metrics=metrics, changes=changes, may_act=may_act, still_leads=still_leads
+    )
     changes.subscribe_clusters(shards.cluster_changed)
     return shards
 
@@ -218,6 +226,7 @@ def _csr_controller(
             metrics=metrics,
             observers=observers,
             check_issuance=evaluator.check_issuance,
+            still_owns=shared.still_owns,
             certificate_lifetime=lifetime,
             now=_now,
             tracer=shared.tracer,

@@ -4,8 +4,10 @@ Promises: another's lease is taken only after *we* saw it unchanged for its whol
 so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
 succeeded, before anybody else may start; ``lead`` has ended before the lease is released. A lease may also be a group's
 (its members renew it in turn, and none releases it), or one member's own (``shard_elector``), which others end and
-never take.
-Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap.
+never take. Once led by, a lease that is gone, nobody's, or was another's in between is lost: who led meanwhile wrote
+what we do not know of.
+Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap, and
+what must be true of several objects is made known only after ``still_leads``, which asks no clock.
 Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
 """
 
@@ -21,13 +23,18 @@ from typing import Final, NoReturn, Protocol
 
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+from nodeattest_kube.next_read import NextRead
 from nodeattest_kube.paths import collection_path, object_path
 
-__all__ = ["LeaseClient", "LeaseElector", "LostLease"]
+__all__ = ["LeaseClient", "LeaseElector", "LeaseTerm", "LostLease", "read_lease", "term_of"]
 
 _JITTER: Final = 1.2
 """client-go's JitterFactor: candidates ask after one to 2.2 retry periods."""
 _GROUP: Final = ("coordination.k8s.io", "v1", "leases")
+
+
+LeaseTerm = tuple[str, str, int]
+"""Whose a lease is, and since which change of its holder: the holder, the object's UID, and ``leaseTransitions``."""
 
 
 class LostLease(Exception):
@@ -74,15 +81,13 @@ class LeaseElector:
         now: Callable[[], datetime] = _utc_now,
         random: Callable[[], float] = random_module.random,
         shared: bool = False,
-        final: bool = False,
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         """``clock`` decides; ``now`` is only written into the lease, for people to read.
 
-        ``shared``: never released, since others may lead on by it. ``final``: once led by, a lease that is gone or has
-        no holder is lost like one that somebody else holds. ``labels`` are given to a new lease. ``annotations`` are
-        set with every write, so that they are the holder's; others' stay.
+        ``shared``: never released, since others may lead on by it. ``labels`` are given to a new lease. ``annotations``
+        are set with every write, so that they are the holder's; others' stay.
         """
         if not identity or not lease_duration > renew_deadline > retry_period * _JITTER > 0:
             raise ValueError("expected an identity and lease_duration > renew_deadline > 1.2 * retry_period > 0")
@@ -94,7 +99,7 @@ class LeaseElector:
         if labels:
             self._metadata["labels"] = dict(labels)
         self._annotations: JsonObject = dict(annotations or {})
-        self._shared, self._final = shared, final
+        self._shared = shared
         self._identity = identity
         self._duration, self._deadline, self._period = lease_duration, renew_deadline, retry_period
         self._clock, self._now, self._random = clock, now, random
@@ -105,6 +110,9 @@ class LeaseElector:
         self._renewed = float("-inf")
         """When the last renewal that succeeded was *begun*."""
         self._leading = False
+        self._term: LeaseTerm = ("", "", 0)
+        """That of the lease when we began to lead."""
+        self._next_read = NextRead(lambda: read_lease(client, self._path, renew_deadline / 2))
 
     @property
     def is_leader(self) -> bool:
@@ -116,6 +124,14 @@ class LeaseElector:
         """The identity that held the lease when last seen, empty if none."""
         return dig_text(self._lease, "spec", "holderIdentity")
 
+    async def still_leads(self) -> bool:
+        """Return whether nobody else has led up to now, by a read of the lease that begins now; raises ApiError.
+
+        What was written before this call is then found by whoever leads next and lists after taking the lease: even
+        where our own clock stood still. One read serves all who wait for one to begin.
+        """
+        return term_of(await self._next_read.read()) == self._term and self.is_leader
+
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait until we lead, then run ``lead``; return when it returns, raise ``LostLease`` when we may not lead on.
 
@@ -124,7 +140,7 @@ class LeaseElector:
         """
         while not await self._attempt():  # noqa: ASYNC110 - what is awaited lies on a server
             await asyncio.sleep(self._period * (1.0 + _JITTER * self._random()))
-        self._leading = True
+        self._term, self._leading = term_of(self._lease), True
         work = asyncio.ensure_future(lead())
         renewals = asyncio.create_task(self._renew_until_lost())
         try:
@@ -158,6 +174,8 @@ class LeaseElector:
                 raise LostLease(f"{self._path} was not renewed within {self._deadline:g} s") from self.last_error
             if self.leader != self._identity:
                 raise LostLease(f"{self._path} is held by {self.leader or 'nobody'}")
+            if term_of(self._lease) != self._term:
+                raise LostLease(f"{self._path} was another's meanwhile")
 
     def _left(self) -> float:
         """Seconds until the deadline."""
@@ -190,13 +208,13 @@ class LeaseElector:
         try:
             lease = await self._client.get(self._path)
         except NotFound:
-            if self._leading and self._final:
+            if self._leading:
                 self._lease = None
                 return False
             self._observe(await self._client.create(self._collection, self._ours(None)), begun)
             return True
         self._observe(lease, self._clock())
-        if self._leading and self._final and self.leader != self._identity:
+        if self._leading and term_of(lease) != self._term:
             return False
         if self.leader not in {"", self._identity} and self._clock() < self._seen_at + self._duration_of(lease):
             return False
@@ -256,6 +274,24 @@ class LeaseElector:
         transitions = dig(lease, "spec", "leaseTransitions")
         spec: JsonObject = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": now, "renewTime": now}
         return self._with_spec(lease, {**spec, "leaseTransitions": transitions})
+
+
+def term_of(lease: JsonObject | None) -> LeaseTerm:
+    """Read the term of a lease; nobody's, where there is none."""
+    transitions = dig(lease, "spec", "leaseTransitions")
+    count = transitions if isinstance(transitions, int) and not isinstance(transitions, bool) else 0
+    return dig_text(lease, "spec", "holderIdentity"), dig_text(lease, "metadata", "uid"), count
+
+
+async def read_lease(client: LeaseClient, path: str, limit: float) -> JsonObject | None:
+    """Read a lease as it is now, not as a cache of the server has it; None where there is none."""
+    try:
+        async with asyncio.timeout(limit):
+            return await client.get(path)
+    except NotFound:
+        return None
+    except TimeoutError:
+        raise Unreachable(f"{path}: no answer within half the renew deadline") from None
 
 
 def _micro_time(moment: datetime) -> str:

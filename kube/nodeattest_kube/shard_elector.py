@@ -7,7 +7,7 @@ duration on their own clocks, or by itself. So a view that lags can make nobody 
 A member that is gone is followed within its lease's duration and a retry period. Requests are as many as members
 renew, and one or two more for each move; what the others wrote comes by a watch.
 Leaves to others: the work (``ShardHost``), following the leases (``LeaseView``; a ``Reflector`` is one), and fencing
-what a paused process may still send: ``ApiClient.may_send``, and writes that are compare-and-swap.
+what a paused process may still send: ``ApiClient.may_send``, writes that are compare-and-swap, and ``still_owns``.
 Source: ADR 0027; client-go tools/leaderelection for the times.
 """
 
@@ -19,13 +19,15 @@ import random as random_module
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NoReturn, Protocol
 
-from nodeattest_kube.elector import LeaseClient, LeaseElector, LostLease
+from nodeattest_kube.elector import LeaseClient, LeaseElector, LeaseTerm, LostLease, read_lease, term_of
 from nodeattest_kube.errors import ApiError, NotFound, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.next_read import NextRead
 from nodeattest_kube.shard_leases import MemberLease, ResourceVersion, ShardGroup, ShardLease
 from nodeattest_kube.shard_placement import MemberState, PlacementDecision, Snapshot, decide, owners
 from nodeattest_kube.shard_view import LeaseView, ObservedLeases, ShardView
@@ -71,6 +73,14 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A shard's lease as we wrote it, and what reads it again."""
+
+    term: LeaseTerm
+    next_read: NextRead[JsonObject | None]
+
+
 class ShardElector:
     """One member; ``identity`` must differ from every other member's, and from our own of before a restart."""
 
@@ -106,13 +116,14 @@ class ShardElector:
             clock=clock,
             now=now,
             random=random,
-            final=True,
             labels=group.labels,
             annotations={**(annotations or {}), **group.member_annotations(identity)},
         )
         self._move_error: ApiError | None = None
         self._held: set[str] = set()
         """Shards whose leases are ours: a claim was answered, and we have not begun to give it up."""
+        self._claims: dict[str, _Claim] = {}
+        """How we came to those."""
         self._owned: set[str] = set()
         """Those of them for which the host is prepared."""
         self._begun: dict[str, asyncio.Task[None]] = {}
@@ -146,6 +157,17 @@ class ShardElector:
         """Return whether a shard is ours at this instant, and the host prepared for it."""
         return shard in self._owned and self.is_member
 
+    async def still_owns(self, shard: str) -> bool:
+        """Return whether nobody else has owned a shard since we claimed it, by a read that begins now; raises ApiError.
+
+        As ``LeaseElector.still_leads``: who owns it next finds all that was written before this call.
+        """
+        claim = self._claims.get(shard)
+        if claim is None:
+            return False
+        term = term_of(await claim.next_read.read())
+        return term == claim.term and self._claims.get(shard) is claim and self.owns(shard)
+
     def wake(self) -> None:
         """Look again soon: leases changed, or the shards that there are."""
         self._wake.set()
@@ -169,6 +191,7 @@ class ShardElector:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._held.clear()
+            self._claims.clear()
         for task in (balancing, working):
             if not task.cancelled():
                 task.result()
@@ -254,9 +277,12 @@ class ShardElector:
         """Take a free shard; it is ours once the answer is there."""
         name = self._group.name_of_shard(shard)
         body = self._group.held_shard(shard, lease.found if lease else None, self._identity, self._now())
-        await self._write(name, lease.version if lease else None, body)
+        claimed = await self._write(name, lease.version if lease else None, body)
         if self.is_member:
             self._held.add(shard)
+            path = self._group.path(name)
+            next_read = NextRead(lambda: read_lease(self._client, path, self._deadline / 2))
+            self._claims[shard] = _Claim(term_of(claimed), next_read)
             self._begun[shard] = asyncio.create_task(self._begin(shard))
 
     async def _begin(self, shard: str) -> None:
@@ -298,6 +324,7 @@ class ShardElector:
         except TimeoutError:
             raise LostLease(f"the work for {shard} did not end within {self._duration:g} s") from None
         self._held.discard(shard)
+        self._claims.pop(shard, None)
 
     async def _end_member(self, name: str, identity: str, member: MemberLease | None) -> None:
         """Make sure that a silent member's lease can never be renewed; a conflict says that it is not silent."""
@@ -305,13 +332,14 @@ class ShardElector:
         await self._write(name, member.version if member else None, body)
         _log.info("a member was silent for its lease's duration and counts as ended: %s", identity)
 
-    async def _write(self, name: str, before: ResourceVersion | None, body: JsonObject) -> None:
+    async def _write(self, name: str, before: ResourceVersion | None, body: JsonObject) -> JsonObject:
         async with self._writes, asyncio.timeout(self._deadline / 2):
             if before is None:
                 answer = await self._client.create(self._group.collection, body)
             else:
                 answer = await self._client.replace(self._group.path(name), body)
         self._view.wrote(name, before, answer)
+        return answer
 
     async def _delete(self, name: str, before: ResourceVersion) -> None:
         uid, version = before

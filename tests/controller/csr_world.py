@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -168,20 +168,26 @@ class World:
         tracer: Tracer = NO_TRACING,
         evaluator: type[Evaluator] = Evaluator,
         kubelet_serving: type[KubeletServingEvaluator] = KubeletServingEvaluator,
+        beside: World | None = None,
     ) -> None:
-        """``signer`` is a real one in the verifier's place; the evaluators may be a test's own."""
+        """``signer`` is a real one in the verifier's place; the evaluators may be a test's own.
+
+        ``beside``: another replica, of the same API servers.
+        """
         self.pki = pki
         self.verifier = verifier
         self.signer = signer or verifier
         self.tracer = tracer
         self._evaluator_type, self._kubelet_type = evaluator, kubelet_serving
-        self.management_api = ScriptedApi()
+        self.management_api = beside.management_api if beside else ScriptedApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
-        self.workload_api = ScriptedApi()
+        self.workload_api = beside.workload_api if beside else ScriptedApi()
         self.now: datetime = CREATED
         self.workload_api.date = lambda: self.now - self.clock_ahead
         self.clock_ahead = timedelta(0)
         """How much the controller's clock is before the workload API server's."""
+        self.confirm: Callable[[], Awaitable[bool]] = _confirmed
+        """What a read of Leases gives: whether nobody else has served the cluster."""
         self.observed = Observed()
         self.observers: list[CSRObserver] = [self.observed]
         self.metrics = Metrics()
@@ -202,7 +208,8 @@ class World:
         self._runner = VerificationRunner(5.0)
         self._configs = KubeadmConfigReader(self.management_api, clock=self.seconds)
         self._build()
-        self._objects()
+        if beside is None:
+            self._objects()
 
     def facts_of(self, workload: WorkloadClient) -> ControllerFacts:
         return ControllerFacts(
@@ -225,6 +232,7 @@ class World:
             metrics=self.metrics,
             observers=self.observers,
             check_issuance=self.evaluator.check_issuance,
+            still_owns=self.still_owns,
             certificate_lifetime=1209600,
             now=self.clock,
             tracer=self.tracer,
@@ -247,6 +255,10 @@ class World:
             now=self.clock,
             tracer=self.tracer,
         )
+
+    async def still_owns(self, cluster: ClusterKey) -> bool:
+        assert cluster == KEY
+        return await self.confirm()
 
     def clock(self) -> datetime:
         return self.now
@@ -324,10 +336,13 @@ class World:
         *,
         evidence: Mapping[str, str] | None = None,
         key: ec.EllipticCurvePrivateKey | None = None,
+        node: NodeName = NODE,
+        provider_id: ProviderID = PROVIDER_ID,
         **spec: JsonValue,
     ) -> JsonObject:
         """File a request."""
-        return self.workload_api.put(f"{CSRS}/{name}", request(name, evidence=evidence, key=key, **spec))
+        filed = request(name, evidence=evidence, key=key, node=node, provider_id=provider_id, **spec)
+        return self.workload_api.put(f"{CSRS}/{name}", filed)
 
     def join_node(self) -> None:
         """Give the Machine its addresses, and register its Node."""
@@ -366,6 +381,10 @@ class World:
         return [text(event, "reason") for event in found if text(event, "type") == "Warning"]
 
 
+async def _confirmed() -> bool:
+    return True
+
+
 def machine(name: str = "m-1", provider_id: str = PROVIDER_ID, **status: JsonValue) -> JsonObject:
     """A Machine whose node has not joined yet."""
     return {
@@ -382,12 +401,14 @@ def request(
     *,
     evidence: Mapping[str, str] | None = None,
     key: ec.EllipticCurvePrivateKey | None = None,
+    node: NodeName = NODE,
+    provider_id: ProviderID = PROVIDER_ID,
     **spec: JsonValue,
 ) -> JsonObject:
     """A stored request, of a bootstrap token unless ``spec`` says otherwise."""
     purpose = Purpose.SERVING if spec.get("signerName") == SIGNERS[Purpose.SERVING] else Purpose.CLIENT
     names = ("10.0.0.1",) if purpose is Purpose.SERVING else ()
-    der = build_csr(key or ec.generate_private_key(ec.SECP256R1()), NODE, PROVIDER_ID, ip_addresses=names)
+    der = build_csr(key or ec.generate_private_key(ec.SECP256R1()), node, provider_id, ip_addresses=names)
     raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, dict(evidence or {"x": "y"})))
     usage = "client auth" if purpose is Purpose.CLIENT else "server auth"
     return {

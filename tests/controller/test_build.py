@@ -80,6 +80,9 @@ class World:
         assert kubeconfig == b"good"
         return self.workload
 
+    async def still_leads(self) -> bool:
+        return self.may_act()
+
     def build(self, settings: Settings, leases: ApiClient | None = None) -> Manager:
         return build_manager(
             settings,
@@ -87,6 +90,7 @@ class World:
             self.metrics,
             connect=self.connect,
             may_act=self.may_act,
+            still_leads=self.still_leads,
             leases=leases,
             signers={},
         )

@@ -10,6 +10,7 @@ from csr_world import CREATED, CSRS, WAIT_LIMIT, Observed, OneRound, TwoRounds, 
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
+from nodeattest_controller.model.attestation_reset import Operator, reset
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
@@ -18,6 +19,7 @@ from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
 from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
 
@@ -73,6 +75,59 @@ async def test_the_same_key_gets_the_same_certificate_after_a_crash_before_publi
     assert await world.reconcile() == DONE
     assert text(world.csr(), "status", "certificate")
     assert world.management_api.writes("machineattestations") == ["POST"]
+
+
+async def test_between_record_and_approval_a_read_of_the_lease_confirms_that_the_cluster_is_ours(world: World) -> None:
+    written: list[tuple[int, str]] = []
+
+    async def confirm() -> bool:
+        written.append((len(world.attestations()), world.condition("Approved")))
+        return True
+
+    world.confirm = confirm
+    world.file()
+    assert await world.reconcile() == DONE
+    assert written == [(1, "")]
+
+
+@pytest.mark.parametrize("trouble", [None, ApiError(500, "InternalError", "cannot read the Lease")])
+async def test_what_is_recorded_and_not_confirmed_is_neither_published_nor_denied(
+    world: World, trouble: ApiError | None
+) -> None:
+    async def unconfirmed() -> bool:
+        if trouble is not None:
+            raise trouble
+        return False
+
+    confirmed, world.confirm = world.confirm, unconfirmed
+    world.file()
+    world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)  # not even after the longest wait
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await world.reconcile()
+    assert world.workload_api.writes(CSRS) == []
+    assert world.observed.issued == []
+    world.confirm = confirmed
+    assert await world.reconcile() == DONE
+    assert text(world.csr(), "status", "certificate")
+    assert world.management_api.writes("machineattestations") == ["POST"]
+
+
+async def test_a_record_that_was_reset_after_the_evaluation_is_not_published(world: World) -> None:
+    world.workload_api.fail("PUT", "/approval", ApiError(500, "InternalError", "crash"))
+    world.file()
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    [path] = [path for path in world.management_api.objects if "/machineattestations/" in path]
+
+    async def meddle(request: NodeRequest, facts: Facts) -> AttestedNode:
+        world.management_api.put(path, reset(world.attestations()[0], by=Operator("o"), reason="r", now=world.now))
+        await world.settle()
+        return await verify(request, facts)
+
+    verify, world.verifier.verify_client_attestation_data = world.verifier.verify_client_attestation_data, meddle
+    assert await world.reconcile() == REQUEUE
+    assert world.condition("Approved") == ""
 
 
 async def test_a_controller_whose_clock_is_ahead_signs_for_no_longer_than_the_policy_says(world: World) -> None:

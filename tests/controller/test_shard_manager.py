@@ -24,6 +24,10 @@ def settings(identity: str) -> Settings:
     return Settings(identity=identity, shard_clusters=True, lease_duration=3.0, renew_deadline=2.0, retry_period=0.1)
 
 
+async def leads() -> bool:
+    return True
+
+
 async def test_one_replica_takes_every_shard_and_gives_them_back_in_order() -> None:
     api, changes, metrics = management_api(), ChangeBus(), Metrics()
     add_cluster(api)
@@ -37,7 +41,9 @@ async def test_one_replica_takes_every_shard_and_gives_them_back_in_order() -> N
         seen.append(("stopped", cluster))
 
     async with cached(api, changes) as management:
-        shards = ShardManager(settings("one"), api, management, metrics=metrics, changes=changes, may_act=lambda: True)
+        shards = ShardManager(
+            settings("one"), api, management, metrics=metrics, changes=changes, may_act=lambda: True, still_leads=leads
+        )
         changes.subscribe_clusters(shards.cluster_changed)
         shards.before_release(stop)
 
@@ -65,7 +71,9 @@ async def test_a_change_of_one_cluster_or_its_secrets_looks_at_no_other() -> Non
         add_cluster(api, f"c{number}")
     policy = add_policy(api)
     async with cached(api, changes) as management:
-        shards = ShardManager(settings("one"), api, management, metrics=metrics, changes=changes, may_act=lambda: True)
+        shards = ShardManager(
+            settings("one"), api, management, metrics=metrics, changes=changes, may_act=lambda: True, still_leads=leads
+        )
         everything = frozenset({MANAGEMENT_SHARD, *(ClusterKey(f"fleet/c{number}") for number in range(50))})
         assert shards.wanted() == everything
         known = shards.wanted()

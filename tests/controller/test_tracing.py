@@ -124,7 +124,8 @@ async def test_an_approved_request_is_one_trace_with_its_steps_and_its_uid(
         "nodeattest.decision": "approve",
     }
     steps = [span for span in collector.spans if span.span_id != root.span_id]
-    assert [span.name for span in steps] == ["csr.verify", "csr.sign", "csr.record", "csr.approve", "csr.publish"]
+    names = [span.name for span in steps]
+    assert names == ["csr.verify", "csr.sign", "csr.record", "csr.confirm", "csr.approve", "csr.publish"]
     assert {span.parent_span_id for span in steps} == {root.span_id}
     assert {span.trace_id for span in steps} == {root.trace_id}
     assert collector.paths == {"/v1/traces"}

@@ -82,9 +82,7 @@ class Leases:
 class Candidate:
     """An elector, and when it led."""
 
-    def __init__(
-        self, leases: Leases, identity: str, *, skew: float = 0.0, shared: bool = False, final: bool = False
-    ) -> None:
+    def __init__(self, leases: Leases, identity: str, *, skew: float = 0.0, shared: bool = False) -> None:
         self.terms: list[tuple[float, float]] = []
         self.elector = LeaseElector(
             leases,
@@ -95,7 +93,6 @@ class Candidate:
             now=lambda: EPOCH + dt.timedelta(seconds=now() + skew),
             random=lambda: 0.5,
             shared=shared,
-            final=final,
             labels={"kind": "test"},
         )
 
@@ -296,21 +293,6 @@ def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
     run_virtually(main())
 
 
-def test_a_lease_deleted_under_its_leader_is_made_again() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(9)
-        leases.lease = None
-        await advance(9)
-        assert candidate.elector.is_leader
-        assert dig_text(leases.lease, "spec", "holderIdentity") == "one"
-        await stop(task)
-
-    run_virtually(main())
-
-
 def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
     async def main() -> None:
         leases = Leases()
@@ -472,10 +454,10 @@ def test_a_group_leads_together_and_none_of_it_releases() -> None:
 
 
 @pytest.mark.parametrize("way", ["gone", "nobody's"])
-def test_a_final_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
+def test_a_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
     async def main() -> None:
         leases = Leases()
-        candidate = Candidate(leases, "one", final=True)
+        candidate = Candidate(leases, "one")
         task = candidate.start()
         await advance(9)
         assert leases.lease is not None
@@ -550,3 +532,81 @@ async def test_two_candidates_over_real_http(server: Server) -> None:
         await stop(two)
     assert [holder for _at, holder in leases.history] == ["one", "", "two", ""]
     assert json.loads(server.bodies[-1])["metadata"]["name"] == "l"
+
+
+def test_a_leader_that_does_not_know_yet_reads_that_another_leads() -> None:
+    async def main() -> None:
+        leases = Leases()
+        one, other = Candidate(leases, "one"), Candidate(leases, "other")
+        tasks = [one.start()]
+        await advance(5)
+        assert await one.elector.still_leads()
+        leases.lease = None  # deleted: the other need not wait
+        tasks.append(other.start())
+        await advance(0.1)
+        assert one.elector.is_leader  # by its clock
+        assert other.elector.is_leader
+        assert not await one.elector.still_leads()
+        assert await other.elector.still_leads()
+        await stop(*tasks)
+
+    run_virtually(main())
+
+
+def test_all_who_ask_whether_we_still_lead_share_a_read() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await advance(1)
+        before = leases.calls
+        assert all(await asyncio.gather(*(candidate.elector.still_leads() for _ in range(100))))
+        assert leases.calls == before + 1
+        await stop(task)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("way", ["taken and given back", "made anew", "released"])
+def test_a_term_with_another_in_between_is_two(way: str) -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await advance(9)
+        lease = deepcopy(leases.lease)
+        assert lease is not None
+        spec, metadata = lease["spec"], lease["metadata"]
+        assert isinstance(spec, dict)
+        assert isinstance(metadata, dict)
+        if way == "taken and given back":
+            spec["leaseTransitions"] = 2
+        elif way == "made anew":
+            metadata["uid"] = "another"
+        else:
+            spec["holderIdentity"] = ""
+        await leases.replace("", lease)
+        assert candidate.elector.is_leader
+        assert not await candidate.elector.still_leads()
+        with pytest.raises(LostLease):
+            await task
+        assert now() < 9 + 2 + 0.6
+
+    run_virtually(main())
+
+
+def test_a_lease_that_cannot_be_read_says_nothing() -> None:
+    async def main() -> None:
+        leases = Leases()
+        candidate = Candidate(leases, "one")
+        task = candidate.start()
+        await advance(5)
+        leases.trouble = Unreachable("down")
+        with pytest.raises(Unreachable):
+            await candidate.elector.still_leads()
+        leases.trouble, leases.hung = None, True
+        with pytest.raises(Unreachable, match="half the renew deadline"):
+            await candidate.elector.still_leads()
+        await stop(task)
+
+    run_virtually(main())

@@ -298,6 +298,46 @@ def test_a_member_whose_lease_is_taken_from_it_stops_at_its_next_renewal(way: st
     run_virtually(main())
 
 
+def test_a_shard_is_still_owned_until_its_lease_says_otherwise_whatever_the_clock_says() -> None:
+    async def main() -> None:
+        server, wanted = LeaseServer(), frozenset({"ns/c"})
+        asleep, other = members(server, 2, wanted)
+        task = asyncio.create_task(asleep.live())
+        await until(lambda: complete([asleep], wanted), [asleep], seconds=9)
+        assert await asleep.shards.still_owns("ns/c")
+        assert not await asleep.shards.still_owns("ns/never-claimed")
+        asleep.skew, asleep.rate = now(), 0.0  # suspended: its clock stands still, nothing arrives or leaves
+        asleep.wire.held.clear()
+        asleep.view.lag = 1e9
+        follower = asyncio.create_task(other.live())
+        while not other.shards.owns("ns/c"):
+            await advance(0.1)
+        assert asleep.shards.owns("ns/c")  # by its clock
+        asking = asyncio.create_task(asleep.shards.still_owns("ns/c"))
+        await advance(0.1)
+        asleep.wire.held.set()
+        assert not await asking
+        assert await other.shards.still_owns("ns/c")
+        crash(task, follower)
+
+    run_virtually(main())
+
+
+def test_all_who_ask_whether_a_shard_is_still_owned_share_a_read() -> None:
+    async def main() -> None:
+        server, wanted = LeaseServer(), frozenset({"ns/c"})
+        [one] = members(server, 1, wanted)
+        task = asyncio.create_task(one.live())
+        await until(lambda: complete([one], wanted), [one], seconds=9)
+        before = len(server.calls)
+        assert all(await asyncio.gather(*(one.shards.still_owns("ns/c") for _ in range(100))))
+        reads = [call for call in server.calls[before:] if call[1:] == ("get", GROUP.name_of_shard("ns/c"))]
+        assert len(reads) == 1
+        crash(task)
+
+    run_virtually(main())
+
+
 def test_a_claim_whose_answer_was_lost_is_made_again_before_it_counts() -> None:
     async def main() -> None:
         server = LeaseServer()

@@ -22,6 +22,7 @@ from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 __all__ = [
     "check_approval_known",
     "check_key_is_new",
+    "check_key_of_one_machine",
     "check_live_certificates",
     "check_pinned_fingerprints",
     "check_replacement_interval",
@@ -53,14 +54,19 @@ def check_key_is_new(
     """
     spki = request.csr.spki_sha256
     used = attestation.entry_for(spki, request.purpose) is not None or attestation.has_retired(spki)
-    used = used or attestation.serves_otherwise(spki, request.purpose)
-    if used or any(holder.provider_id != machine.provider_id for holder in holders):
-        raise Denied(
-            Reason.KEY_REUSED,
-            expected="a key that was never certified",
-            got="a key with another certificate" if used else "a key of another machine",
-            remedy="make a new key",
-        )
+    if used or attestation.serves_otherwise(spki, request.purpose):
+        raise _key_reused("a key with another certificate")
+    check_key_of_one_machine(machine, holders)
+
+
+def check_key_of_one_machine(machine: MachineView, holders: Sequence[Attestation]) -> None:
+    """Refuse a key that another machine of the cluster has a certificate for, also one that is on record already."""
+    if any(holder.provider_id != machine.provider_id for holder in holders):
+        raise _key_reused("a key of another machine")
+
+
+def _key_reused(got: str) -> Denied:
+    return Denied(Reason.KEY_REUSED, expected="a key that was never certified", got=got, remedy="make a new key")
 
 
 def check_replacement_interval(request: NodeRequest, attestation: Attestation, now: datetime) -> None:

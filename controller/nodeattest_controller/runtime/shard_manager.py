@@ -50,11 +50,13 @@ class ShardManager:
         metrics: Metrics,
         changes: ChangeBus,
         may_act: Callable[[], bool],
+        still_leads: Callable[[], Awaitable[bool]],
     ) -> None:
-        """``leases`` is a client that may send when we may not act."""
+        """``leases`` is a client that may send when we may not act; ``still_leads`` is about the group's own Lease."""
         self._management = management
         self._metrics = metrics
         self._may_act = may_act
+        self._still_leads = still_leads
         self._changes = changes
         self._stop: list[Callable[[ClusterKey], Awaitable[None]]] = []
         self._wanted: frozenset[str] | None = None
@@ -88,6 +90,13 @@ class ShardManager:
     def owns_management(self) -> bool:
         """Return whether what belongs to no one cluster is ours now."""
         return self._may_act() and self._shards.owns(MANAGEMENT_SHARD)
+
+    async def still_owns(self, cluster: ClusterKey) -> bool:
+        """Return whether neither another replica nor a leader has served the cluster since this replica does.
+
+        By reads that begin now, of the cluster's Lease and of the group's; raises ApiError.
+        """
+        return all(await asyncio.gather(self._still_leads(), self._shards.still_owns(cluster)))
 
     def may_write(self) -> bool:
         """Return whether this replica may still send anything: False forever once its own Lease has run out."""

@@ -2,7 +2,10 @@
 
 The certificate is signed first and recorded in the MachineAttestation before it is published anywhere else. A restart
 finds the record and continues from there with the same bytes, so no key is ever certified twice; of two requests for
-one key or one name that are evaluated at the same time one passes, because key and name are reserved during the write.
+one key, name or fingerprint that are evaluated at the same time one passes, because these are reserved during the
+write. That no other replica recorded them for another machine is confirmed between record and approval: the cluster's
+Lease is read, so who serves the cluster next lists this record before it evaluates anything. What is recorded and not
+confirmed is not published: the next evaluation, here or there, refuses it or publishes it (docs/adr/0047).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.certificate_authority import SubjectAltNames, names_in, sign_certificate
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
+from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
@@ -28,7 +32,7 @@ from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound
+from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.notify import notify
@@ -61,16 +65,21 @@ class Issuer:
         metrics: Metrics,
         observers: Sequence[CSRObserver],
         check_issuance: Callable[[Approval], Awaitable[None]],
+        still_owns: Callable[[ClusterKey], Awaitable[bool]],
         certificate_lifetime: int,
         now: Callable[[], datetime],
         tracer: Tracer = NO_TRACING,
     ) -> None:
-        """``check_issuance`` runs the checks that come directly before signing; raises Denied."""
+        """``check_issuance`` runs the checks that come directly before signing; raises Denied.
+
+        ``still_owns`` says, by a read that begins now, whether nobody else has served a cluster; raises ApiError.
+        """
         self._management = management
         self._events = events
         self._metrics = metrics
         self._observers = observers
         self._check_issuance = check_issuance
+        self._still_owns = still_owns
         self._lifetime = certificate_lifetime
         self._now = now
         self._tracer = tracer
@@ -79,6 +88,8 @@ class Issuer:
     async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, approval: Approval) -> None:
         """Approve and sign exactly the request that was evaluated; raises Denied, Conflict or ApiError."""
         entry = await self._entry(workload, approval)
+        with self._tracer.span("csr.confirm"):
+            await self._confirm(workload.key)
         if stored.state is RequestState.PENDING:
             recorded = f"MachineAttestation {approval.attestation.name}"
             message = f"{approval.attested.provider} attestation verified; {recorded}"
@@ -95,6 +106,8 @@ class Issuer:
         known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
         earliest = max(now, request.created)  # our clock may be behind: what is over is not handed out again
         if known is not None and is_reusable(known, earliest) and _is_the_same(request, attestation, known):
+            with self._reserve(workload.key, approval):
+                self._check_recorded(workload.key, approval, known)
             return known
         with self._reserve(workload.key, approval):
             await self._check_issuance(approval)
@@ -147,6 +160,24 @@ class Issuer:
             later = later + inventory.fingerprint_holders(cluster, split_pin(pin)[1], value)
         if any(other.provider_id != owner for other in later):
             raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
+
+    def _check_recorded(self, cluster: ClusterKey, approval: Approval, entry: attestations.IssuedCertificate) -> None:
+        """Raise Conflict or Denied where what is on record must not be published: perhaps it never was.
+
+        A replica that had lost the cluster may have recorded it after another machine got the same key, name or
+        fingerprint. From here on it is in the cache, so nobody else gets them.
+        """
+        inventory, member = self._management.inventory, approval.member
+        recorded = inventory.attestation(cluster, member.provider_id)
+        if recorded is None or entry not in recorded.issued:
+            raise AttestationConflict(409, "Conflict", "the record was reset or deleted since it was read")
+        check_key_of_one_machine(member, inventory.key_holders(cluster, entry.spki))
+        self._check_unchanged(cluster, approval)
+
+    async def _confirm(self, cluster: ClusterKey) -> None:
+        """Raise Unreachable unless the cluster was served by nobody else before the record was written."""
+        if not await self._still_owns(cluster):
+            raise Unreachable(f"a certificate is not published: {cluster} was or is served by another replica")
 
     def _lifetime_of(self, approval: Approval) -> int:
         default = INSECURE_LIFETIME if approval.attested.provider == "insecure" else self._lifetime

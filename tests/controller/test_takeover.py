@@ -1,0 +1,367 @@
+"""Two replicas, of which one loses a cluster between its evaluation and its writes unawares: who is certified.
+
+The first replica's machine is suspended: its clock stands still, its view of the Leases too, and what it sends about
+them hangs, while the write of its record is on its way. Meanwhile the other replica takes the cluster over, by real
+electors on one API server in memory and on virtual time, and certifies another machine with the same node name, key or
+TPM. Each case is run with the confirmation and without it, which shows what it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from csr_world import CAPI, KEY, NODE, PROVIDER_ID, OneRound, World, attested, machine
+from virtual import advance, now, run_virtually
+
+from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE, Result
+from nodeattest_controller.model.objects import text
+from nodeattest_kube.client import ApiClient, Unreachable
+from nodeattest_kube.elector import LeaseElector
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.shard_elector import ShardElector
+from nodeattest_kube.shard_leases import ShardGroup
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_sandbox.pki import ClusterPki
+
+OTHER, OTHER_NODE = ProviderID("metal://rack-1/2"), NodeName("worker-2")
+REASONS: Final = {
+    "name": Reason.NODE_NAME_TAKEN,
+    "key": Reason.KEY_REUSED,
+    "hardware": Reason.MACHINE_AMBIGUOUS,
+}
+GROUP: Final = ShardGroup("nodeattest-system", "controller")
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
+
+
+class Process:
+    """What is suspended with a process: its clock, its requests about Leases, its view of them."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._stopped: float | None = None
+        self._leases = Reflector(api, GROUP.collection, query=GROUP.query, on_change=lambda _name, _lease: None)
+        self._seen: list[JsonObject] | None = None
+        self.run_view = self._leases.run
+
+    def suspend(self) -> None:
+        self._stopped, self._seen = now(), list(self._leases.values())
+        self._awake.clear()
+
+    def resume(self) -> None:
+        """Go on; the clock and the view are as they were for a while yet."""
+        self._awake.set()
+
+    def clock(self) -> float:
+        return now() if self._stopped is None else self._stopped
+
+    # LeaseView
+
+    @property
+    def synced(self) -> bool:
+        return self._leases.synced
+
+    def values(self) -> Iterable[JsonObject]:
+        return self._leases.values() if self._seen is None else self._seen
+
+    # ShardClient
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        await self._awake.wait()
+        return await self._api.get(path, query)
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        await self._awake.wait()
+        return await self._api.create(path, body)
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        await self._awake.wait()
+        return await self._api.replace(path, body)
+
+    async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
+        await self._awake.wait()
+        await self._api.delete(path, uid=uid, resource_version=resource_version)
+
+
+class Leader:
+    """Serves every cluster while it leads."""
+
+    def __init__(self, process: Process, world: World, name: str) -> None:
+        self._elector = LeaseElector(
+            process, namespace="nodeattest-system", name="controller", identity=name, clock=process.clock
+        )
+        self._world = world
+        self.serving = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._elector.run(self._lead)
+
+    async def _lead(self) -> None:
+        async with self._world.running():
+            self.serving.set()
+            await asyncio.Event().wait()
+
+    def may_act(self) -> bool:
+        return self._elector.is_leader
+
+    async def still_owns(self) -> bool:
+        return await self._elector.still_leads()
+
+
+class Sharer:
+    """Serves the cluster while it has the cluster's shard (``ShardHost``)."""
+
+    def __init__(self, process: Process, world: World, name: str) -> None:
+        self._shards = ShardElector(process, process, self, group=GROUP, identity=name, clock=process.clock)
+        self._process = process
+        self._world = world
+        self.serving = asyncio.Event()
+
+    async def run(self) -> None:
+        view = asyncio.create_task(self._process.run_view())
+        try:
+            await self._shards.run(self._serve)
+        finally:
+            view.cancel()
+
+    async def _serve(self) -> None:
+        async with self._world.running():
+            await asyncio.Event().wait()
+
+    def wanted(self) -> frozenset[str]:
+        return frozenset({KEY})
+
+    async def acquire(self, shard: str) -> None:
+        assert shard == KEY
+        await advance(0.1)  # until the caches are running
+        await self._world.management.await_ledgers(KEY)
+
+    def on_acquired(self, shard: str) -> None:
+        assert self._shards.owns(shard)
+        self.serving.set()
+
+    async def release(self, shard: str) -> None:
+        assert shard == KEY
+
+    def may_act(self) -> bool:
+        return self._shards.owns(KEY)
+
+    async def still_owns(self) -> bool:
+        return await self._shards.still_owns(KEY)
+
+
+@dataclass
+class Replica:
+    """One replica: its caches and reconciler, and how it comes to serve the cluster."""
+
+    world: World
+    process: Process
+    ownership: Leader | Sharer
+    task: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Wait for the cluster."""
+        self.task = asyncio.create_task(self.ownership.run())
+        await self.ownership.serving.wait()
+        assert self.ownership.may_act()
+        assert await self.ownership.still_owns()
+
+
+class Stage:
+    """Two replicas, two machines that should not both be certified, and what both ask for."""
+
+    def __init__(self, pki: ClusterPki, mode: type[Leader | Sharer], *, confirms: bool) -> None:
+        first = World(pki, OneRound())
+        self.one, self.two = (
+            self._replica(world, mode, name, confirms=confirms)
+            for world, name in ((first, "one"), (World(pki, OneRound(), beside=first), "two"))
+        )
+        self.api, self.workload = first.management_api, first.workload_api
+
+    def _replica(self, world: World, mode: type[Leader | Sharer], name: str, *, confirms: bool) -> Replica:
+        process = Process(world.management_api)
+        ownership = mode(process, world, name)
+        if confirms:
+            world.confirm = ownership.still_owns
+        return Replica(world, process, ownership)
+
+    def both_ask_for(self, same: str) -> None:
+        """File a request of each machine, for one node name, with one key, or by one TPM."""
+        keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+        self.host_names(NODE, None if same == "name" else OTHER_NODE)
+        file, node = self.one.world.file, NODE if same == "name" else OTHER_NODE
+        file("r-1", key=keys[0])
+        file("r-2", node=node, provider_id=OTHER, key=keys[0] if same == "key" else keys[1])
+        self.one.world.verifier.answer = attested(ek="sha256:one")
+        second = attested(ek="sha256:one" if same == "hardware" else "sha256:two")
+        self.two.world.verifier.answer = replace(second, provider_id=OTHER)
+
+    def host_names(self, first: NodeName | None, second: NodeName | None) -> None:
+        """Let both guests report host names; without one a machine is named after its object."""
+        for number, (provider_id, name) in enumerate(((PROVIDER_ID, first), (OTHER, second)), 1):
+            addresses: list[JsonValue] = [{"type": "Hostname", "address": name}] if name else []
+            self.api.put(f"{CAPI}/machines/m-{number}", machine(f"m-{number}", provider_id, addresses=addresses))
+
+    def certified(self) -> set[str]:
+        """Name the requests with a certificate."""
+        found = self.workload.objects.items()
+        return {path.rpartition("/")[2] for path, csr in found if text(csr, "status", "certificate")}
+
+    async def follow(self, name: str) -> Result:
+        """Let the second replica reconcile a request, once it has seen what is written."""
+        world = self.two.world
+        await world.settle()
+        if name == "r-1":
+            world.verifier.answer = self.one.world.verifier.answer
+        return await world.reconcile(name)
+
+    @asynccontextmanager
+    async def lost_while(self, method: str, part: str, *, after: bool = False) -> AsyncGenerator[asyncio.Task[object]]:
+        """Let the first replica reconcile ``r-1``, and lose the cluster at a request; hold that until the end.
+
+        ``after``: the request is carried out, and the replica is suspended before it does anything more.
+        """
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hold(called: str, path: str) -> None:
+            if called == method and part in path and not arrived.is_set():
+                arrived.set()
+                await go_on.wait()
+
+        await self.one.serve()
+        reconcile = self.one.world.reconciler.reconcile
+        await self.one.world.seen("r-1")
+        if after:
+            confirm = self.one.world.confirm
+
+            async def held() -> bool:
+                arrived.set()
+                await go_on.wait()
+                return await confirm()
+
+            self.one.world.confirm = held
+        else:
+            self.api.on_call = self.workload.on_call = hold
+        working = asyncio.create_task(reconcile(self.one.world.workload, "r-1"))
+        await arrived.wait()
+        self.one.process.suspend()
+        await self.two.serve()
+        assert self.one.ownership.may_act()  # by its clock, so that its guards let it send
+        yield working
+        self.one.process.resume()
+        go_on.set()
+        await asyncio.gather(working, return_exceptions=True)
+
+    async def end(self) -> None:
+        """End both replicas."""
+        tasks = [replica.task for replica in (self.one, self.two) if replica.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+MODES: Final = pytest.mark.parametrize("mode", [Leader, Sharer])
+SAME: Final = pytest.mark.parametrize("same", ["name", "key", "hardware"])
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+@SAME
+@MODES
+def test_a_record_that_lands_after_the_takeover_is_not_published(
+    pki: ClusterPki, mode: type[Leader | Sharer], same: str, *, confirms: bool
+) -> None:
+    async def main() -> None:
+        stage = Stage(pki, mode, confirms=confirms)
+        stage.both_ask_for(same)
+        async with stage.lost_while("POST", "machineattestations") as working:
+            if same == "name":
+                stage.host_names(None, NODE)  # guests report what they like
+            assert await stage.follow("r-2") == DONE
+            assert stage.certified() == {"r-2"}
+        if not confirms:
+            assert stage.certified() == {"r-1", "r-2"}  # what the confirmation is for
+        else:
+            assert isinstance(working.exception(), Unreachable)
+            assert stage.certified() == {"r-2"}
+            assert len(stage.one.world.attestations()) == 2
+            assert not stage.one.world.condition("Denied")  # by nobody who may not tell
+            stage.host_names(NODE, None if same == "name" else OTHER_NODE)
+            assert await stage.follow("r-1") == DONE
+            assert stage.two.world.condition("Denied") == REASONS[same]
+            assert stage.certified() == {"r-2"}
+        await stage.end()
+
+    run_virtually(main())
+
+
+@SAME
+@MODES
+def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(
+    pki: ClusterPki, mode: type[Leader | Sharer], same: str
+) -> None:
+    async def main() -> None:
+        stage = Stage(pki, mode, confirms=True)
+        stage.both_ask_for(same)
+        async with stage.lost_while("", "", after=True) as working:
+            if same == "name":
+                stage.host_names(None, NODE)
+            assert await stage.follow("r-2") == DONE
+            assert stage.two.world.condition("Denied", "r-2")
+            stage.host_names(NODE, None)
+            assert await stage.follow("r-1") == DONE  # from the record, which is nobody else's
+            assert stage.certified() == {"r-1"}
+        assert isinstance(working.exception(), Unreachable)
+        assert len(stage.one.world.attestations()) == 1
+        await stage.end()
+
+    run_virtually(main())
+
+
+def test_a_record_of_a_former_owner_is_not_published_while_another_machine_is_recorded(pki: ClusterPki) -> None:
+    async def main() -> None:
+        stage = Stage(pki, Leader, confirms=False)
+        stage.both_ask_for("name")
+        one, two = stage.one.world, stage.two.world
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hold(method: str, path: str) -> None:
+            if method == "POST" and "machineattestations" in path and not arrived.is_set():
+                arrived.set()
+                await go_on.wait()
+
+        async def lost() -> bool:
+            return False
+
+        one.confirm = lost
+        async with one.running(), two.running():
+            stage.api.on_call = hold
+            stage.host_names(None, NODE)
+            await two.settle()
+            await two.seen("r-2")
+            second = asyncio.create_task(two.reconciler.reconcile(two.workload, "r-2"))
+            await arrived.wait()  # checked, and about to be recorded
+            stage.host_names(NODE, None)
+            await one.settle()
+            with pytest.raises(Unreachable):
+                await one.reconcile("r-1")  # the record of a former owner lands only now
+            assert await stage.follow("r-1") == REQUEUE
+            assert stage.certified() == set()
+            go_on.set()
+            assert (await second).requeue_keys == ("r-1",)
+            assert await stage.follow("r-1") == DONE
+            assert stage.certified() == {"r-2"}
+
+    run_virtually(main())
