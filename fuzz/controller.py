@@ -18,6 +18,7 @@ from nodeattest_controller.model import (
     attestation,
     certificate_authority,
     csr_request,
+    kubeadm_config,
     kubelet_csr,
     machine_view,
     policy,
@@ -141,7 +142,8 @@ def _machine_token(data: bytes) -> bool:
     until = decide.renewal(token, record, now)
     require(until is None or until >= token.expires, "a renewal never shortens")
     require(token.value not in str(decide.patch_of(token, record, until or now)), "no token in a write")
-    require(not decide.is_named(token, found or {}), "a Secret is no configuration")
+    config = kubeadm_config.kept_config(kubeadm_config.slim_config(found or {}))
+    require(not config.provides(token.value), "a Secret is no configuration")
     return True
 
 
@@ -151,10 +153,13 @@ def _kubeadm_config(data: bytes) -> bool:
     if found is None:
         return False
     decide.token_owner(found, "Machine")
+    kept = kubeadm_config.kept_config(kubeadm_config.slim_config(found))
     try:
         named = token_binding.named_tokens(found)
     except Unavailable:
+        require(kept.ids is None, "what names no token is kept so")
         return False
+    require(kept.tokens() == named, "what is kept names the same tokens")
     require(all(len(token_id) == 6 for token_id in named.ids), "ids of tokens")
     return bool(named.ids)
 

@@ -37,7 +37,7 @@ from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.csr_observer import CSRObserver
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.manager import Manager
@@ -68,6 +68,7 @@ class _Shared:
     settings: Settings
     metrics: Metrics
     management: ManagementCache
+    configs: KubeadmConfigs
     changes: ChangeBus
     ownership: Ownership
     still_owns: Callable[[ClusterKey], Awaitable[bool]]
@@ -110,6 +111,7 @@ def build_manager(
         settings=settings,
         metrics=metrics,
         management=management,
+        configs=KubeadmConfigs(client, management.start_watch),
         changes=changes,
         ownership=ownership,
         still_owns=shards.still_owns if shards is not None else lambda _cluster: still_leads(),
@@ -189,7 +191,10 @@ def _controllers(
     if pair:
         in_clusters.append(TokenPairController(management, pair, events=events, metrics=metrics))
     if settings.enabled("bootstrap-token"):
-        in_clusters.append(BootstrapTokenController(management, guard=guard, events=events, metrics=metrics, now=_now))
+        tokens = BootstrapTokenController(
+            management, configs=shared.configs, guard=guard, events=events, metrics=metrics, now=_now
+        )
+        in_clusters.append(tokens)
     targets = publish_targets(settings)
     if targets is not None:
         in_clusters.append(IssuerController(management, guard=guard, recorder=events, metrics=metrics, targets=targets))
@@ -200,8 +205,7 @@ def _csr_controller(
     shared: _Shared, keys: ChallengeKeys, verifiers: VerifierRegistry, *, observers: Sequence[CSRObserver]
 ) -> CSRController:
     settings, events, metrics, management = shared.settings, shared.events, shared.metrics, shared.management
-    verifications = VerificationRunner(settings.verification_timeout)
-    configs = KubeadmConfigReader(management.client, clock=time.monotonic)
+    verifications, configs = VerificationRunner(settings.verification_timeout), shared.configs
 
     def facts_of(workload: WorkloadClient) -> ControllerFacts:
         return ControllerFacts(

@@ -172,6 +172,11 @@ class Reflector:
         """Whether the cache has been complete once and ``on_change`` has seen all of it."""
         return self._synced.is_set()
 
+    def is_current(self, seconds: float) -> bool:
+        """Whether the cache is complete, is followed without trouble, and its server gave a sign of life so lately."""
+        undisturbed = self.synced and self.last_error is None and self.hung is None
+        return undisturbed and self._clock() - self.last_contact < seconds
+
     async def wait_synced(self, timeout: float) -> bool:  # noqa: ASYNC109 - a bounded wait whose end is an answer
         """Wait until the first list is in the cache; False when it is not after ``timeout`` seconds."""
         try:

@@ -30,7 +30,7 @@ from nodeattest_controller.model.objects import condition, items, mapping, rfc33
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.tracing import NO_TRACING, Tracer
@@ -206,7 +206,7 @@ class World:
             self.management_api, namespace="system", rotate_after=timedelta(days=1), now=self.clock
         )
         self._runner = VerificationRunner(5.0)
-        self._configs = KubeadmConfigReader(self.management_api, clock=self.seconds)
+        self._configs = KubeadmConfigs(self.management_api, self.management.start_watch)
         self._build()
         if beside is None:
             self._objects()

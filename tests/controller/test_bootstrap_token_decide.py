@@ -15,12 +15,12 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     Record,
     Token,
     expire_at,
-    is_named,
     patch_of,
     renewal,
     token_of,
     token_owner,
 )
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -132,7 +132,9 @@ def test_the_patch_is_for_one_version_of_one_secret_and_holds_no_token() -> None
 )
 def test_an_id_alone_names_no_token(named: str, is_it: bool) -> None:
     config: JsonObject = {"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": named}}}}}
-    assert is_named(read(secret()), config) is is_it
+    kept = kept_config(slim_config(config))
+    assert kept.provides(read(secret()).value) is is_it
+    assert VALUE not in str(slim_config(config))
 
 
 MACHINE: JsonObject = {

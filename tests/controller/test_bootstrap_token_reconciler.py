@@ -35,7 +35,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, TooLarge
@@ -105,7 +105,7 @@ class Scene:
         return ClusterKey(f"{self.namespace}/blue")
 
     def keeper(self, may_write: Callable[[], bool] = lambda: True) -> BootstrapTokenReconciler:
-        configs = KubeadmConfigReader(self.management.client, clock=lambda: 0.0)
+        configs = KubeadmConfigs(self.management.client, self.management.start_watch)
         return BootstrapTokenReconciler(self.key, self.client, self.management, configs, self.told, may_write=may_write)
 
     async def look(
@@ -277,7 +277,7 @@ async def test_more_tokens_than_can_be_kept_are_an_error_and_none_is_written(pla
         scene.token()
         scene.machine("m", token)
         await scene.sees(lambda: scene.names("machines") == {"m"})
-        configs = KubeadmConfigReader(scene.management.client, clock=lambda: 0.0)
+        configs = KubeadmConfigs(scene.management.client, scene.management.start_watch)
         keeper = BootstrapTokenReconciler(
             scene.key, scene.client, scene.management, configs, scene.told, may_write=lambda: True, most=1
         )
@@ -532,6 +532,7 @@ async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_do
         before = scene.admin.get(path_of(token))
         controller = BootstrapTokenController(
             scene.management,
+            configs=KubeadmConfigs(scene.management.client, scene.management.start_watch),
             guard=ClusterGuard(scene.management, LeaderOwnsAll(lambda: runs.append(None) is None)),
             events=EventRecorder(scene.management.client, component="test", instance="test", now=_utc_now),
             metrics=Metrics(),

@@ -1,21 +1,27 @@
-"""KubeadmConfigs are read when somebody asks, and what cannot be read lets nobody pass."""
+"""KubeadmConfigs are read until their watch runs, and again where it has no good answer: what cannot be read lets
+nobody pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from asyncio import Task, TaskGroup
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from builders import make_member, make_request
+from polling import until
 
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, views_of_machine
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_controller.runtime.kubeadm_configs import REMEMBERED, KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import CURRENT, KubeadmConfigs
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
@@ -74,6 +80,16 @@ def pools_machine() -> JsonObject:
     }
 
 
+def unwatched(client: ApiClient) -> KubeadmConfigs:
+    """Make the configurations of a controller whose watch shows nothing yet."""
+
+    def start(group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]) -> Reflector:
+        path = paths.collection_path(group, version, resource)
+        return Reflector(client, path, on_change=lambda _key, _object: None, transform=keep)
+
+    return KubeadmConfigs(client, start)
+
+
 async def check_token(
     plane: ControlPlane,
     member: MachineView,
@@ -83,7 +99,7 @@ async def check_token(
     binding: TokenBinding = REQUIRED,
 ) -> None:
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
-        configs = KubeadmConfigReader(client, clock=lambda: 0.0)
+        configs = unwatched(client)
         await check_token_binding(make_request(username=f"system:bootstrap:{asks}"), member, binding, configs.tokens_of)
 
 
@@ -144,7 +160,7 @@ async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it
     [machine] = views_of_machine(pools_machine())
 
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        configs = KubeadmConfigReader(client, clock=lambda: 0.0)
+        configs = unwatched(client)
         for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
             with pytest.raises(Unavailable) as waits:
                 await check_token_binding(mine, inventory.bootstrap_owner(cluster, machine), binding, configs.tokens_of)
@@ -178,7 +194,7 @@ async def test_a_pass_without_a_named_token_is_not_remembered(plane: ControlPlan
     plane.client().create(PATH, body)
     member, mine = member_of("unnamed"), make_request(username="system:bootstrap:abcdef")
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        configs = KubeadmConfigReader(client, clock=lambda: 0.0)
+        configs = unwatched(client)
         await check_token_binding(mine, member, TokenBinding.PREFERRED, configs.tokens_of)
         with pytest.raises(Unavailable):
             await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
@@ -197,27 +213,106 @@ async def test_nothing_is_read_where_nothing_is_to_be_known(plane: ControlPlane)
     assert not [one for one in plane.requests()[before:] if one.resource == "kubeadmconfigs"]
 
 
-async def test_a_pass_is_remembered_for_a_minute_and_a_refusal_never(plane: ControlPlane) -> None:
-    member, now = written(plane, "rotated"), [0.0]
-    mine, other = (make_request(username=f"system:bootstrap:{name}") for name in ("abcdef", "fedcba"))
+@dataclass
+class Watched:
+    """KubeadmConfigs with a watch that runs."""
 
-    def reads() -> int:
-        return len([one for one in plane.requests() if one.resource == "kubeadmconfigs"])
+    configs: KubeadmConfigs
+    plane: ControlPlane
+    now: float = 0.0
+    started: list[Reflector] = field(default_factory=list[Reflector])
 
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        configs, before = KubeadmConfigReader(client, clock=lambda: now[0]), reads()
+    def reads(self) -> int:
+        return len([one for one in self.plane.requests() if one.resource == "kubeadmconfigs" and one.verb == "get"])
+
+    async def passes(self, member: MachineView, asks: str = "abcdef") -> None:
+        request = make_request(username=f"system:bootstrap:{asks}")
+        await check_token_binding(request, member, REQUIRED, self.configs.tokens_of)
+
+    async def shows(self, name: str, token_id: str) -> None:
+        """Wait until the watch has a configuration with this token."""
+        watch, key = self.started[0], f"default/{name}"
+        await until(lambda: watch.synced and token_id in str(watch.get(key)), "the watch's event")
+
+
+@asynccontextmanager
+async def watched(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[Watched]:
+    async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client, TaskGroup() as tasks:
+        running: list[Task[None]] = []
+
+        def start(group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]) -> Reflector:
+            path = paths.collection_path(group, version, resource)
+            reflector = Reflector(
+                client, path, on_change=lambda _key, _object: None, transform=keep, clock=lambda: site.now
+            )
+            site.started.append(reflector)
+            running.append(tasks.create_task(reflector.run()))
+            return reflector
+
+        site = Watched(KubeadmConfigs(client, start), plane)
+        yield site
+        for task in running:
+            task.cancel()
+
+
+async def test_once_it_is_watched_a_configuration_that_names_the_token_is_not_read(plane: ControlPlane) -> None:
+    first, second = written(plane, "first"), written(plane, "second", "beefed.0123456789abcdef")
+    async with watched(plane) as site:
+        before = site.reads()
+        await site.passes(first)
+        assert (site.reads(), len(site.started)) == (before + 1, 1)
+        await site.shows("second", "beefed")
         for _ in range(3):
-            await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
-        assert reads() == before + 1
+            await site.passes(first)
+            await site.passes(second, "beefed")
+        assert (site.reads(), len(site.started)) == (before + 1, 1)
+        kept = str([*site.started[0].values()])
+        assert "abcdef" in kept
+        assert "0123456789abcdef" not in kept
+
+
+async def test_a_refusal_follows_a_read_and_a_token_that_was_replaced_passes_no_more(plane: ControlPlane) -> None:
+    member = written(plane, "rotated")
+    async with watched(plane) as site:
+        await site.passes(member)
+        await site.shows("rotated", "abcdef")
+        before = site.reads()
         with pytest.raises(Denied):
-            await check_token_binding(other, member, REQUIRED, configs.tokens_of)
+            await site.passes(member, "fedcba")
+        assert site.reads() == before + 1
         plane.client().patch(f"{PATH}/rotated", {"spec": config("fedcba.0123456789abcdef")})
-        await check_token_binding(
-            other, member, REQUIRED, configs.tokens_of
-        )  # the bootstrap provider made another token: nobody is refused
+        await site.passes(member, "fedcba")  # read, or watched by now: nobody is refused by what was true before
+        await site.shows("rotated", "fedcba")
         with pytest.raises(Denied):
-            await check_token_binding(mine, replace(member, uid="made-anew"), REQUIRED, configs.tokens_of)
-        await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
-        now[0] = REMEMBERED + 1
-        with pytest.raises(Denied):
-            await check_token_binding(mine, member, REQUIRED, configs.tokens_of)
+            await site.passes(member)
+        plane.client().delete(f"{PATH}/rotated")
+        await until(lambda: site.started[0].get("default/rotated") is None, "the watch's event")
+        with pytest.raises(Unavailable):
+            await site.passes(member, "fedcba")
+
+
+async def test_a_watch_without_a_sign_of_life_is_not_believed(plane: ControlPlane) -> None:
+    member = written(plane, "silent")
+    async with watched(plane) as site:
+        await site.passes(member)
+        await site.shows("silent", "abcdef")
+        before, site.now = site.reads(), CURRENT
+        await site.passes(member)
+        assert site.reads() == before + 1
+
+
+async def test_where_the_watch_is_forbidden_each_request_is_read_for(plane: ControlPlane) -> None:
+    member, user = written(plane, "unwatched"), plane.client_kubeconfig("reads-only")
+    rule: JsonMap = {"apiGroups": [GROUP], "resources": ["kubeadmconfigs"], "verbs": ["get"]}
+    kind: JsonMap = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "reads-only"}}
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    plane.client().create(f"{rbac}/clusterroles", {**kind, "kind": "ClusterRole", "rules": [rule]})
+    role: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reads-only"}
+    subject: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reads-only"}
+    binding: JsonMap = {**kind, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]}
+    plane.client().create(f"{rbac}/clusterrolebindings", binding)
+    async with watched(plane, user) as site:
+        before = site.reads()
+        for _ in range(3):
+            await site.passes(member)
+        assert site.reads() == before + 3

@@ -2,7 +2,8 @@
 
 Promises: a stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves.
 Of a token only the id is kept, which is public (it is part of the user's name); no secret leaves ``named_tokens``.
-Leaves reading the configuration to ``runtime.kubeadm_configs``, and tokens bound by a group to ``bound_tokens``.
+Leaves reading the configuration to ``runtime.kubeadm_configs``, what is kept of one to ``kubeadm_config``, and tokens
+bound by a group to ``bound_tokens``.
 Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), which names the token of a machine in
 ``spec.joinConfiguration.discovery`` before the bootstrap data is ready
 (bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go); docs/adr/0025.
@@ -31,6 +32,7 @@ __all__ = [
     "check_token_named",
     "is_kubeadm_config",
     "named_tokens",
+    "no_token",
     "recorded_token",
 ]
 
@@ -88,15 +90,20 @@ def named_tokens(config: JsonObject) -> NamedTokens:
     named += [text(one, "token") for one in made]
     tokens = [token for token in named if token]
     if not all(is_token(token) for token in tokens):
-        raise Unavailable(
-            Reason.BOOTSTRAP_CONFIG_UNREADABLE,
-            f"KubeadmConfig {text(config, 'metadata', 'name')} names something that is no bootstrap token",
-            remedy="correct the token in the KubeadmConfig",
-        )
+        raise no_token(text(config, "metadata", "name"))
     status = mapping(config, "status")
     done = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
     return NamedTokens(
         ids=frozenset(token.partition(".")[0] for token in tokens), settled=done or bool(text(status, "dataSecretName"))
+    )
+
+
+def no_token(name: str) -> Unavailable:
+    """Say that a KubeadmConfig names something else than tokens."""
+    return Unavailable(
+        Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+        f"KubeadmConfig {name} names something that is no bootstrap token",
+        remedy="correct the token in the KubeadmConfig",
     )
 
 

@@ -325,8 +325,14 @@ class ManagementCache:
         resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
         if resource is None:
             raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
-        path = paths.collection_path(reference.group, version, resource, namespace=self._namespace)
-        return self._caches.start(reference.kind, path, _ignore, keep=_slim_infra, required=False)
+        return self.start_watch(reference.group, version, resource, keep=_slim_infra)
+
+    def start_watch(
+        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
+    ) -> Reflector:
+        """Follow a kind that nothing waits for, and whose changes wake nobody; while ``run`` runs."""
+        path = paths.collection_path(group, version, resource, namespace=self._namespace)
+        return self._caches.start(resource, path, _ignore, keep=keep, required=False)
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
         namespace = key.partition("/")[0]

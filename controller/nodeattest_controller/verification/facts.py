@@ -24,7 +24,7 @@ from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.token_binding import NamedTokens
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
@@ -119,7 +119,7 @@ class FactSource(Protocol):
         ...
 
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
-        """Read which tokens a machine's KubeadmConfig names; raises Unavailable."""
+        """Tell which tokens a machine's KubeadmConfig names; raises Unavailable."""
         ...
 
     async def csr(self, name: str) -> JsonObject | None:
@@ -256,7 +256,7 @@ class ControllerFacts:
     workload: WorkloadClient
     verifiers: Callable[[ProviderName], ClusterAPISigner]
     runner: VerificationRunner
-    kubeadm_configs: KubeadmConfigReader
+    kubeadm_configs: KubeadmConfigs
     challenge_keys: ChallengeKeys
     provider_id_oid: str
     clock: Callable[[], datetime]
@@ -306,7 +306,7 @@ class ControllerFacts:
         return await self.management.live_member(machine)
 
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
-        """Read which tokens a machine's KubeadmConfig names."""
+        """Tell which tokens a machine's KubeadmConfig names."""
         return await self.kubeadm_configs.tokens_of(configured, token_id)
 
     async def csr(self, name: str) -> JsonObject | None:

@@ -21,7 +21,7 @@ from nodeattest_controller.metrics import Metrics, write_outcome
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.events import EventRecorder, ObjectRef
@@ -52,6 +52,7 @@ class BootstrapTokenController:
         self,
         management: ManagementCache,
         *,
+        configs: KubeadmConfigs,
         guard: ClusterGuard,
         events: EventRecorder,
         metrics: Metrics,
@@ -61,6 +62,7 @@ class BootstrapTokenController:
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self._management = management
+        self._configs = configs
         self._guard = guard
         self._events = events
         self._metrics = metrics
@@ -78,7 +80,7 @@ class BootstrapTokenController:
             self._management,
             TokenEvents(events, self._metrics),
             guard=self._guard,
-            configs=KubeadmConfigReader(self._management.client, clock=self._clock),
+            configs=self._configs,
             now=self._now,
         )
         return PeriodicReconciler(task, self._resync, clock=self._clock, random=self._random)
@@ -95,7 +97,7 @@ class _Task:
         events: TokenEvents,
         *,
         guard: ClusterGuard,
-        configs: KubeadmConfigReader,
+        configs: KubeadmConfigs,
         now: Callable[[], datetime],
     ) -> None:
         self._key = key

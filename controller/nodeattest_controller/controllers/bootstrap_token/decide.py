@@ -11,7 +11,6 @@ of that); docs/adr/0025 has the reasons.
 from __future__ import annotations
 
 import base64
-import hmac
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -34,7 +33,6 @@ __all__ = [
     "Record",
     "Token",
     "expire_at",
-    "is_named",
     "patch_of",
     "renewal",
     "token_of",
@@ -150,12 +148,6 @@ def token_of(secret: JsonObject, now: datetime) -> Token | None:
         expires=expires,
         record=_record(secret),
     )
-
-
-def is_named(token: Token, config: JsonObject) -> bool:
-    """Return whether a KubeadmConfig names this very token, its secret included: an id could be another's by chance."""
-    named = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
-    return hmac.compare_digest(named.encode("utf-8", "surrogatepass"), token.value.encode("utf-8", "surrogateescape"))
 
 
 def renewal(token: Token, record: Record, now: datetime) -> datetime | None:

@@ -8,7 +8,7 @@ Leaves to others: when to run (``controller``), every decision (``decide``).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -18,17 +18,16 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     Record,
     Token,
     expire_at,
-    is_named,
     patch_of,
     renewal,
     token_of,
     token_owner,
 )
+from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
-from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
-from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigReader
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
@@ -102,7 +101,7 @@ class BootstrapTokenReconciler:
         key: ClusterKey,
         client: ApiClient,
         management: ManagementCache,
-        configs: KubeadmConfigReader,
+        configs: KubeadmConfigs,
         recorder: Recorder,
         *,
         may_write: Callable[[], bool],
@@ -182,15 +181,15 @@ class BootstrapTokenReconciler:
             if own.is_past(view.now):
                 self._lost(owner, view.now)
             return  # a Machine's token does not change, and this one is good for long enough
-        config = await self._config(owner)
+        config = await self._config(owner, view.tokens.values())
         if config is None:
             return
-        named = next((one for one in view.tokens.values() if is_named(one, config)), None)
+        named = _provided(config, view.tokens.values())
         for former in held if owner.kind == "Machine" else ():
             if former is not named and not _is(former, record):
                 await self._delete(former, owner.key)  # of a Machine that had the name before
         if named is None or named.is_past(view.now):
-            if _named_id(config) not in {"", *view.others}:
+            if config.provided not in {"", *view.others}:
                 self._lost(owner, view.now)
             return
         until = renewal(named, record, view.now)
@@ -203,17 +202,22 @@ class BootstrapTokenReconciler:
         if now - since >= CONFIRM_LOST:
             self._recorder.lost(owner)
 
-    async def _config(self, owner: Owner) -> JsonObject | None:
-        """Read the owner's configuration now; None where it cannot be read, or is paused."""
+    async def _config(self, owner: Owner, tokens: Collection[Token]) -> KeptConfig | None:
+        """Find the owner's configuration; None where it cannot be read, or is paused.
+
+        Only one that has one of ``tokens`` is believed as the watch shows it: what is missing is read now.
+        """
         if owner.config is None:
             return None
         try:
-            config = await self._configs.read(owner.config, owner.namespace)
+            config = await self._configs.find(
+                owner.config, owner.namespace, lambda kept: _provided(kept, tokens) is not None
+            )
         except Unavailable as unavailable:
             if not owner.settled:  # the configuration of a Machine that is being deleted may be gone
                 self._recorder.unreadable(owner, unavailable.detail)
             return None
-        return None if PAUSED_ANNOTATION in mapping(config, "metadata", "annotations") else config
+        return None if config.paused else config
 
     # Needed no more
 
@@ -232,8 +236,8 @@ class BootstrapTokenReconciler:
     async def _settle_unrecorded(self, owner: Owner, view: TokenSnapshot) -> None:
         """Record the token of an owner that joined before a run saw it, and let it run out like any other."""
         unrecorded = view.unrecorded
-        config = await self._config(owner) if unrecorded else None
-        named = next((one for one in unrecorded if config is not None and is_named(one, config)), None)
+        config = await self._config(owner, unrecorded) if unrecorded else None
+        named = _provided(config, unrecorded) if config is not None else None
         if named is not None:
             until = expire_at(named, view.now) or named.expires
             await self._write(named, self._record(owner), until, "let run out")
@@ -319,9 +323,9 @@ def _is(token: Token, record: Record) -> bool:
     return token.record == record
 
 
-def _named_id(config: JsonObject) -> str:
-    """Read the id of the token that a configuration names; empty where that is the provider's business yet."""
-    return text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token").partition(".")[0]
+def _provided(config: KeptConfig, tokens: Collection[Token]) -> Token | None:
+    """Return the token that the bootstrap provider wrote into a configuration."""
+    return next((one for one in tokens if one.id == config.provided and config.provides(one.value)), None)
 
 
 def _path(token: Token) -> str:
