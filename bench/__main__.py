@@ -1,4 +1,7 @@
-"""``python -m bench [NAME ...] [--json]``, for all measurements or some, or ``bench soak|chaos|uploads …``."""
+"""``python -m bench [NAME ...] [--json]``, for all small measurements or some; others have options of their own.
+
+``bench page|compare|growth|soak|chaos|uploads …``: each takes minutes, and ``--help``.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,15 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, costs, discovery, flood, issuer, joins, neighbours, sidecar, throughput, uploads, wheel
+from bench import clouds, costs, discovery, flood, issuer, neighbours, sidecar, uploads, wheel
 from bench.chaos import command as chaos
-from bench.environment import BenchEnvironment, start_environment
+from bench.environment import start_environment
 from bench.figures import Figure, table
+from bench.page import command as page
 from bench.soak import command as soak
 from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
-IN_CLUSTERS: dict[str, Callable[[BenchEnvironment], list[Figure]]] = {
-    "joins": joins.measure,
-    "throughput": throughput.measure,
-}
 ALONE: dict[str, Callable[[], list[Figure]]] = {
     "clouds": clouds.measure,
     "costs": costs.measure,
@@ -31,9 +31,14 @@ ALONE: dict[str, Callable[[], list[Figure]]] = {
     "sidecar": sidecar.measure,
     "wheel": wheel.measure,
 }
-RUNS: dict[str, Callable[[list[str], Tools], int]] = {"soak": soak.main, "chaos": chaos.main, "uploads": uploads.main}
-"""What runs for minutes and has a verdict."""
-NAMES = (*IN_CLUSTERS, "flood", *ALONE)
+RUNS: dict[str, Callable[[list[str], Tools], int]] = {
+    "page": page.main,
+    "soak": soak.main,
+    "chaos": chaos.main,
+    "uploads": uploads.main,
+}
+"""What runs for minutes, with options of its own."""
+NAMES = ("flood", *ALONE)
 FLOOD = 2_000
 """Requests: enough for a dozen joins beside them."""
 
@@ -64,7 +69,7 @@ def main() -> int:
             figures += ALONE[name]()
             continue
         with start_environment(tools) as env:
-            figures += flood.measure(env, options.flood_requests) if name == "flood" else IN_CLUSTERS[name](env)
+            figures += flood.measure(env, options.flood_requests)
     print(json.dumps({"figures": [one.to_json() for one in figures]}, indent=2) if options.json else table(figures))
     over = [one.name for one in figures if one.is_over]
     if over:

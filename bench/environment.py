@@ -6,16 +6,16 @@ import os
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.controllers import start_controller
+from bench.processes import cpu_seconds
 from nodeattest_cli.demo.children import Children
 from nodeattest_cli.demo.join_info import join_info_with_ca
 from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import World, create_world, start_control_planes, start_controller
+from nodeattest_cli.demo.world import World, create_world, start_control_planes
 from nodeattest_sandbox.control_plane import AuditEntry
-
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class BenchEnvironment:
     directory: Path
     stack: ExitStack
     controller_pid: int
+
+    @property
+    def server_pids(self) -> list[int]:
+        """API servers and etcds of both clusters."""
+        return [pid for plane in (self.world.management, self.world.workload) for pid in plane.pids.values()]
 
     def controller_cpu(self) -> float:
         """Seconds of user and system time that the controller has used."""
@@ -40,19 +45,18 @@ class BenchEnvironment:
         ]
 
 
-def cpu_seconds(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / TICKS
-
-
 @contextmanager
-def start_environment(tools: Tools, *, controller: bool = True) -> Generator[BenchEnvironment]:
+def start_environment(tools: Tools, *, controller: bool = True, provider: str = "tpm") -> Generator[BenchEnvironment]:
     """Start clusters, and one controller unless the measurement brings its own."""
     with tempfile.TemporaryDirectory(prefix="nodeattest-bench-") as name, ExitStack() as stack:
         directory = Path(name)
         children = Children(os.environ)
         stack.callback(children.close)
         planes = start_control_planes(directory, assets=tools.assets, stack=stack)
-        world = create_world(planes, provider="tpm", join_info=join_info_with_ca(planes.workload))
-        pid = start_controller(world, directory / "controller", tools, stack).pid() if controller else 0
-        yield BenchEnvironment(world, tools, children, directory, stack, pid)
+        world = create_world(planes, provider=provider, join_info=join_info_with_ca(planes.workload))
+        env = BenchEnvironment(world, tools, children, directory, stack, 0)
+        if controller:
+            started = start_controller(world, directory / "controller", tools)
+            stack.callback(started.stop)
+            env = replace(env, controller_pid=started.pid)
+        yield env

@@ -26,7 +26,7 @@ def measure(env: BenchEnvironment, requests: int) -> list[Figure]:
     machines = [joins.new_machine(env, FIRST_MACHINE + number) for number in range(1 + ALONE + BESIDE)]
     first, alone, beside = machines[0], machines[1 : 1 + ALONE], machines[1 + ALONE :]
     joins.cold_join(env, first)
-    unflooded = [joins.cold_join(env, machine)[0] for machine in alone]
+    unflooded = [joins.cold_join(env, machine).wall for machine in alone]
     before = env.controller_cpu()
     with _flood(env, requests, victim=first) as flooder:
         start = time.perf_counter()
@@ -54,7 +54,7 @@ def _joins_beside(
     for machine in machines:
         if not left:
             break
-        seconds.append(joins.cold_join(env, machine)[0])
+        seconds.append(joins.cold_join(env, machine).wall)
         left -= not _await_progress(flooder, share)
     return seconds
 

@@ -32,9 +32,10 @@ class SoftwareAttestor:
     versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
-    def __init__(self) -> None:
-        self.endorsement_key = ec.generate_private_key(ec.SECP256R1())
-        self.attestation_key = ec.generate_private_key(ec.SECP256R1())
+    def __init__(self, number: int | None = None) -> None:
+        """``number``: its keys are the same in every process; None: new ones."""
+        self.endorsement_key = _key("endorsement", number)
+        self.attestation_key = _key("attestation", number)
 
     @property
     def tpm(self) -> ForgedTpm:
@@ -72,6 +73,13 @@ class SoftwareAttestor:
         _, encrypted = challenge.blob[:34], challenge.blob[34:]
         decryptor = Cipher(AES(kdfa(Alg.SHA256, seed, b"STORAGE", name, BITS)), CFB(bytes(16))).decryptor()
         return (decryptor.update(encrypted) + decryptor.finalize())[2:]
+
+
+def _key(what: str, number: int | None) -> ec.EllipticCurvePrivateKey:
+    if number is None:
+        return ec.generate_private_key(ec.SECP256R1())
+    drawn = hashlib.sha256(f"{what} {number}".encode()).digest()[:31]  # 31 bytes: below the order of the curve
+    return ec.derive_private_key(int.from_bytes(drawn, "big") + 1, ec.SECP256R1())
 
 
 def _sized_parts(data: bytes) -> list[bytes]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from bench.environment import TICKS, BenchEnvironment, start_environment
+from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure, table
 from bench.joins import installed
+from bench.processes import TICKS
 from bench.soak.audit import audit
 from bench.soak.kubelet import Diary, Kubelet
 from bench.soak.supervisor import Life, Supervisor

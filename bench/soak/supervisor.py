@@ -10,9 +10,9 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from bench.environment import BenchEnvironment, cpu_seconds
+from bench.environment import BenchEnvironment
+from bench.processes import cpu_seconds, resident
 from nodeattest_cli.demo.world import start_controller
 from nodeattest_sandbox.child_process import StartFailed
 
@@ -84,18 +84,11 @@ class Supervisor:
     def _look(self, *, fresh: bool) -> bool:
         """Note what the process has used; False when there is none."""
         try:
-            cpu, resident = cpu_seconds(self._pid), _resident(self._pid)
+            cpu, memory = cpu_seconds(self._pid), resident(self._pid)
         except (OSError, ValueError):
             return False
         with self._lock:
             if fresh:
-                self.lives.append(Life(cpu, cpu, resident, resident))
-            self.lives[-1].cpu, self.lives[-1].resident = cpu, resident
+                self.lives.append(Life(cpu, cpu, memory, memory))
+            self.lives[-1].cpu, self.lives[-1].resident = cpu, memory
         return True
-
-
-def _resident(pid: int) -> float:
-    """Read MiB; a process that is over, and only not waited for, has no such line."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) / 1024

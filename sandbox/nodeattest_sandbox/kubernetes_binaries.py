@@ -28,11 +28,17 @@ _FIRST_WITHOUT_PLAIN_PORT: Final = 24
 """Kubernetes 1.24 removed ``--port``, the port without TLS (CHANGELOG-1.24)."""
 _VERSION_WORDS: Final = MappingProxyType({"kubeadm": ("version", "-o", "short"), "kubectl": ("version", "--client")})
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 @contextmanager
-def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[str]) -> Generator[Process]:
-    """Run kube-controller-manager with these controllers (such as ``bootstrapsigner``) for the length of the block."""
+def controller_manager(
+    plane: ControlPlane, assets: Path, controllers: Sequence[str], more: Mapping[str, object] = _NO_FLAGS
+) -> Generator[Process]:
+    """Run kube-controller-manager with these controllers (such as ``bootstrapsigner``) for the length of the block.
+
+    ``more``: further flags.
+    """
     binary = _binary(assets, "kube-controller-manager")
     (port,) = free_ports(1)
     directory = plane.directory / f"controller-manager-{port}"
@@ -48,6 +54,7 @@ def controller_manager(plane: ControlPlane, assets: Path, controllers: Sequence[
         "cluster-signing-cert-file": plane.ca_certificate,
         "cluster-signing-key-file": plane.ca_key,
         "cert-dir": directory / "certificates",
+        **more,
     }
     if minor_version(binary) < _FIRST_WITHOUT_PLAIN_PORT:
         flags["port"] = 0  # else the second one on a machine finds 10252 taken

@@ -1,0 +1,208 @@
+"""Many nodes that join at once, in a few processes, and what each side used meanwhile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.joiner import Kind, Node, Orders, Outcome, Server
+from bench.kept_client import KeptClient
+from bench.processes import cpu_seconds
+from bench.software_tpm import SoftwareAttestor
+from nodeattest_cli.demo.fleet import new_token
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
+from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
+
+ROOT = Path(__file__).parents[1]
+PROVISIONERS = 4
+"""Threads that create the fleet's objects."""
+READS = {"get", "list", "watch"}
+
+
+@dataclass(frozen=True)
+class Burst:
+    """What so many joins took; CPU is in milliseconds a join."""
+
+    joins: int
+    seconds: float
+    latencies: list[float]
+    controller_cpu: float
+    server_cpu: float
+    node_cpu: float
+    failures: dict[str, int]
+    ends: list[float]
+    """When each ended, in their order; monotonic seconds."""
+
+    @property
+    def rate(self) -> float:
+        """Joins a second."""
+        return self.joins / self.seconds if self.seconds else 0.0
+
+
+def provision(
+    management: ControlPlane, workload: ControlPlane, cluster: JsonObject, kind: Kind, numbers: Sequence[int]
+) -> list[Node]:
+    """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own."""
+    here = KeptClient.from_kubeconfig(management.admin_kubeconfig)
+    there = KeptClient.from_kubeconfig(workload.admin_kubeconfig)
+
+    def one(number: int) -> Node:
+        node = Node(number, f"worker-{number}", f"demo://rack-2/{number}", new_token())
+        create_bootstrap_token(there, node.token)
+        proof = {ANNOTATION_TPM_ENDORSEMENT_KEY: SoftwareAttestor(number).fingerprint} if kind is Kind.TPM else {}
+        create_machine(
+            here,
+            f"demo-md-{number}",
+            cluster=cluster,
+            provider_id=node.provider_id,
+            addresses=[("Hostname", node.name)],
+            infrastructure_annotations=proof,
+            bootstrap_token=node.token,
+        )
+        return node
+
+    with ThreadPoolExecutor(PROVISIONERS) as pool:
+        made = list(pool.map(one, numbers))
+    workload.await_token(made[-1].token)
+    return made
+
+
+def server_of(plane: ControlPlane) -> Server:
+    return Server(plane.server, str(plane.ca_certificate))
+
+
+class Joiners:
+    """Processes of nodes that are ready to join."""
+
+    def __init__(
+        self, kind: Kind, servers: list[Server], nodes: Sequence[Node], *, processes: int, at_once: int, seconds: float
+    ) -> None:
+        share = [list(nodes[first::processes]) for first in range(processes)]
+        self._running = [
+            subprocess.Popen(
+                [sys.executable, "-m", "bench.joiner"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in share
+        ]
+        try:
+            for process, part in zip(self._running, share, strict=True):
+                assert process.stdin is not None
+                orders = Orders(kind, servers, part, max(1, at_once // processes), seconds)
+                process.stdin.write(orders.dump() + "\n")
+                process.stdin.flush()
+            for process in self._running:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n", "the nodes' process did not start"
+        except BaseException:
+            self.close()
+            raise
+
+    def go(self) -> None:
+        for process in self._running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+
+    def outcome(self) -> Outcome:
+        """Wait until all have joined, or given up."""
+        whole = Outcome()
+        for process in self._running:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            whole.joins += [(begun, ended) for begun, ended in told["joins"]]
+            whole.cpu += told["cpu"]
+            for said, count in told["failures"].items():
+                whole.failures[said] = whole.failures.get(said, 0) + count
+            process.communicate()
+        return whole
+
+    def close(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.communicate()
+
+
+def run(
+    kind: Kind,
+    servers: list[Server],
+    nodes: Sequence[Node],
+    *,
+    controller_pids: Sequence[int],
+    server_pids: Sequence[int],
+    processes: int = 2,
+    at_once: int = 20,
+    seconds: float = 120.0,
+    meanwhile: Callable[[], None] | None = None,
+) -> Burst:
+    """Let all nodes join; ``meanwhile`` runs once they began."""
+    joiners = Joiners(kind, servers, nodes, processes=processes, at_once=at_once, seconds=seconds)
+    try:
+        before = cpu_seconds(*controller_pids), cpu_seconds(*server_pids)
+        joiners.go()
+        if meanwhile is not None:
+            meanwhile()
+        outcome = joiners.outcome()
+        after = cpu_seconds(*controller_pids), cpu_seconds(*server_pids)
+    except BaseException:
+        joiners.close()
+        raise
+    count = max(1, len(outcome.joins))
+    controller, servers_cpu = (1000 * (now - then) / count for now, then in zip(after, before, strict=True))
+    begun, ended = zip(*outcome.joins, strict=True) if outcome.joins else ((0.0,), (0.0,))
+    return Burst(
+        joins=len(outcome.joins),
+        seconds=max(ended) - min(begun),
+        latencies=sorted(end - begin for begin, end in outcome.joins),
+        controller_cpu=controller,
+        server_cpu=servers_cpu,
+        node_cpu=1000 * outcome.cpu / count,
+        failures=outcome.failures,
+        ends=sorted(ended),
+    )
+
+
+def windows(ends: Sequence[float], size: int) -> list[float]:
+    """Return the rate of each window of so many joins, the last ones of a run that goes on at one rate."""
+    last = [ends[max(0, first - 1) : first + size] for first in range(len(ends) - size, 0, -size)]
+    return [size / (window[-1] - window[0]) for window in reversed(last) if window[-1] > window[0]]
+
+
+def settle(seconds: float) -> None:
+    """Let API servers end what follows from their start and from the making of the fleet."""
+    time.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests a join, by side."""
+
+    node: float
+    controller: float
+    controller_writes: float
+    kinds: str
+    """Those of the controller, each with its number a join."""
+
+
+def count_requests(entries: Sequence[AuditEntry], *, user: str, joins: int) -> Requests:
+    """Count the finished requests of nodes, and of the controller's user without its Leases."""
+    nodes = [one for one in entries if one.user.startswith(("system:bootstrap:", "system:node:"))]
+    own = [one for one in entries if one.user == user and one.resource != "leases"]
+    counted: dict[str, int] = {}
+    for entry in own:
+        what = f"{entry.verb} {'/'.join(filter(None, (entry.resource, entry.subresource)))}"
+        counted[what] = counted.get(what, 0) + 1
+    kinds = ", ".join(f"{count / joins:.2g} {what}" for what, count in sorted(counted.items()) if count / joins >= 0.05)
+    writes = sum(one.verb not in READS for one in own)
+    return Requests(len(nodes) / joins, len(own) / joins, writes / joins, kinds)

@@ -1,0 +1,204 @@
+"""Nodes that join at once: the agent's own flow in threads, as a process of its own; TPMs are software.
+
+``python -m bench.joiner``: reads one line of JSON (``Orders``), prints ``ready``, waits for a line, lets every node
+join, and prints one line of JSON (``Outcome``). Runs on the packages that its interpreter has installed, so it drives
+the agent of another commit, too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from bench.processes import own_cpu
+from bench.software_tpm import SoftwareAttestor
+from nodeattest_authenticator import certificate
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.formats.csr_object import manifest
+from nodeattest_authenticator.state.pending_request import PendingRequest
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
+from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
+from nodeattest_parsing.endpoint import Endpoint
+from nodeattest_providers import registry
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.node_interface import Attestor
+
+IN_TREE_SIGNER = SignerName("kubernetes.io/kube-apiserver-client-kubelet")
+IN_TREE_USAGES = ("key encipherment", "digital signature", "client auth")
+STACK = 512 << 10
+"""Bytes of a thread: thousands of nodes wait at the same time."""
+
+
+class Kind(StrEnum):
+    """How a node asks for its certificate."""
+
+    TPM = "tpm"
+    ONE_STEP = "insecure"
+    IN_TREE = "in-tree"
+    """As kubelet itself does: one request to the signer of kube-controller-manager."""
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    ca_file: str
+
+
+@dataclass(frozen=True)
+class Node:
+    number: int
+    """Its software TPM's keys follow from this."""
+    name: str
+    provider_id: str
+    token: str
+    server: int = 0
+    """Which of the servers."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    kind: Kind
+    servers: list[Server]
+    nodes: list[Node]
+    at_once: int = 20
+    seconds: float = 120.0
+    """The longest that a node tries."""
+
+    @classmethod
+    def parse(cls, line: str) -> Orders:
+        told = json.loads(line)
+        return cls(
+            Kind(told["kind"]),
+            [Server(**one) for one in told["servers"]],
+            [Node(**one) for one in told["nodes"]],
+            told["at_once"],
+            told["seconds"],
+        )
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass
+class Outcome:
+    joins: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """Beginning and end of each, in monotonic seconds."""
+    cpu: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class NoDrafts:
+    """Keeps nothing: the measurement is not interrupted."""
+
+    def load(self) -> PendingRequest | None:
+        return None
+
+    def save(self, pending: PendingRequest) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
+    """Get one certificate."""
+    server = orders.servers[node.server]
+    ca_pem = Path(server.ca_file).read_bytes()
+    deadline = Deadline.after(Clock(), orders.seconds)
+    login = Credentials(username=f"system:bootstrap:{node.token[:6]}", token=node.token)
+    client = ApiServerClient(Endpoint.parse(server.url), login, ca_pem=ca_pem, deadline=deadline)
+    try:
+        if attestor is None:
+            _ask_in_tree(client, node)
+            return
+        spec = CertificateSpec(
+            node_name=NodeName(node.name),
+            provider_id=ProviderID(node.provider_id),
+            signer=signer_for(ProviderName(attestor.provider), Purpose.CLIENT),
+            ca_pem=ca_pem,
+            pin=certificate.select_ca_pin(ca_pem),
+        )
+        enroll(spec, attestor=attestor, client=client, store=NoDrafts(), deadline=deadline, random=random_unit)
+    finally:
+        client.close()
+
+
+def _ask_in_tree(client: ApiServerClient, node: Node) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509.oid import NameOID
+
+    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node.name}")]
+    name = x509.Name([x509.NameAttribute(*one) for one in subject])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(name)
+    request = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.PEM)
+    body = manifest(node.name, request, signer_name=IN_TREE_SIGNER, usages=IN_TREE_USAGES, expiration_seconds=None)
+    created = client.create(body)
+    assert created is not None, "a request of this name is there already"
+    for seen in client.watch(created):
+        if seen is not None and seen.certificate:
+            return
+    raise AssertionError("no certificate came")
+
+
+class Crowd:
+    """All nodes of one process."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.outcome = Outcome()
+        self._orders = orders
+        self._lock = threading.Lock()
+        self._attestors = {node.number: self._attestor(node) for node in orders.nodes}
+
+    def run(self) -> Outcome:
+        before = own_cpu()
+        with ThreadPoolExecutor(min(self._orders.at_once, len(self._orders.nodes))) as pool:
+            list(pool.map(self._join, self._orders.nodes))
+        self.outcome.cpu = own_cpu() - before
+        return self.outcome
+
+    def _attestor(self, node: Node) -> Attestor | None:
+        match self._orders.kind:
+            case Kind.TPM:
+                return SoftwareAttestor(node.number)
+            case Kind.ONE_STEP:
+                return registry.make_attestor(ProviderName("insecure"), {})
+            case Kind.IN_TREE:
+                return None
+
+    def _join(self, node: Node) -> None:
+        begun = time.monotonic()
+        try:
+            join(self._orders, node, self._attestors[node.number])
+        except (AgentError, AssertionError, OSError) as error:
+            with self._lock:
+                counted = Counter(self.outcome.failures)
+                counted[f"{type(error).__name__}: {error}"[:200]] += 1
+                self.outcome.failures = dict(counted)
+            return
+        ended = time.monotonic()
+        with self._lock:
+            self.outcome.joins.append((begun, ended))
+
+
+def main() -> int:
+    threading.stack_size(STACK)
+    crowd = Crowd(Orders.parse(sys.stdin.readline()))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(asdict(crowd.run())), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The page of the bench is what the bench writes, and its figures are compared as they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.burst import count_requests, windows
+from bench.page import plot, report
+from bench.page.command import LAST, PAGE, PICTURE
+from bench.page.goals import Goal, of, ratio
+from bench.page.numbers import ratios, replaced, spread, times
+from bench.page.samples import Case, Run
+from nodeattest_sandbox.control_plane import AuditEntry
+
+
+def run_of(**cases: dict[str, list[float]]) -> Run:
+    named = {name.replace("_", " "): Case(name, samples) for name, samples in cases.items()}
+    return Run("2026-01-01", "abc", {"CPU": "two cores"}, named)
+
+
+def request(user: str, verb: str, resource: str, subresource: str = "") -> AuditEntry:
+    return AuditEntry(user, (), verb, "/", resource, subresource, "", 200)
+
+
+def test_the_generated_parts_of_the_page_are_what_the_bench_writes_from_its_last_run() -> None:
+    run = Run.read(LAST)
+    page = PAGE.read_text(encoding="utf-8")
+    assert report.write(page, run) == page
+    assert plot.draw(run) == PICTURE.read_text(encoding="utf-8")
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = run_of(tpm={"rate": [1.0, 2.0]})
+    run.cases["tpm"].notes["excludes"] = "the boot"
+    run.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == run
+
+
+def test_a_median_is_shown_with_the_least_and_the_greatest() -> None:
+    assert spread([3.0, 1.0, 2.26], "ms") == "2.26 ms (1\u20133)"
+    assert spread([1234.5]) == "1234"
+    assert spread(None) == "\u2013"
+
+
+def test_ratios_are_pair_by_pair_and_none_is_made_of_nothing() -> None:
+    assert ratios([2.0, 9.0, 1.0], [1.0, 3.0, 0.0]) == [2.0, 3.0]
+    run = run_of(tpm={"rate": [10.0, 20.0, 30.0]}, in_tree_lifted={"rate": [80.0]})
+    assert run.ratio(("tpm", "rate"), ("in tree lifted", "rate")) == 0.25
+    assert run.ratio(("tpm", "rate"), ("nothing", "rate")) is None
+    assert times(None) == "\u2013"
+
+
+@pytest.mark.parametrize(
+    ("bound", "at_least", "said"), [(0.2, True, "met"), (0.3, True, "**not met**"), (0.3, False, "met")]
+)
+def test_a_goal_says_whether_it_is_met(bound: float, at_least: bool, said: str) -> None:
+    run = run_of(tpm={"rate": [25.0]}, lifted={"rate": [100.0]})
+    goal = Goal("share", "", bound, ratio(("tpm", "rate"), ("lifted", "rate")), at_least=at_least)
+    assert goal.row(run)[2:] == ("0.25", said)
+
+
+def test_a_goal_that_was_not_measured_says_so() -> None:
+    assert Goal("share", "ms", 1, of("tpm", "rate")).row(run_of())[2:] == ("\u2013", "not measured")
+
+
+def test_rates_are_of_windows_at_the_end_so_that_a_first_burst_does_not_count() -> None:
+    ends = [0.0, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4]
+    assert [round(rate) for rate in windows(ends, 2)] == [10, 10]
+
+
+def test_requests_are_counted_by_side_without_leases() -> None:
+    entries = [
+        request("system:bootstrap:abcdef", "create", "certificatesigningrequests"),
+        request("controller", "update", "leases"),
+        request("controller", "update", "certificatesigningrequests", "approval"),
+        request("controller", "get", "machines"),
+        request("somebody", "get", "machines"),
+    ]
+    counted = count_requests(entries, user="controller", joins=1)
+    assert (counted.node, counted.controller, counted.controller_writes) == (1, 2, 1)
+    assert counted.kinds == "1 get machines, 1 update certificatesigningrequests/approval"
+
+
+def test_a_part_is_replaced_between_its_marks_and_a_page_without_them_is_refused() -> None:
+    page = "before\n<!-- begin x: written by make bench -->\nold\n<!-- end x -->\nafter\n"
+    once = replaced(page, "x", "new\n")
+    assert [once.splitlines()[0], once.splitlines()[-1]] == ["before", "after"]
+    assert "old" not in once
+    assert replaced(once, "x", "new") == once
+    with pytest.raises(ValueError, match="no part 'y'"):
+        replaced(page, "y", "new")
+
+
+def test_a_peer_that_was_not_measured_has_no_bar() -> None:
+    drawn = plot.draw(run_of(tpm={"rate": [25.0], "controller_cpu": [10.0], "server_cpu": [40.0], "node_cpu": [9.0]}))
+    assert drawn.count("<rect x=") == 1 + 3 + 3  # a rate, the legend, three parts
