@@ -60,9 +60,9 @@ def _costs(parts: dict[str, list[float]], top: int) -> Iterator[str]:
         y, x = top + TOP + row * ROW, LEFT
         yield _text(10, y + 15, title)
         for cost, (_, _, colour) in zip(costs, SIDES, strict=True):
-            width = _scaled(cost, most)
-            yield _bar(x, y, width, colour)
-            x += width
+            if width := _scaled(cost, most):
+                yield _bar(x, y, width, colour)
+                x += width
         if sum(costs):
             yield _text(x + 6, y + 15, number(sum(costs)))
 
