@@ -25,7 +25,7 @@ help:
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
 	@echo "make wheels       build the wheels into dist/"
-	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources"
+	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources, checks"
 	@echo "make picture      draw docs/demo.svg from a run of the demo"
 	@echo "make man          man pages of the nodeattest command, into dist/man"
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, into dist/ (Debian or Ubuntu; root)"
@@ -100,6 +100,7 @@ reference: venv
 	@$(BIN)/python -m tools.metrics_reference docs/metrics.md
 	@$(BIN)/python -m tools.crds_reference docs/crds.md
 	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
+	@PYTHONPATH=.:tests:tests/providers:tests/controller $(BIN)/python tests/proof/checks_page.py
 
 man: venv
 	@$(BIN)/python tools/cli_reference.py --man dist/man

@@ -52,14 +52,15 @@ def steps(row: Row[S]) -> list[Ended]:
     return [*refused, row.ends] if row.gains else refused
 
 
-def rendered(row: Row[S]) -> str:
+def rendered(row: Row[S]) -> list[str]:
     """Write a row of the page."""
-    then = ", then ".join(f"{name} (`{reason}`)" if reason else name for name, reason in row.then)
-    without = f"{row.gains}" if not then else f"refused by {then}"
+    then = ", then ".join(
+        f"*{name.partition(': ')[2] or name}*" + (f" (`{why}`)" if why else "") for name, why in row.then
+    )
+    without = f"refused by {then}" if then else row.gains
     if then and row.gains:
-        without += f"; without these too: {row.gains}"
+        without += f"; without these, too: {row.gains}"
     if row.stays:
-        without += f". Stays: {row.stays}"
-    mutants = ", ".join(f"`{one}`" for one in row.mutants) or "none"
-    name = row.check.partition(": ")[2]
-    return f"| {name} | {row.attack} | `{row.reason}` | {without} | {mutants} |"
+        without += f". Stays, because {row.stays}"
+    mutants = ", ".join(f"`{one}`" for one in row.mutants)
+    return [row.check.partition(": ")[2], row.attack, f"`{row.reason}`", without, mutants]

@@ -1,0 +1,41 @@
+"""The tables of docs/proof/checks.md, written of the rows; ``make reference`` renews the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attested_rows
+import kubelet_rows
+import soft_rows
+import tpm_rows
+from rows import rendered
+
+from tools.markdown_tables import table
+
+__all__ = ["PAGE", "TABLES", "renewed"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "proof" / "checks.md"
+_COLUMNS: Final = ("check", "attack", "refused as", "without the check", "the model without it")
+_BLOCK: Final = re.compile(r"(<!-- table: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+TABLES: Final[Mapping[str, str]] = {
+    "attested": table(_COLUMNS, map(rendered, attested_rows.ROWS)),
+    "kubelet": table(_COLUMNS, map(rendered, kubelet_rows.ROWS)),
+    "tpm": table(_COLUMNS, [*map(rendered, tpm_rows.ROWS), *map(rendered, soft_rows.ROWS)]),
+    "parsers": table(
+        ("parser", "refused as"), ([name, f"`{reason}`"] for name, (reason, _) in soft_rows.PARSERS.items())
+    ),
+}
+
+
+def renewed(page: str) -> str:
+    """Write the page with the tables of the rows."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]]}\n{found[3]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
