@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_parsing.printable import visible_lines
 
-__all__ = ["document", "log", "report", "show"]
+__all__ = ["document", "log", "moment", "report", "show"]
 
 
 def log(message: str) -> None:
@@ -23,6 +24,11 @@ def show(*lines: str) -> None:
 def document(written: str) -> None:
     """Write JSON, or what else has its own lines, to standard output."""
     show(*written.split("\n"))
+
+
+def moment(seconds: int) -> str:
+    """Write a moment as RFC 3339 in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def report(failure: AgentError) -> int:

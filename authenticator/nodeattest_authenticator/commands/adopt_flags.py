@@ -42,7 +42,6 @@ def describe(adopt: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, program: str) -> None:
     """Adopt the node; raises ``AgentError``."""
-    from nodeattest_authenticator.commands import status
     from nodeattest_authenticator.commands.adopt import (
         AdoptOptions,
         adopt,
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace, program: str) -> None:
     )
     with watchdog.running(made.settings.timeout_seconds):
         credential = adopt(made, clock=Clock(), random=random_unit, log=console.log)
-    until = status.moment(credential.credential.not_after)
+    until = console.moment(credential.credential.not_after)
     said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
     remains = what_remains(made.settings.node_name)
     console.show(said, f"the old one is {backup_of(path, old)}", *remains)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["main", "parser"]
 
 _REFRESH_LIMIT = 60
+_COLUMNS = 100
+"""Of help."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,6 +63,13 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows help of one width: argparse makes a formatter for each flag, and asks ``shutil`` how wide a terminal is."""
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        return argparse.HelpFormatter(self.prog, width=_COLUMNS)
+
+
 class _Version(argparse.Action):
     """Prints and ends; what it prints is imported only then."""
 
@@ -76,19 +85,26 @@ class _Version(argparse.Action):
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="kubelet-authenticator",
         description="Gets and renews this node's kubelet certificate by proving what the machine is.",
     )
     top.add_argument("--version", action=_Version, help="show version and commit, and which evidence is sent")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    places = argparse.ArgumentParser(add_help=False)
+    places = _Parser(add_help=False)
     places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
     places.add_argument("--cache-dir", default=DEFAULT_CACHE_DIR, metavar="DIR", help="state, 0700 (%(default)s)")
-    commands.add_parser("credential", parents=[places], help="answer kubelet (client-go exec plugin); the default")
+    commands.add_parser(
+        "credential",
+        parents=[places],
+        help="answer kubelet (client-go exec plugin); the default",
+    )
     join_flags.describe(
         commands.add_parser(
-            "join", parents=[places], help="join a cluster: first certificate, kubeconfig", allow_abbrev=False
+            "join",
+            parents=[places],
+            help="join a cluster: first certificate, kubeconfig",
+            allow_abbrev=False,
         )
     )
     adopt_flags.describe(
@@ -100,19 +116,25 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     refresh = commands.add_parser(
-        "refresh", parents=[places], help="ask the cluster whether its CAs or its address changed, and follow"
+        "refresh",
+        parents=[places],
+        help="ask the cluster whether its CAs or its address changed, and follow",
     )
     refresh.add_argument(
         "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for all of it (%(default)s)"
     )
     serving = commands.add_parser(
-        "serving", parents=[places], help="keep the certificate that kubelet serves: get or renew it if need be"
+        "serving",
+        parents=[places],
+        help="keep the certificate that kubelet serves: get or renew it if need be",
     )
     serving.add_argument("--watch", action="store_true", help="stay, and renew it in time (for a systemd service)")
     status = commands.add_parser("status", parents=[places], help="show the certificate and the last failure")
     status.add_argument("--json", action="store_true", help="one JSON object")
     evidence = commands.add_parser(
-        "evidence", parents=[places], help="show what would be sent, and the EK fingerprint to register"
+        "evidence",
+        parents=[places],
+        help="show what would be sent, and the EK fingerprint to register",
     )
     evidence.add_argument("--provider", help="without a configuration: the fingerprint of this provider's key only")
     describe_provider_settings(evidence)
@@ -162,12 +184,11 @@ def _serving(options: argparse.Namespace, program: str) -> int:
 
 
 def _serve(context: AgentContext) -> int:
-    from nodeattest_authenticator.commands import status
     from nodeattest_authenticator.kubelet_serving.serve import ensure_serving_certificate, file_of
 
     with context.storage:
         served = ensure_serving_certificate(context)
-    until, renewal = (status.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
+    until, renewal = (console.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
     console.show(f"{file_of(context)} serves {served.names} until {until} and is renewed from {renewal} on")
     return 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from typing import Final, cast
 
@@ -68,6 +67,10 @@ def read(path: str) -> bytes:
 
 def program_path(program: str) -> str:
     """Find this program's file, for a kubeconfig; raises ``AgentError``."""
+    if "/" in program and os.access(program, os.F_OK | os.X_OK):  # a script's argv[0] is its path, mostly
+        return absolute(program)
+    import shutil
+
     found = shutil.which(program)
     if found is None:
         raise wrong(f"{program} is not on PATH, so kubelet could not run it")

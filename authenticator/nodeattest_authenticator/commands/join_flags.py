@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
@@ -148,7 +147,6 @@ def _describe_files(join: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, program: str) -> bool:
     """Join; returns whether a serving certificate is wanted now. Raises ``AgentError``."""
-    from nodeattest_authenticator.commands import status
     from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join
 
     if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
@@ -192,7 +190,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
         random=random_unit,
         log=console.log,
     )
-    until = f"; its certificate lasts until {status.moment(credential.credential.not_after)}" if credential else ""
+    until = f"; its certificate lasts until {console.moment(credential.credential.not_after)}" if credential else ""
     console.show(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}")
     if not made.settings.renewable:
         console.log("the insecure provider renews nothing: join again before the certificate ends")
@@ -281,6 +279,8 @@ def provider_id_source(options: argparse.Namespace) -> JsonValue:
     if options.provider_id_file is not None:
         return {"file": absolute(options.provider_id_file)}
     if options.provider_id_command is not None:
+        import shlex
+
         words: list[JsonValue] = [*shlex.split(options.provider_id_command)]
         return {"command": words}
     return None

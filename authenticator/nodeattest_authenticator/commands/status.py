@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 
 from nodeattest_authenticator.certificate import ca_pins, subject
 from nodeattest_authenticator.cluster import last_refresh
 from nodeattest_authenticator.config.serving import SubjectNames
+from nodeattest_authenticator.console import moment
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.kubelet_serving.names import wanted_names
@@ -25,7 +25,7 @@ from nodeattest_authenticator.state.evidence_version_store import AgreedVersionF
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["moment", "status", "to_lines"]
+__all__ = ["status", "to_lines"]
 
 
 def status(context: AgentContext) -> JsonObject:
@@ -152,8 +152,3 @@ def _last_failure(last: FailureRecord | None) -> JsonObject | None:
 
 def _shown(value: JsonValue) -> str:
     return "-" if value is None else str(value)
-
-
-def moment(seconds: int) -> str:
-    """Write a moment as RFC 3339 in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

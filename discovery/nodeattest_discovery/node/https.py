@@ -239,7 +239,7 @@ class HttpsClient:
         try:
             plain.settimeout(exchange.left())
             # A response that ends with the connection is whole only if TLS says so.
-            peer = context.wrap_socket(plain, server_hostname=name, suppress_ragged_eofs=False)
+            peer = context.wrap_socket(plain, server_hostname=name.encode(), suppress_ragged_eofs=False)
         except BaseException:  # the watchdog may end it here, too
             plain.close()
             raise
@@ -352,7 +352,7 @@ def _server_name(server: Server, trust: Verified | None) -> str:
 def _dial(server: Server, exchange: _Exchange) -> socket.socket:
     """Connect to the first of the host's addresses that listens; each gets its share of the time."""
     failed: OSError = OSError("the name has no address")
-    found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(server.host.encode("ascii"), server.port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
         plain = socket.socket(family, kind, protocol)
         try:
