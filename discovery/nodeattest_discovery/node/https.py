@@ -6,12 +6,12 @@ environment; no header but Host, Accept, User-Agent, those of a body, and what t
 a whole exchange, from connecting to the last byte, and one limit for its size, however slowly the server sends (name
 resolution has the resolver's own limits). Every foreign exception ends here, as an ``HttpsError``.
 Leaves to others: what a response means, and when to ask again.
-Source: standard-library ssl and http.client; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
+Leaves to ``http1``: the bytes of a request and a response.
+Source: standard-library ssl; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
 """
 
 from __future__ import annotations
 
-import http.client
 import io
 import socket
 import ssl
@@ -19,10 +19,11 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from nodeattest_discovery import tls
 from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.node.http1 import ProtocolError, ResponseReader, request_head
 from nodeattest_discovery.tls import ClientCertificate
 
 __all__ = [
@@ -47,6 +48,7 @@ _STREAM_LIMIT: Final = 64 << 20
 """Bytes of all lines of one stream."""
 _HEADERS_LIMIT: Final = 64 * 1024
 """Bytes that a response may have besides its body."""
+_HTTPS_PORT: Final = 443
 _MAX_LABEL: Final = 63
 """Characters between two dots of a name (RFC 1035 §2.3.4)."""
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -134,7 +136,6 @@ class HttpsClient:
         """No exchange lasts longer."""
         self._headers = {"Accept": "application/json", "User-Agent": "nodeattest", **headers}
         self._socket: _Socket | None = None
-        self._connection: http.client.HTTPConnection | None = None
 
     def request(
         self,
@@ -165,9 +166,7 @@ class HttpsClient:
         try:
             yield Stream(response.status, self._lines(response, line_limit), lambda: self._rest(response, line_limit))
         finally:
-            if not response.isclosed() or response.will_close:
-                response.close()
-                self.close()
+            self._keep_after(response)
 
     def server_certificate(self) -> bytes | None:
         """Return the server's certificate in DER; connects and verifies it if need be. Raises ``HttpsError``."""
@@ -178,26 +177,22 @@ class HttpsClient:
         """Close the connection."""
         if self._socket is not None:
             self._socket.peer.close()
-        self._socket = self._connection = None
+        self._socket = None
 
     def _send(
         self, exchange: _Exchange, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> http.client.HTTPResponse:
-        self._connect(exchange)
-        connection = self._connection
-        if connection is None:
-            raise AssertionError("the connection was just made")
-        connection.putrequest(method, path, skip_accept_encoding=True)
+    ) -> ResponseReader:
         content = {} if body is None else {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        for name, value in {**self._headers, **content, **headers}.items():
-            connection.putheader(name, value)
-        connection.endheaders(body)
-        response = connection.getresponse()
-        if any(value.lower() != "identity" for value in response.headers.get_all("Content-Encoding", [])):
+        fields = {"Host": _authority(self._server), **self._headers, **content, **headers}
+        request = request_head(method, path, fields.items()) + (body or b"")
+        connection = self._connect(exchange)
+        connection.sendall(request)
+        response = ResponseReader(io.BufferedReader(_Reader(connection)))
+        if any(value.lower() != "identity" for value in response.values("content-encoding")):
             raise _RefusedError("its answer is compressed, which nobody asked for")
         return response
 
-    def _lines(self, response: http.client.HTTPResponse, limit: int) -> Generator[bytes]:
+    def _lines(self, response: ResponseReader, limit: int) -> Generator[bytes]:
         while True:
             with self._errors():
                 line = response.readline(limit)
@@ -207,25 +202,25 @@ class HttpsClient:
                 return
             yield line
 
-    def _rest(self, response: http.client.HTTPResponse, limit: int) -> Response:
+    def _rest(self, response: ResponseReader, limit: int) -> Response:
         with self._errors():
             return self._whole(response, limit)
 
-    def _whole(self, response: http.client.HTTPResponse, limit: int) -> Response:
-        body = response.read(limit + 1)
+    def _whole(self, response: ResponseReader, limit: int) -> Response:
+        body = response.read(limit)
         if len(body) > limit:
             raise _TooLargeError(limit)
-        if response.length:
-            raise http.client.IncompleteRead(body)
-        if not response.isclosed() or response.will_close:
-            response.close()
+        self._keep_after(response)
+        return Response(response.status, response.fields, body)
+
+    def _keep_after(self, response: ResponseReader) -> None:
+        """Close the connection unless another exchange may follow on it."""
+        if not response.has_ended or not response.keeps_connection:
             self.close()
-        headers = tuple((name.lower(), value) for name, value in response.getheaders())
-        return Response(response.status, headers, body)
 
     def _connect(self, exchange: _Exchange) -> _Socket:
         """Return a verified connection, for this exchange."""
-        if self._socket is not None and self._connection is not None and self._connection.sock is not None:
+        if self._socket is not None:
             self._socket.exchange = exchange
             return self._socket
         self.close()
@@ -243,14 +238,9 @@ class HttpsClient:
         except BaseException:  # the watchdog may end it here, too
             plain.close()
             raise
-        connection = http.client.HTTPConnection(self._server.host, self._server.port)
-        connection.auto_open = 0
-        connection.default_port = 443  # for the Host header
         self._socket = _Socket(peer, exchange)
         if self._trust is not None and tls.is_kubelet_certificate(peer):
             raise KubeletServerError("it is a kubelet's, not an API server's")
-        connection.sock = cast("socket.socket", self._socket)
-        self._connection = connection
         return self._socket
 
     @contextmanager
@@ -308,7 +298,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Socket:
-    """As much of a socket as ``http.client`` uses."""
+    """A connection, and the exchange that it is used for."""
 
     def __init__(self, peer: ssl.SSLSocket, exchange: _Exchange) -> None:
         self.peer = peer
@@ -321,14 +311,6 @@ class _Socket:
             self.peer.settimeout(self.exchange.left())
             left = left[self.peer.send(left) :]
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """Open the response."""
-        del mode
-        return io.BufferedReader(_Reader(self))
-
-    def close(self) -> None:
-        """Stay open: ``http.client`` closes before it reads a response that ends with the connection."""
-
 
 class _RefusedError(Exception):
     """The response is not what may come."""
@@ -339,6 +321,11 @@ class _TooLargeError(_RefusedError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"its answer has more than {limit} bytes")
+
+
+def _authority(server: Server) -> str:
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return host if server.port == _HTTPS_PORT else f"{host}:{server.port}"
 
 
 def _server_name(server: Server, trust: Verified | None) -> str:
@@ -381,7 +368,7 @@ def _translated(error: BaseException) -> HttpsError | None:
             detail = f"TLS failed: {error.reason or 'no reason given'}"
         case OSError():
             detail = error.strerror or type(error).__name__
-        case http.client.HTTPException() | ValueError():
+        case ProtocolError() | ValueError():
             detail = f"it cannot be asked, or its answer is no HTTP ({type(error).__name__})"
         case _:
             pass
