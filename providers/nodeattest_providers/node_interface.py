@@ -86,7 +86,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRequestRef:
-    """Which first request a second request answers. Claimed, so read live and compared."""
+    """Which first request a second request answers. Claimed, so looked up and compared."""
 
     name: str
     uid: str

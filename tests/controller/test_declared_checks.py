@@ -188,7 +188,7 @@ COST = {
         ),
         Needs.MEMORY,
     ),
-    **dict.fromkeys(("machine_now", "named_tokens", "csr", "node", "platform_addresses"), Needs.LIVE),
+    **dict.fromkeys(("machine_now", "named_tokens", "first_request", "node", "platform_addresses"), Needs.LIVE),
     "verify": Needs.PROVIDER,
 }
 """What each fact of a source costs; the others come with the request or the settings."""

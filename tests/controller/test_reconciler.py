@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import base64
+from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 
 import pytest
@@ -13,12 +14,14 @@ from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation_reset import Operator, reset
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
-from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ProviderName
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
@@ -164,6 +167,57 @@ async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
         await world.seen("first")
         assert await world.reconcile("second") == DONE
         assert world.condition("Denied", "first") == Reason.SUPERSEDED
+
+
+def file_both(world: World) -> None:
+    """File a first request and one that answers it."""
+    first = world.file("first")
+    ref = FirstRequestRef(name="first", uid=text(first, "metadata", "uid"))
+    world.verifier.answer = attested(ref)
+    answered = world.evaluator.parse_request(first).csr.der
+    raw = envelope.encode(answered, Evidence(ProviderName("tpm"), 1, {"name": ref.name, "uid": ref.uid}))
+    world.file("second", request=base64.b64encode(raw).decode())
+
+
+async def test_the_first_request_comes_from_the_watch_that_brought_the_second(pki: ClusterPki) -> None:
+    async with World(pki, TwoRounds()).running() as world:
+        file_both(world)
+        assert await world.reconcile("second") == DONE
+        assert text(world.csr("second"), "status", "certificate")
+        assert world.workload_api.count("GET", f"{CSRS}/first") == 0
+
+
+def decided(world: World) -> None:
+    denied: JsonObject = {"type": "Denied", "status": "True", "reason": "ByHand"}
+    world.workload_api.put(f"{CSRS}/first", {**world.csr("first"), "status": {"conditions": [denied]}})
+
+
+def deleted(world: World) -> None:
+    world.workload_api.remove(f"{CSRS}/first")
+
+
+def made_anew(world: World) -> None:
+    world.workload_api.remove(f"{CSRS}/first")
+    world.file("first")
+
+
+def without_a_sign_of_life(world: World) -> None:
+    world.workload.requests.last_contact -= CURRENT
+
+
+@pytest.mark.parametrize("spoil", [decided, deleted, made_anew, without_a_sign_of_life])
+async def test_a_first_request_that_the_watch_does_not_show_pending_is_read(
+    pki: ClusterPki, spoil: Callable[[World], None]
+) -> None:
+    async with World(pki, TwoRounds()).running() as world:
+        file_both(world)
+        await world.seen("second")
+        spoil(world)
+        await world.settle()
+        assert await world.reconcile("second") == DONE
+        assert world.workload_api.count("GET", f"{CSRS}/first") == 1
+        if spoil is decided:
+            assert world.condition("Denied", "second") == Reason.FIRST_REQUEST_MISMATCH
 
 
 class BrokenObserver(Observed):

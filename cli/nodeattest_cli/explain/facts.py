@@ -26,7 +26,7 @@ from nodeattest_controller.verification.facts import RequestFacts, Verification
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import PROVIDER_ID_OID, NodeName, ProviderName, Purpose
-from nodeattest_providers.node_interface import JsonValue, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.verifier_interface import (
     Addresses,
@@ -144,9 +144,9 @@ class DocumentFacts:
             raise NotGiven(f"KubeadmConfig {reference.name if reference is not None else ''}")
         return named_tokens(config)
 
-    async def csr(self, name: str) -> JsonObject | None:
+    async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
         """Return a first request."""
-        return self.inputs.named("CertificateSigningRequest", name)
+        return self.inputs.named("CertificateSigningRequest", ref.name)
 
     def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
         """Tell where the first request stood, if that can be known: it is closed once its answer is certified."""

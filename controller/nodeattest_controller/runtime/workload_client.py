@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, summarize
+from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, RequestState, summarize
 from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_controller.runtime.conditions import MAX_MESSAGE
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -38,6 +38,9 @@ __all__ = ["WorkloadClient"]
 _LOG: Final = logging.getLogger(__name__)
 _CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+CURRENT: Final = 10.0
+"""Seconds since the watch's last sign of life within which it tells that nobody has decided a request: the event that
+brought the request's answer is one."""
 MAX_REQUESTS: Final = 128 << 20
 """Bytes of requests kept of one cluster: some 28,000 ordinary ones."""
 MAX_ANNOTATIONS: Final = 32 * 1024
@@ -107,6 +110,15 @@ class WorkloadClient:
         return stored if ours else None
 
     # Reads
+
+    def pending_request(self, name: str, uid: str) -> JsonObject | None:
+        """Return a request that nobody has decided, as the watch has it; None where only a read tells."""
+        if not self.requests.is_current(CURRENT):
+            return None
+        found = self.requests.get(name)
+        stored = self.summarize(found) if found is not None else None
+        is_it = stored is not None and stored.uid == uid and stored.state is RequestState.PENDING
+        return found if is_it and stored is not None and not stored.is_kubelets else None
 
     async def read_request(self, name: str) -> JsonObject | None:
         """Read a request now."""

@@ -122,8 +122,8 @@ class FactSource(Protocol):
         """Tell which tokens a machine's KubeadmConfig names; raises Unavailable."""
         ...
 
-    async def csr(self, name: str) -> JsonObject | None:
-        """Read a CertificateSigningRequest live."""
+    async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
+        """Return the first request that a second one names, no older than the second one; None where there is none."""
         ...
 
     def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
@@ -309,9 +309,14 @@ class ControllerFacts:
         """Tell which tokens a machine's KubeadmConfig names."""
         return await self.kubeadm_configs.tokens_of(configured, token_id)
 
-    async def csr(self, name: str) -> JsonObject | None:
-        """Read a request live."""
-        return await self.workload.read_request(name)
+    async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
+        """Return the first request from the watch that brought the second one; read it where it is not open there.
+
+        TPM protocol §3 step 10: one watch shows what was written in the order in which it was written, so what shows
+        the second request shows the first one as it was then. What a first request says cannot change under its UID.
+        """
+        found = self.workload.pending_request(ref.name, ref.uid)
+        return found if found is not None else await self.workload.read_request(ref.name)
 
     def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
         """Tell where a first request stands now."""

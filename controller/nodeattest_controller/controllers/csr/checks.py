@@ -119,9 +119,9 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def first_object(self) -> JsonObject | None:
-        """Return the object of the first request, read live."""
+        """Return the object of the first request, as it was when its answer came or later."""
         ref = await self.ref()
-        return await self.source.csr(ref.name) if ref is not None else None
+        return await self.source.first_request(ref) if ref is not None else None
 
     @fact
     async def first(self) -> NodeRequest | None:
