@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 import pytest
-from csr_world import CSRS, NODE, SIGNERS, OneRound, TellsAddresses, TwoRounds, World, attested, request
+from csr_world import CSRS, NODE, PROVIDER_ID, SIGNERS, OneRound, TellsAddresses, TwoRounds, World, attested, request
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.checks import CSRFacts
@@ -166,7 +166,9 @@ async def file_serving(world: World) -> None:
     await world.reconcile()
     world.join_node()
     await world.settle()
-    world.workload_api.put(f"{CSRS}/s-1", request("s-1", evidence=None, key=None, **SERVING))
+    world.workload_api.put(
+        f"{CSRS}/s-1", request("s-1", evidence=None, key=None, node=NODE, provider_id=PROVIDER_ID, **SERVING)
+    )
 
 
 async def file_kubelets(world: World) -> KubeletFacts:
