@@ -1,7 +1,7 @@
 /* One machine's ledger (the MachineAttestation): two replicas that both believe to lead, caches as old as they like,
    crashes anywhere, an operator who resets. It is what controllers/csr/issuer.py, model/issuance_rules.py and
    model/attestation_reset.py do; docs/identity-rules.md has the rules. Every write is a compare-and-swap on
-   resourceVersion. join.pv takes as given what is checked here.
+   resourceVersion. join.pv takes as given what is checked here; takeover.pml has two Machines and the Lease.
    A macro M_... leaves out one check: tools/prove/ledger_runs.py lists them, and the claim that then fails. */
 #define REQS 6
 #define KEYS 4   /* 1..3 */
@@ -12,7 +12,7 @@ typedef Obj { byte rv; byte gen; byte pin; byte serial[KEYS]; byte first[KEYS]; 
 Obj ledger; Obj cache[2];
 byte serials;                       /* handed out */
 byte pub[KEYS];                     /* ghost: serial published for a key */
-byte pubU[16];                      /* ghost: key certified for a first request in a generation: a reset forgets them */
+byte pubU[UIDS];                    /* ghost: key certified for a first request, before a reset or since */
 byte pinOf[4];                      /* ghost: TPM certified in a generation */
 byte perRv[MAXRV + 2];              /* ghost: serial published by the write on this resourceVersion */
 byte key[REQS], uid[REQS], tpm[REQS]; bit renewal[REQS];
@@ -26,10 +26,13 @@ inline snapshot(to, from) {
 inline publish(PK, PU, PT, PS, PG) {
   assert(pub[PK] == 0 || pub[PK] == PS);          /* claim: one certificate for one key */
   pub[PK] = PS;
-  assert(pubU[4*PG + PU] == 0 || pubU[4*PG + PU] == PK);        /* claim: one key for one answered challenge */
-  pubU[4*PG + PU] = PK;
+  assert(pubU[PU] == 0 || pubU[PU] == PK);        /* claim: one key for one answered challenge */
+  pubU[PU] = PK;
   assert(pinOf[PG] == 0 || pinOf[PG] == PT);      /* claim: one TPM in a generation */
   pinOf[PG] = PT }
+
+/* Is a key on record, or retired, that answered the first request of r, and is not r's? */
+#define answered(K) ((cache[me].serial[K] || cache[me].retired[K]) && cache[me].first[K] == uid[r] && k != K)
 
 proctype Replica(byte me) {
   byte r, s, base, k, u, t, g;
@@ -50,9 +53,11 @@ proctype Replica(byte me) {
         :: cache[me].retired[k] -> skip                                   /* KEY_REUSED */
 #endif
 #ifndef M_NO_UID_RULE
-        :: ((cache[me].serial[1] && cache[me].first[1] == uid[r] && k != 1) || (cache[me].serial[2] && cache[me].first[2] == uid[r] && k != 2) || (cache[me].serial[3] && cache[me].first[3] == uid[r] && k != 3)) -> skip   /* REPLAYED */
+        :: answered(1) || answered(2) || answered(3) -> skip              /* REPLAYED */
 #endif
-        :: !renewal[r] && cache[me].recent -> skip                        /* MACHINE_ALREADY_BOUND: of no claim here */
+#ifndef M_NO_PAUSE
+        :: !renewal[r] && cache[me].recent -> skip                        /* MACHINE_ALREADY_BOUND */
+#endif
         :: else ->
            atomic { serials < 4 -> serials++; s = serials; base = cache[me].rv }    /* signed, in memory only */
 #ifdef M_PUBLISH_FIRST
@@ -66,6 +71,7 @@ proctype Replica(byte me) {
 #else
              :: ledger.rv == base && ledger.rv < MAXRV ->
 #endif
+                assert(renewal[r] || !ledger.recent);           /* claim: one new key in ten minutes outside renewal */
                 snapshot(ledger, cache[me]);                              /* what is written is what was judged, and the entry */
                 ledger.rv = base + 1; ledger.pin = tpm[r]; ledger.serial[k] = s; ledger.first[k] = uid[r]; ledger.recent = 1;
                 assert(perRv[base] == 0 || perRv[base] == s);   /* claim: one write for one resourceVersion */
@@ -88,7 +94,10 @@ proctype Operator() {                                                     /* nod
     if :: ledger.serial[1] -> ledger.retired[1] = 1 :: else fi;
     if :: ledger.serial[2] -> ledger.retired[2] = 1 :: else fi;
     if :: ledger.serial[3] -> ledger.retired[3] = 1 :: else fi;
-    ledger.serial[1] = 0; ledger.serial[2] = 0; ledger.serial[3] = 0; ledger.first[1] = 0; ledger.first[2] = 0; ledger.first[3] = 0;
+    ledger.serial[1] = 0; ledger.serial[2] = 0; ledger.serial[3] = 0;
+#ifdef M_FORGET_UIDS
+    ledger.first[1] = 0; ledger.first[2] = 0; ledger.first[3] = 0;        /* else each retired key keeps what it answered */
+#endif
     ledger.pin = 0; ledger.recent = 0; ledger.gen++; ledger.rv++ } }
 
 proctype Clock() { atomic { ledger.recent -> ledger.recent = 0 } }        /* ten minutes pass, once */
