@@ -11,18 +11,23 @@ import tty
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tpm_machines import by_allow_list, exchange
+from tpm_tss import P384, connected, primary, tss
 from tpm_world import facts_of, request_of, verify
 
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.tpm.attestor import TpmAttestor
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
 from nodeattest_providers.tpm.node.device import Device
+from nodeattest_providers.tpm.structures import sized
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
+KEYS = {template.name: template for template in EK_TEMPLATES}
 ONE_HANDLE = bytes.fromhex("8001000000170000000000000000010000000101c00002")
 """A response to TPM2_GetCapability: no more, TPM_CAP_HANDLES, one NV index."""
 
@@ -178,31 +183,110 @@ class CountedDevice(Device):
         self.counted = self._tpm = CountedConnection(self._tpm)
 
 
-@pytest.mark.swtpm
-def test_a_join_is_these_commands_to_the_tpm_and_no_others(real_tpm: SoftwareTpm) -> None:
+COMMON = [
+    commands.GET_CAPABILITY,  # which endorsement certificates there are
+    commands.NV_READ_PUBLIC,  # the certificate
+    commands.NV_READ,
+    commands.NV_READ,
+    commands.GET_CAPABILITY,  # which endorsement keys are kept
+]
+PROOF = [
+    commands.START_AUTH_SESSION,
+    commands.POLICY_SECRET,
+    commands.POLICY_OR,
+    commands.ACTIVATE_CREDENTIAL,
+    commands.PCR_READ,
+    commands.QUOTE,
+]
+
+
+def joined_by(tpm: SoftwareTpm) -> list[int]:
+    """Join, and return the commands that it took."""
     devices: list[CountedDevice] = []
 
     def connect(tcti: str) -> Device:
         devices.append(CountedDevice(tcti))
         return devices[-1]
 
-    with TpmAttestor({"tcti": real_tpm.tcti}, connect=connect) as attestor:
+    with TpmAttestor({"tcti": tpm.tcti}, connect=connect) as attestor:
+        assert attestor.endorsement_fingerprint() == tpm.endorsement_fingerprint()
         joined = exchange(attestor, facts_of(by_allow_list(attestor.endorsement_fingerprint())))
     assert verify(request_of(joined.answer), joined.facts).checks
     [device] = devices
-    assert device.counted.sent == [
-        commands.GET_CAPABILITY,  # which endorsement certificates there are
-        commands.CREATE_PRIMARY,
-        commands.CREATE_PRIMARY,
-        commands.NV_READ_PUBLIC,  # the certificate
-        commands.NV_READ,
-        commands.NV_READ,
-        commands.START_AUTH_SESSION,
-        commands.POLICY_SECRET,
-        commands.POLICY_OR,
-        commands.ACTIVATE_CREDENTIAL,
-        commands.PCR_READ,
-        commands.QUOTE,
-        commands.FLUSH_CONTEXT,
-        commands.FLUSH_CONTEXT,
-    ]
+    return device.counted.sent
+
+
+@pytest.mark.swtpm
+def test_a_join_is_these_commands_to_the_tpm_and_no_others(real_tpm: SoftwareTpm) -> None:
+    """swtpm_setup makes both certified endorsement keys persistent; the attestation key is made."""
+    looked_at = [commands.READ_PUBLIC, commands.READ_PUBLIC]
+    made = [commands.CREATE_PRIMARY]
+    assert joined_by(real_tpm) == [*COMMON, *looked_at, *made, *PROOF, commands.FLUSH_CONTEXT]
+
+
+def evict(esys: Any, handle: int) -> None:
+    """Take a persistent object away."""
+    found = esys.tr_from_tpmpublic(tss.TPM2_HANDLE(handle))
+    esys.evict_control(tss.ESYS_TR.OWNER, found, handle)
+
+
+def persist(esys: Any, template: bytes, handle: int, hierarchy: Any = None) -> None:
+    with primary(esys, template, hierarchy) as key:
+        esys.evict_control(tss.ESYS_TR.OWNER, key.handle, handle)
+
+
+@pytest.fixture
+def emptied(tpm_folder: Path) -> Generator[SoftwareTpm]:
+    """A TPM that keeps no key."""
+    with SoftwareTpm.create(tpm_folder, name="emptied") as tpm:
+        with Device(tpm.tcti) as device:
+            kept = [key.handle for key in device.persistent_keys()]
+        with connected(tpm.tcti) as esys:
+            for handle in kept:
+                evict(esys, handle)
+        yield tpm
+
+
+@pytest.mark.swtpm
+def test_without_a_persistent_endorsement_key_it_is_made_each_time(emptied: SoftwareTpm) -> None:
+    made = 2 * [commands.CREATE_PRIMARY]
+    assert joined_by(emptied) == [*COMMON, *made, *PROOF, *2 * [commands.FLUSH_CONTEXT]]
+
+
+@pytest.mark.swtpm
+@pytest.mark.parametrize("handle", [0x81010001, 0x81010016, 0x8101FFFF])
+def test_a_persistent_endorsement_key_is_found_by_what_it_is_at_any_handle(emptied: SoftwareTpm, handle: int) -> None:
+    with connected(emptied.tcti) as esys:
+        persist(esys, P384.creation(), handle)
+    try:
+        assert joined_by(emptied).count(commands.CREATE_PRIMARY) == 1
+    finally:
+        with connected(emptied.tcti) as esys:
+            evict(esys, handle)
+
+
+def other_unique(template: bytes) -> bytes:
+    """The same public area for another key: a point that is asked for seeds it."""
+    return template[: -2 * len(sized(b""))] + sized(b"another") + sized(b"")
+
+
+NOT_THE_KEY: dict[str, tuple[bytes, str]] = {
+    "another template's": (KEYS["ecc-p256"].creation(), "ENDORSEMENT"),
+    "of another hierarchy": (P384.creation(), "OWNER"),
+    "with another number": (other_unique(P384.creation()), "ENDORSEMENT"),
+}
+
+
+@pytest.mark.swtpm
+@pytest.mark.parametrize("case", NOT_THE_KEY)
+def test_a_persistent_key_that_is_not_the_certified_one_is_not_used_whatever_its_handle(
+    emptied: SoftwareTpm, case: str
+) -> None:
+    template, hierarchy = NOT_THE_KEY[case]
+    with connected(emptied.tcti) as esys:
+        persist(esys, template, 0x81010016, getattr(tss.ESYS_TR, hierarchy))
+    try:
+        assert joined_by(emptied).count(commands.CREATE_PRIMARY) == 2
+    finally:
+        with connected(emptied.tcti) as esys:
+            evict(esys, 0x81010016)

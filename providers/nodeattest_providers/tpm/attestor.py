@@ -20,12 +20,12 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
+from nodeattest_providers.tpm.node.endorsement_key import load_endorsement_key
 from nodeattest_providers.tpm.node.nv_certificates import (
     AUTO,
     choose_template,
     read_certificate,
     read_chain,
-    read_nonce,
 )
 from nodeattest_providers.tpm.protocol import (
     MAX_EVENT_LOG,
@@ -120,7 +120,7 @@ class TpmAttestor:
             device = self._connect(self._tcti)
             try:
                 template = choose_template(device, self._wanted)
-                ek = device.create(template.creation(read_nonce(device, template)), "the endorsement key")
+                ek = load_endorsement_key(device, template)
                 ak = device.create(AK_TEMPLATE, "the attestation key")
             except BaseException:  # a TPM has three slots: nothing may stay in them, whatever ended this
                 device.close()

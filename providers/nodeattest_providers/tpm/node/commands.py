@@ -20,13 +20,11 @@ __all__ = [
     "ACTIVATE_CREDENTIAL",
     "CREATE_PRIMARY",
     "ENDORSEMENT",
-    "EVICT_CONTROL",
     "FLUSH_CONTEXT",
     "GET_CAPABILITY",
     "NULL",
     "NV_READ",
     "NV_READ_PUBLIC",
-    "OWNER",
     "PASSWORD",
     "PCR_READ",
     "POLICY_OR",
@@ -41,7 +39,6 @@ __all__ = [
     "uint32",
 ]
 
-EVICT_CONTROL: Final = 0x120
 CREATE_PRIMARY: Final = 0x131
 ACTIVATE_CREDENTIAL: Final = 0x147
 NV_READ: Final = 0x14E
@@ -55,7 +52,6 @@ START_AUTH_SESSION: Final = 0x176
 GET_CAPABILITY: Final = 0x17A
 PCR_READ: Final = 0x17E
 
-OWNER: Final = 0x40000001
 NULL: Final = 0x40000007
 PASSWORD: Final = 0x40000009
 """TPM_RS_PW: the session handle of a password."""

@@ -13,6 +13,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Self
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -29,6 +30,11 @@ _NV_CHUNK: Final = 512
 _NV_FIRST: Final = 0x01C00000
 """First of the NV indices that TCG reserves for endorsement certificates and their kin."""
 _NV_LAST: Final = 0x01C07FFF
+_PERSISTENT_FIRST: Final = 0x81010000
+"""First of the persistent handles for endorsement keys (TCG TPM v2.0 Provisioning Guidance 1.0, §7.8)."""
+_PERSISTENT_LAST: Final = 0x8101FFFF
+_MAX_PERSISTENT: Final = 8
+"""Keys there that are looked at: one a template is what exists."""
 _HANDLES: Final = 1
 """TPM_CAP_HANDLES."""
 _HANDLES_A_CALL: Final = 64
@@ -80,6 +86,7 @@ class Device:
         """Connect through a TCTI such as ``device:/dev/tpmrm0``; raises ``Unavailable``."""
         self._keys: list[LoadedKey] = []
         self._nv_indices: frozenset[int] | None = None
+        self._nv: dict[int, bytes] = {}
         with _errors(f"the TPM at {tcti}"):
             self._tpm = connect(tcti)
 
@@ -121,7 +128,12 @@ class Device:
                 return
 
     def nv_read(self, index: int) -> bytes:
-        """Read an NV index as a whole."""
+        """Read an NV index as a whole; the TPM is asked once."""
+        if index not in self._nv:
+            self._nv[index] = self._nv_whole(index)
+        return self._nv[index]
+
+    def _nv_whole(self, index: int) -> bytes:
         with _errors(f"NV index 0x{index:x}"):
             _, answer = execute(self._tpm, commands.NV_READ_PUBLIC, index)
             answer.take(2 + 4 + 2 + 4)  # TPM2B_NV_PUBLIC: its size, the index, its nameAlg, its attributes
@@ -134,6 +146,19 @@ class Device:
         handles = (index, index)  # who authorises, and what is read
         _, answer = execute(self._tpm, commands.NV_READ, *handles, parameters=asked, authorisations=(authorisation(),))
         return answer.sized("NV data", size)
+
+    def persistent_keys(self) -> Generator[LoadedKey]:
+        """Yield the keys that the TPM keeps where endorsement keys belong; they are not flushed."""
+        with _errors("the list of persistent keys"):
+            handles = list(islice(self._handles(_PERSISTENT_FIRST, _PERSISTENT_LAST), _MAX_PERSISTENT))
+        for handle in handles:
+            with _errors(f"the key at 0x{handle:x}"):
+                try:
+                    _, answer = execute(self._tpm, commands.READ_PUBLIC, handle)
+                except TpmCodeError:  # cannot be used: its hierarchy is disabled, or somebody took it away
+                    continue
+                key = LoadedKey(handle, answer.sized("public area", MAX_RESPONSE))
+            yield key
 
     def create(self, template: bytes, what: str) -> LoadedKey:
         """Create a primary key of the endorsement hierarchy from a TPMT_PUBLIC; the same template, the same key."""
