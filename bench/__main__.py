@@ -15,8 +15,10 @@ from pathlib import Path
 
 from bench import clouds, costs, discovery, flood, issuer, neighbours, sidecar, uploads, wheel
 from bench.chaos import command as chaos
+from bench.compare import command as compare
 from bench.environment import start_environment
 from bench.figures import Figure, table
+from bench.growth import command as growth
 from bench.page import command as page
 from bench.soak import command as soak
 from nodeattest_cli.demo.tools import Tools, find_tools
@@ -33,6 +35,8 @@ ALONE: dict[str, Callable[[], list[Figure]]] = {
 }
 RUNS: dict[str, Callable[[list[str], Tools], int]] = {
     "page": page.main,
+    "compare": compare.main,
+    "growth": growth.main,
     "soak": soak.main,
     "chaos": chaos.main,
     "uploads": uploads.main,

@@ -16,8 +16,10 @@ from bench.kept_client import KeptClient
 from bench.processes import cpu_seconds
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_cli.demo.fleet import new_token
+from nodeattest_cli.demo.world import World
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
 
@@ -48,19 +50,20 @@ class Burst:
 
 
 def provision(
-    management: ControlPlane, workload: ControlPlane, cluster: JsonObject, kind: Kind, numbers: Sequence[int]
+    here: Client, there: Client, cluster: JsonObject, kind: Kind, numbers: Sequence[int], *, server: int = 0
 ) -> list[Node]:
-    """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own."""
-    here = KeptClient.from_kubeconfig(management.admin_kubeconfig)
-    there = KeptClient.from_kubeconfig(workload.admin_kubeconfig)
+    """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own.
+
+    ``here`` is the management cluster, ``there`` the workload cluster, which is number ``server`` of the run.
+    """
 
     def one(number: int) -> Node:
-        node = Node(number, f"worker-{number}", f"demo://rack-2/{number}", new_token())
+        node = Node(number, f"worker-{number}", f"demo://rack-2/{number}", new_token(), server)
         create_bootstrap_token(there, node.token)
         proof = {ANNOTATION_TPM_ENDORSEMENT_KEY: SoftwareAttestor(number).fingerprint} if kind is Kind.TPM else {}
         create_machine(
             here,
-            f"demo-md-{number}",
+            f"md-{number}",
             cluster=cluster,
             provider_id=node.provider_id,
             addresses=[("Hostname", node.name)],
@@ -70,8 +73,14 @@ def provision(
         return node
 
     with ThreadPoolExecutor(PROVISIONERS) as pool:
-        made = list(pool.map(one, numbers))
-    workload.await_token(made[-1].token)
+        return list(pool.map(one, numbers))
+
+
+def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
+    """Do it in the demo's workload cluster, and wait until its API server knows the tokens."""
+    here, there = (KeptClient.from_kubeconfig(plane.admin_kubeconfig) for plane in (world.management, world.workload))
+    made = provision(here, there, world.cluster, kind, numbers)
+    world.workload.await_token(made[-1].token)
     return made
 
 

@@ -47,6 +47,23 @@ class RunningController:
             return True
         return False
 
+    def identity(self) -> str:
+        """Return the name by which it holds Leases; empty until it says it."""
+        return log_field(self.log, "serving", "identity") or ""
+
+    def gauge(self, start: str) -> float:
+        """Add up the samples of its metrics that begin so; 0 while it does not serve any."""
+        port = log_field(self.log, "serving health and metrics", "metrics_port")
+        if port is None:
+            return 0.0
+        with (
+            suppress(OSError),
+            build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/metrics", timeout=10) as told,
+        ):
+            lines = told.read().decode().splitlines()
+            return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+        return 0.0
+
     def await_ready(self) -> float:
         """Wait until it is ready, and return the seconds since its start."""
         wait(self.process, self.is_ready)

@@ -17,10 +17,12 @@ from bench.page.measures import CASES, Sizes
 from nodeattest_cli.demo.tools import find_tools
 from nodeattest_cli.errors import UserError
 
+DEFAULTS = Sizes()
 
-def add_sizes(parser: argparse.ArgumentParser) -> None:
+
+def add_sizes(parser: argparse.ArgumentParser, sizes: Sizes = DEFAULTS) -> None:
     """Let every size be given on the command line."""
-    for name, value in vars(Sizes()).items():
+    for name, value in vars(sizes).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float if name == "settle" else int, default=value)
 
 

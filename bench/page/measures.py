@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import joins
-from bench.burst import Burst, count_requests, provision, run, server_of, settle, windows
+from bench.burst import Burst, count_requests, provision_in, run, server_of, settle, windows
 from bench.environment import BenchEnvironment, start_environment
 from bench.joiner import Kind, Node
 from bench.page.samples import Case
@@ -143,8 +143,7 @@ def one_step(tools: Tools, sizes: Sizes) -> list[Case]:
 def _rounds(name: str, kind: Kind, tools: Tools, sizes: Sizes) -> Case:
     case = Case(name)
     with start_environment(tools, provider=kind.value) as env:
-        world = env.world
-        first, *fleet = provision(world.management, world.workload, world.cluster, kind, range(1, 2 + sizes.fleet))
+        first, *fleet = provision_in(env.world, kind, range(1, 2 + sizes.fleet))
         _round(env, kind, [first], sizes)  # loads the provider, and the kinds of the infrastructure
         settle(sizes.settle)
         case.add(idle_server_cpu=_idle(env))

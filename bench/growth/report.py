@@ -1,0 +1,99 @@
+"""The part of docs/performance.md on growth, from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.page.goals import Goal
+from bench.page.numbers import DASH, TIMES, number, spread, wrapped
+from bench.page.report import goals, where
+from bench.page.samples import Case, Run
+from tools.markdown_tables import table
+
+ROWS = (
+    ("joins", "joins", ""),
+    ("joins that failed", "failed", ""),
+    ("joins a second", "rate", ""),
+    ("a join takes, median", "latency", "ms"),
+    ("CPU of the controllers, a join", "controller_cpu", "ms"),
+    ("CPU of API servers and etcds, a join", "server_cpu", "ms"),
+    ("CPU of the nodes, a join", "node_cpu", "ms"),
+    ("requests of the controllers, a join", "controller_requests", ""),
+    ("requests of the node, a join", "node_requests", ""),
+    ("memory of a controller before (RSS)", "resident_idle", "MiB"),
+    ("memory of a controller after (RSS)", "resident", "MiB"),
+    ("the most that it had", "peak", "MiB"),
+    ("all clusters connected after", "connected", "s"),
+    ("clusters of a replica", "owned", ""),
+)
+RESTARTS = (
+    ("restarts", "after_restart_ready", "a killed controller is ready again after"),
+    ("restarts", "after_restart_join", "… and a node that waits has its certificate after"),
+    ("restarts", "after_server_restart_join", "first join after the workload cluster's API server answers again"),
+    ("restarts", "cold_start_ready", "a controller that starts with all ledgers is ready after"),
+    ("restarts", "cold_start_join", "… and a node that waits has its certificate after"),
+    ("lost shard", "first_join", "a replica is killed: the first node of its clusters has its certificate after"),
+    ("lost shard", "last_join", "… and a node of each of its clusters after"),
+)
+
+
+def cases_of(run: Run, begin: str) -> list[Case]:
+    return [case for name, case in run.cases.items() if begin in name]
+
+
+def singles(run: Run) -> list[Case]:
+    """Return the bursts into one cluster, the smaller first."""
+    return cases_of(run, "one cluster, ")
+
+
+def shared(run: Run) -> list[Case]:
+    """Return the bursts into many clusters: one controller, then replicas that share."""
+    return [case for case in run.cases.values() if " clusters, " in case.name]
+
+
+def _grown(key: str) -> Callable[[Run], float | None]:
+    def ratio(run: Run) -> float | None:
+        found = singles(run)
+        above, below = (case.median(key) for case in (found[-1], found[0])) if len(found) > 1 else (None, None)
+        return above / below if above is not None and below else None
+
+    return ratio
+
+
+def _last(cases: Callable[[Run], Sequence[Case]], position: int, key: str) -> Callable[[Run], float | None]:
+    def value(run: Run) -> float | None:
+        found = cases(run)
+        return found[position].median(key) if found else None
+
+    return value
+
+
+GOALS: Sequence[Goal] = (
+    Goal("CPU of the controller a join, many nodes / few", TIMES, 1.2, _grown("controller_cpu")),
+    Goal("CPU of API servers and etcds a join, many nodes / few", TIMES, 1.2, _grown("server_cpu")),
+    Goal("memory of the controller of one large cluster", "MiB", 150, _last(singles, -1, "resident")),
+    Goal("memory of one controller of many clusters", "MiB", 300, _last(shared, 0, "resident")),
+    Goal("cold start with all ledgers, until ready", "s", 10, lambda run: run.median("restarts", "cold_start_ready")),
+)
+
+
+def write(run: Run) -> str:
+    """Write the part."""
+    bursts = [*singles(run), *shared(run)]
+    rows = [
+        (title, *(spread(case.samples.get(key), unit) for case in bursts))
+        for title, key, unit in ROWS
+        if any(key in case.samples for case in bursts)
+    ]
+    moments = [(title, f"{number(value)} s") for case, key, title in RESTARTS if (value := run.median(case, key))]
+    ledgers = run.median("restarts", "ledgers")
+    said = f"All ledgers: {ledgers:.0f} MachineAttestations." if ledgers else ""
+    setting = run.cases["setting"].notes.get("said", "") if "setting" in run.cases else ""
+    parts = [
+        "\n".join(wrapped(f"{where(run)} {setting}")),
+        table(["", *(case.name.removeprefix("one cluster, ") for case in bursts)], rows),
+        table(["", "seconds" if moments else DASH], [(title, value) for title, value in moments]),
+        "\n".join(wrapped(said)),
+        goals(run, GOALS),
+    ]
+    return "\n\n".join(part for part in parts if part)

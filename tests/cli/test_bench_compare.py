@@ -1,0 +1,60 @@
+"""Comparisons are pair by pair, and what grows is told as the bench measured it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.compare import command as compare
+from bench.growth import command as growth
+from bench.growth import report
+from bench.page.command import PAGE
+from bench.page.numbers import marks
+from bench.page.samples import Case, Run
+
+
+def run_of(commit: str, *cases: Case) -> Run:
+    return Run("2026-01-01", commit, {"CPU": "two cores"}, {case.name: case for case in cases})
+
+
+def part(name: str) -> str:
+    begin, end = marks(name)
+    return PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
+
+
+def test_the_comparison_on_the_page_is_what_the_bench_writes_from_its_last_run() -> None:
+    assert part("compare") == (compare.write(Run.read(compare.LAST)) if compare.LAST.exists() else "")
+
+
+def test_growth_on_the_page_is_what_the_bench_writes_from_its_last_run() -> None:
+    assert part("growth") == (report.write(Run.read(growth.LAST)) if growth.LAST.exists() else "")
+
+
+def test_a_comparison_gives_the_ratio_of_each_pair_and_not_of_medians() -> None:
+    before = Case("before: tpm", {"rate": [10.0, 20.0], "failed": [0.0, 0.0]})
+    now = Case("now: tpm", {"rate": [20.0, 20.0], "failed": [0.0, 0.0]})
+    lines = compare.write(run_of("aaa bbb", before, now)).splitlines()
+    assert lines[0].startswith("Measured on 2026-01-01, 2 pairs.")
+    assert lines[2] == "|  | before (aaa) | now (bbb) | now / before |"
+    assert lines[4] == "| TPM joins a second | 15 /s (10\u201320) | 20 /s (20\u201320) | 1.5 \u00d7 (1\u20132) |"
+    assert len(lines) == 5
+
+
+def test_a_case_that_one_side_has_not_is_left_out_of_the_comparison() -> None:
+    now = Case("now: tpm", {"rate": [20.0]})
+    assert "TPM joins" not in compare.write(run_of("aaa bbb", now))
+
+
+@pytest.mark.parametrize(("cpu", "said"), [(11.0, "met"), (13.0, "**not met**")])
+def test_the_cost_of_a_join_is_compared_between_few_nodes_and_many(cpu: float, said: str) -> None:
+    few = Case("one cluster, 500 nodes", {"controller_cpu": [10.0]})
+    many = Case("one cluster, 5000 nodes", {"controller_cpu": [cpu]})
+    (row,) = [line for line in report.write(run_of("aaa", few, many)).splitlines() if "controller a join, many" in line]
+    assert row.endswith(f"| {cpu / 10:.3g} \u00d7 | {said} |")
+
+
+def test_memory_of_many_clusters_is_that_of_the_one_controller() -> None:
+    one = Case("200 clusters, one controller", {"resident": [280.0]})
+    three = Case("200 clusters, 3 that share", {"resident": [120.0, 110.0, 100.0]})
+    text = report.write(run_of("aaa", one, three))
+    assert "| memory of one controller of many clusters | \u2264 300 MiB | 280 MiB | met |" in text
+    assert "| 110 MiB (100\u2013120) |" in text
