@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import attested_rows
+import cloud_rows
 import kubelet_rows
+import part_rows
 import soft_rows
 import tpm_rows
 from rows import rendered
@@ -26,6 +28,11 @@ TABLES: Final[Mapping[str, str]] = {
     "attested": table(_COLUMNS, map(rendered, attested_rows.ROWS)),
     "kubelet": table(_COLUMNS, map(rendered, kubelet_rows.ROWS)),
     "tpm": table(_COLUMNS, [*map(rendered, tpm_rows.ROWS), *map(rendered, soft_rows.ROWS)]),
+    "challenge": table(_COLUMNS, map(rendered, part_rows.CHALLENGE_ROWS)),
+    "composite": table(_COLUMNS, map(rendered, part_rows.COMPOSITE_ROWS)),
+    "aws": table(_COLUMNS, map(rendered, cloud_rows.AWS_ROWS)),
+    "azure": table(_COLUMNS, map(rendered, cloud_rows.AZURE_ROWS)),
+    "gcp": table(_COLUMNS, map(rendered, cloud_rows.GCP_ROWS)),
     "parsers": table(
         ("parser", "refused as"), ([name, f"`{reason}`"] for name, (reason, _) in soft_rows.PARSERS.items())
     ),

@@ -55,15 +55,15 @@ CHALLENGED: Final = ("challenged", "")
 CRASHED: Final = "crashed"
 NOT_RECORDED: Final = ("the issuer's own comparison", "")
 """The issuer found, under its reservation, that another machine was recorded: the request is evaluated again."""
-_ONE_OF_MANY: Final = re.compile(r"(PCR value|replays PCR|closes PCR|label)( [^ ]+)$")
+_ONE_OF_MANY: Final = re.compile(r"(PCR value|replays PCR|closes PCR|label)( [^ ]+)$|^[a-z]+: (of this machine)$")
 
 Ended = tuple[str, str]
 """Name of the check that refused, and its reason."""
 
 
 def plain(name: str) -> str:
-    """Name a check that is asked of each register or label once, whichever it is."""
-    return _ONE_OF_MANY.sub(r"\1", name)
+    """Name a check that is asked of each register, label or part once, whichever it is."""
+    return _ONE_OF_MANY.sub(r"\1\3", name)
 
 
 def of_part(part: str, removed: Iterable[str]) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -21,14 +22,18 @@ ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("providers", "controller", "discovery", "authenticator", "identity", "kube", "serving", "cli")
 
 
+_WORD: Final = re.compile(r"\w+")
+
+
 @cache
 def product() -> list[tuple[Path, ast.Call | ast.ClassDef]]:
-    """Read every call and every class of the product."""
+    """Read every call and every class of the product's modules that name one of both."""
     return [
         (path, node)
         for folder in PRODUCT
         for path in (ROOT / folder / f"nodeattest_{folder}").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if {"Checks", "Pipeline"} & set(_WORD.findall(source := path.read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call | ast.ClassDef)
     ]
 

@@ -57,11 +57,11 @@ class SecretChallengeSigner:
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return _verify(Checks(), request, facts)
+        return self._verify(Checks(), request, facts)
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return _verify(Checks(), request, facts)
+        return self._verify(Checks(), request, facts)
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -84,30 +84,29 @@ class SecretChallengeSigner:
         del settings, sections
         return {}
 
+    def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify one request.
 
-def _verify(checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
-    """Verify one request.
-
-    1. Evidence of this provider, a known version, a closed schema.
-    2. The Machine has a secret that is long enough, the one that the ledger pins if it pins any.
-    3. The secret has joined no other key yet; renewals and the same key again are free.
-    4. A first request gets the challenge; a second one must answer it.
-    """
-    evidence = _evidence(checks, request.evidence)  # 1
-    secret = _secret(checks, facts)  # 2
-    _check_unused(checks, request, facts)  # 3
-    if isinstance(evidence, FirstEvidence):  # 4
-        nonce = derive(LABEL_NONCE, master_keys(facts)[0], challenge_context(facts, request))
-        challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
-        raise ChallengeRequired(challenge.to_text(), checks=checks.record())
-    _check_answer(checks, request, evidence, secret, facts)
-    return AttestedNode(
-        provider=PROVIDER,
-        provider_id=request.csr.provider_id,
-        fingerprints={"secret": fingerprint(secret)},
-        first_request=evidence.first,
-        checks=checks.record(),
-    )
+        1. Evidence of this provider, a known version, a closed schema.
+        2. The Machine has a secret that is long enough, the one that the ledger pins if it pins any.
+        3. The secret has joined no other key yet; renewals and the same key again are free.
+        4. A first request gets the challenge; a second one must answer it.
+        """
+        evidence = _evidence(checks, request.evidence)  # 1
+        secret = _secret(checks, facts)  # 2
+        _check_unused(checks, request, facts)  # 3
+        if isinstance(evidence, FirstEvidence):  # 4
+            nonce = derive(LABEL_NONCE, master_keys(facts)[0], challenge_context(facts, request))
+            challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
+            raise ChallengeRequired(challenge.to_text(), checks=checks.record())
+        _check_answer(checks, request, evidence, secret, facts)
+        return AttestedNode(
+            provider=PROVIDER,
+            provider_id=request.csr.provider_id,
+            fingerprints={"secret": fingerprint(secret)},
+            first_request=evidence.first,
+            checks=checks.record(),
+        )
 
 
 def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
