@@ -255,6 +255,13 @@ def _lines(certificates: tuple[bytes, ...]) -> bytes:
     return b"\n".join(each.hex().encode() for each in certificates)
 
 
+def _filled(head: bytes, unit: bytes) -> bytes:
+    return head + unit * ((_READ - len(head)) // len(unit))
+
+
+_READ: Final = 256 * KIB
+"""What asyncio reads at once of a connection."""
+_CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _OBJECTS: Final = (
     Handler(
         name="watch-event",
@@ -278,6 +285,23 @@ _OBJECTS: Final = (
             "levels": lambda: worst.json_nested(_EVENT.bytes),
         },
         target=_TARGETS["json"],
+    ),
+    Handler(
+        name="api-answer",
+        reads="what is read at once of an answer, from any API server of a workload cluster",
+        runs="loop",
+        run=lambda data: kube.read_answer([data]),
+        largest=_READ,
+        milliseconds=12.0,
+        mebibytes=5.0,
+        worst={
+            "chunks": lambda: _filled(_CHUNKED, b"1\r\nx\r\n"),
+            "larger chunks": lambda: _filled(_CHUNKED, b"2\r\nxy\r\n"),
+            "extensions": lambda: _filled(_CHUNKED, b"1;x\r\nx\r\n"),
+            "fields": lambda: _filled(b"HTTP/1.1 200 OK\r\n", b"a:\r\n"),
+            "trailers": lambda: _filled(_CHUNKED + b"0\r\n", b"a:\r\n"),
+        },
+        target=_TARGETS["api-answer"],
     ),
     Handler(
         name="kubeconfig",

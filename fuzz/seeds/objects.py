@@ -46,8 +46,24 @@ def seeds() -> dict[str, list[bytes]]:
         "kubeconfig": _kubeconfigs(),
         "documents": _documents(),
         "json": [*_texts(request_object(), status, page), b'{"a":1e999}', b'{"a":"\\ud800"}', b"[" * 5000],
+        "api-answer": _answers(),
         "lines": [b"\x03one\ntwo\n\nthree", b"\x40" + b"x" * 80 + b"\ny\n", b"\x01\n", b"\xff" + b"x" * 600 + b"\n"],
     }
+
+
+def _answers() -> list[bytes]:
+    """HTTP answers of API servers behind a byte that says how they are cut."""
+    fields = (
+        b"HTTP/1.1 200 OK\r\nAudit-Id: 1\r\nContent-Type: application/json\r\nDate: Sat, 28 Nov 2026 10:00:00 GMT\r\n"
+    )
+    chunked = fields + b"Transfer-Encoding: chunked\r\n\r\n2;x=y\r\n{}\r\n0\r\nX: y\r\n\r\n"
+    sized = fields + b"Content-Length: 2\r\n\r\n{}"
+    busy = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    until_end = b"HTTP/1.0 502 Bad Gateway\r\nContent-Type: text/html\r\n\r\n<html>"
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n" + sized
+    two_lengths = sized.replace(b"\r\n\r\n", b"\r\nContent-Length: 3\r\n\r\n")
+    answers = (chunked, sized, busy, until_end, interim, two_lengths, sized + sized, b"HTTP/1.1 204 No Content\r\n\r\n")
+    return [bytes([number]) + each for number, each in enumerate(answers, start=1)]
 
 
 def _texts(*values: object) -> list[bytes]:

@@ -1,7 +1,7 @@
 """The API client: raw JSON objects in and out, one typed error for every other outcome.
 
-Promises: no retry of its own (aiohttp resends an idempotent request once when a kept connection turns out closed);
-no server's answer gives another exception than ``ApiError``. Leaves to others: back-off, caching, paths (``paths``).
+Promises: no retry of its own (``transport`` sends an idempotent request again when a kept connection was closed); no
+server's answer gives another exception than ``ApiError``. Leaves to others: back-off, caching, paths (``paths``).
 Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preconditions).
 """
 
@@ -23,10 +23,8 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlencode
 
-from aiohttp import ClientTimeout
-from aiohttp.abc import AbstractResolver
-
 from nodeattest_kube.addresses import AddressRules
+from nodeattest_kube.dial import Resolver
 from nodeattest_kube.errors import (
     AlreadyExists,
     ApiError,
@@ -67,7 +65,7 @@ from nodeattest_kube.paging import (
 from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.read_pace import Pace, parsing_cost
 from nodeattest_kube.tokens import TokenSource
-from nodeattest_kube.transport import ApiResponse, Transport
+from nodeattest_kube.transport import ApiResponse, Limits, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
 
 __all__ = [
@@ -132,9 +130,9 @@ class ApiClient:
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
-        self._timeouts = ClientTimeout(total=request_timeout)
-        self._list_timeouts = ClientTimeout(
-            total=request_timeout * _LIST_RETRY_SECONDS, sock_connect=request_timeout, sock_read=request_timeout
+        self._timeouts = Limits(total=request_timeout)
+        self._list_timeouts = Limits(
+            total=request_timeout * _LIST_RETRY_SECONDS, connect=request_timeout, silence=request_timeout
         )
         self._request_timeout, self._watch_margin = request_timeout, watch_margin
         self._randint = randint
@@ -183,7 +181,7 @@ class ApiClient:
         """Say why the last connection was not begun, because of its address; empty where the server answered since."""
         return self._transport.refused_address
 
-    def use_resolver(self, resolver: AbstractResolver) -> None:
+    def use_resolver(self, resolver: Resolver) -> None:
         """Have host names looked up by this instead of the event loop's threads, from the first request on."""
         self._transport.use_resolver(resolver)
 
@@ -315,7 +313,7 @@ class ApiClient:
         seconds = self._randint(*_WATCH_SECONDS)
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(seconds), **(query or {}), "watch": "1"}
         limit = seconds + self._watch_margin
-        timeouts = ClientTimeout(total=None, sock_connect=self._request_timeout, sock_read=limit)
+        timeouts = Limits(connect=self._request_timeout, silence=limit)
         assembler = LineBuffer(self._bounds.object.bytes, skipped)
         async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:
             if opened is not None:
@@ -361,7 +359,7 @@ class ApiClient:
         *,
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
-        timeouts: ClientTimeout | None = None,
+        timeouts: Limits | None = None,
         limits: PageLimits | None = None,
     ) -> tuple[JsonObject, int]:
         """Send one request; return its answer, parsed, and how many bytes it was."""
@@ -384,7 +382,7 @@ class ApiClient:
         *,
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
-        timeouts: ClientTimeout | None = None,
+        timeouts: Limits | None = None,
     ) -> AsyncGenerator[ApiResponse]:
         """Send a request and hand out its answer if the server granted it; raise its refusal otherwise."""
         if not self.may_send():
@@ -397,14 +395,17 @@ class ApiClient:
             sent["Authorization"] = f"Bearer {token}"
         status: int | None = None
         try:
-            async with self._transport.request(
+            answer = await self._transport.request(
                 method, target, headers=sent, data=data, limits=timeouts or self._timeouts
-            ) as answer:
+            )
+            try:
                 answer.pace = self._pace
                 status = answer.status
                 self._note(answer.date)
                 await self._check(answer, f"{method} {target.partition('?')[0]}")
                 yield answer
+            finally:
+                answer.release()
         finally:
             self.on_request(method, status)
 

@@ -9,26 +9,25 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from aiohttp.abc import AbstractResolver, ResolveResult
+from nodeattest_kube.dial import AddressInfos, Resolver
 
 __all__ = ["PER_TENANT", "THREADS", "Lookups"]
 
 THREADS: Final = 32
 PER_TENANT: Final = 2
 """Look-ups at once; the clusters of a namespace wait for each other."""
-_Found = Sequence[tuple[int, int, int, str, Any]]
-"""What ``getaddrinfo`` returns: family, type, protocol, canonical name, address."""
 
 
 class Lookups:
     """The look-ups of all tenants; close it when no client uses it any more."""
 
-    def __init__(self, getaddrinfo: Callable[..., _Found] = socket.getaddrinfo) -> None:
+    def __init__(self, getaddrinfo: Callable[..., AddressInfos] = socket.getaddrinfo) -> None:
         """``getaddrinfo`` blocks; it is called in a thread."""
         self._getaddrinfo = getaddrinfo
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
@@ -42,11 +41,11 @@ class Lookups:
         """How many tenants look something up now: of the others nothing is kept."""
         return len(self._users)
 
-    def of(self, tenant: str) -> AbstractResolver:
+    def of(self, tenant: str) -> Resolver:
         """Return the resolver of a tenant's clients."""
-        return _Resolver(self, tenant)
+        return partial(self.find, tenant)
 
-    async def find(self, tenant: str, host: str, port: int, family: int) -> _Found:
+    async def find(self, tenant: str, host: str, port: int) -> AddressInfos:
         """Look a name up; raises OSError."""
         free, loop = self._free.setdefault(tenant, asyncio.Semaphore(PER_TENANT)), asyncio.get_running_loop()
         self._users[tenant] += 1
@@ -57,13 +56,13 @@ class Lookups:
             raise
         try:
             call = self._threads.submit(
-                self._getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+                self._getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
             )
         except RuntimeError:  # closed
             self._end(tenant)
             raise OSError("no more look-ups") from None
 
-        def ended(_call: Future[_Found]) -> None:
+        def ended(_call: Future[AddressInfos]) -> None:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(self._end, tenant)
 
@@ -83,24 +82,3 @@ class Lookups:
     def close(self) -> None:
         """End it; look-ups under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-class _Resolver(AbstractResolver):
-    def __init__(self, lookups: Lookups, tenant: str) -> None:
-        self._lookups = lookups
-        self._tenant = tenant
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        """Look a name up for aiohttp; raises OSError."""
-        found = await self._lookups.find(self._tenant, host, port, family)
-        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return [
-            ResolveResult(hostname=host, host=address[0], port=address[1], family=each, proto=protocol, flags=numeric)
-            for each, _type, protocol, _name, address in found
-            if isinstance(address[0], str)  # a Python without IPv6 gives numbers there
-        ]
-
-    async def close(self) -> None:
-        """Do nothing: the threads are everybody's."""

@@ -1,48 +1,47 @@
-"""HTTPS to one API server: aiohttp's connection pool, without retries, redirects, cookies or settings of the machine.
+"""Requests to one API server: kept connections, without retries, redirects, cookies or settings of the machine.
 
-Promises: one verified TLS context an endpoint; a client key touches no disk; dead peers are noticed by the kernel;
-every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API server must not
-aim our requests at something else). Leaves to others: what the bytes mean.
-This is the only module that imports the aiohttp client (docs/adr/0042).
+Promises: a request is sent once, and again only where the server cannot have seen it: it changes nothing when it is
+repeated, and a connection that was used before turned out closed. A connection goes back only when its answer was read
+to its end. Every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API
+server must not aim our requests at something else); no body is unpacked. No socket is left open by ``close``.
+Leaves to others: HTTP (``http1``), TLS, addresses and proxies (``dial``), what the bytes mean (``client``).
+This client is our own, since it takes a third of aiohttp's time (docs/adr/0048).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
+import math
 import os
+import re
 import socket
 import ssl
-import sys
-import tempfile
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import IO, Final
-from urllib.parse import unquote, urlsplit
-from weakref import WeakSet
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.abc import AbstractResolver
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from yarl import URL
 
-from nodeattest_kube.addresses import AddressRefused, AddressRules
-from nodeattest_kube.errors import KubeconfigError, TimedOut, TooLarge, Unreachable
+from nodeattest_kube.dial import Dialer, ProxyFailed, Resolver
+from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
+from nodeattest_kube.http1 import Disconnected, Head, HttpConnection, HttpError, Limits
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_kube.read_pace import Pace
 from nodeattest_parsing.printable import one_line
 
-__all__ = ["ApiResponse", "Transport"]
+__all__ = ["ApiResponse", "Limits", "Transport"]
 
-_OTHER_PEERS: Final = (aiohttp.ClientSSLError, aiohttp.ClientProxyConnectionError)
-"""Troubles of connecting whose texts say more than the system's error."""
 _CONNECTIONS: Final = 100
-"""At most this many at once to one API server (the library's own default)."""
+"""At most this many at once to one API server; who needs another waits."""
 _KEEP_ALIVE: Final = 60.0
 """Seconds an idle connection is kept: below kube-apiserver's idle limit of 90 s (Go's http.DefaultTransport)."""
-_READ_BUFFER: Final = 1 << 18
-"""Bytes read ahead of us from one connection before the peer is slowed down."""
+_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
+"""RFC 9110 §9.2.2, of the methods that we send."""
+_TARGET: Final = re.compile(r"/[!-~]*")
+_FIELD: Final = re.compile(r"[\t -~]*")
+"""What may be on a request's lines: no line ends, and no bytes that two servers could read differently."""
 _SUBJECT: Final = 128
 """Characters of a CA's subject that a message shows; whoever wrote the kubeconfig chose it."""
 _NAMED_CAS: Final = 2
@@ -50,21 +49,20 @@ _NAMED_CAS: Final = 2
 _GOODBYE: Final = 0.25
 """Seconds in which connections may close in order when the client is closed."""
 _GOODBYE_STEPS: Final = 50
-_DEAD_PEER: Final = 30
-"""Seconds without any TCP acknowledgement until a connection counts as dead (client-go: HTTP/2 ping after 30 s)."""
 
 
 class ApiResponse:
-    """One HTTP answer whose body has not been read yet."""
+    """One HTTP answer whose body has not been read yet; ``release`` it."""
 
-    def __init__(self, response: aiohttp.ClientResponse, where: str) -> None:
-        self._response = response
+    def __init__(self, pool: _Pool, connection: HttpConnection, head: Head, where: str) -> None:
+        self._pool = pool
+        self._connection = connection
         self._where = where
-        self.status = response.status
-        self.phrase = response.reason or ""
-        self.content_type = response.content_type
-        self.retry_after = response.headers.get("Retry-After", "")
-        self.date = response.headers.get("Date", "")
+        self.status = head.status
+        self.phrase = head.phrase
+        self.content_type = head.content_type
+        self.retry_after = head.retry_after
+        self.date = head.date
         self.pace: Pace | None = None
         """Awaited after each piece of the body."""
 
@@ -82,60 +80,93 @@ class ApiResponse:
     async def chunk(self) -> bytes:
         """Wait for the next bytes of the body; empty at its end."""
         try:
-            chunk = await self._response.content.readany()
+            chunk = await self._connection.read()
         except TimeoutError as error:
             raise TimedOut(f"{self._where}: {_explain(error)}") from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (HttpError, OSError) as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
         if self.pace is not None and chunk:
             await self.pace(len(chunk))
         return chunk
 
+    def release(self) -> None:
+        """Give the connection back, or close it where the answer was not read to its end."""
+        self._pool.release(self._connection)
+
 
 class _Pool:
-    """The session that an API client needs; knows its sockets, to see them closed."""
+    """The connections to one server."""
 
-    def __init__(self, context: ssl.SSLContext, addresses: AddressRules | None) -> None:
-        self._context = context
-        self._addresses = addresses
-        self._session: aiohttp.ClientSession | None = None
-        self._sockets: WeakSet[socket.socket] = WeakSet()
-        self.resolver: AbstractResolver | None = None
-        self.refused = ""
-        """Why the last connection was not begun; empty where it was, and once the server answered."""
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+        self._free = asyncio.Semaphore(_CONNECTIONS)
+        self._used: set[HttpConnection] = set()
+        self._idle: list[tuple[float, HttpConnection]] = []
+        """Since when each is idle, on the loop's clock; the last one is used next."""
+        self._sweeper: asyncio.TimerHandle | None = None
 
-    def _open(self) -> aiohttp.ClientSession:
-        """Build the session: no cookies, no decompression bombs, no environment (aiohttp would also read ~/.netrc)."""
-        connector = aiohttp.TCPConnector(
-            limit=_CONNECTIONS,
-            ssl=self._context,
-            keepalive_timeout=_KEEP_ALIVE,
-            socket_factory=self._socket,
-            resolver=self.resolver,
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            read_bufsize=_READ_BUFFER,
-        )
+    async def take(self, limits: Limits, deadline: float, *, fresh: bool) -> HttpConnection:
+        """Return a connection of which nobody else has the use; ``fresh``: one that nobody used before."""
+        if not fresh and not self._free.locked():
+            await self._free.acquire()  # does not wait
+            kept = self._pop()
+            if kept is not None:
+                return kept
+            self._free.release()
+        async with asyncio.timeout_at(None if deadline == math.inf else deadline):
+            await self._free.acquire()
+            try:
+                made = (None if fresh else self._pop()) or await self._dialer.dial(limits.connect)
+            except BaseException:
+                self._free.release()
+                raise
+        self._used.add(made)
+        return made
 
-    def session(self) -> aiohttp.ClientSession:
-        """Return the session, made on first use because it belongs to the running loop."""
-        if self._session is None:
-            self._session = self._open()
-        return self._session
+    def _pop(self) -> HttpConnection | None:
+        """Take the connection that was used last, if it still is good."""
+        oldest = asyncio.get_running_loop().time() - _KEEP_ALIVE
+        while self._idle:
+            since, kept = self._idle.pop()
+            if since > oldest and kept.is_reusable:
+                self._used.add(kept)
+                return kept
+            kept.close()
+        return None
+
+    def release(self, connection: HttpConnection) -> None:
+        """Take a connection back."""
+        if connection not in self._used:
+            return
+        self._used.remove(connection)
+        self._free.release()
+        if not connection.is_reusable:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((loop.time(), connection))
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_KEEP_ALIVE, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what nobody uses."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - _KEEP_ALIVE
+        for since, kept in self._idle:
+            if since <= oldest or not kept.is_reusable:
+                kept.close()
+        self._idle = [each for each in self._idle if each[0] > oldest and each[1].is_reusable]
+        self._sweeper = loop.call_later(_KEEP_ALIVE, self._sweep) if self._idle else None
 
     async def close(self) -> None:
-        """Close the session and every socket of it.
-
-        aiohttp waits for pooled connections only: one that a server asked to close may still be saying its TLS goodbye.
-        """
-        if self._session is not None:
-            await self._session.close()
+        """Close every connection, and see that every socket is closed."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in (*self._used, *(kept for _since, kept in self._idle)):
+            connection.close()
+        self._idle.clear()
         if not await self._are_closed():
-            for left in self._sockets:
+            for left in self._dialer.sockets:
                 with suppress(OSError):
                     left.shutdown(socket.SHUT_RDWR)
             await self._are_closed()
@@ -143,23 +174,10 @@ class _Pool:
     async def _are_closed(self) -> bool:
         """Give open sockets a moment to close."""
         for _ in range(_GOODBYE_STEPS):
-            if all(each.fileno() == -1 for each in self._sockets):
+            if all(each.fileno() == -1 for each in self._dialer.sockets):
                 return True
             await asyncio.sleep(_GOODBYE / _GOODBYE_STEPS)
         return False
-
-    def _socket(self, address: tuple[object, ...]) -> socket.socket:
-        """Open a socket that is known here, for what ``connect`` gets next; raises OSError for a refused address."""
-        if self._addresses is not None:
-            try:
-                self._addresses.check(_host_of(address))
-            except AddressRefused as refused:
-                self.refused = str(refused)
-                raise
-            self.refused = ""
-        opened = _socket(address)
-        self._sockets.add(opened)
-        return opened
 
 
 class Transport:
@@ -168,137 +186,76 @@ class Transport:
     def __init__(self, endpoint: ApiEndpoint) -> None:
         self._server = endpoint.server
         self._server_name = endpoint.tls_server_name
-        self._proxy, self._proxy_headers = _proxy(endpoint.proxy_url)
-        self._pool = _Pool(_tls_context(endpoint), endpoint.addresses)
+        self._dialer = Dialer(endpoint)
+        self._prefix = urlsplit(self._server).path
+        self._pool = _Pool(self._dialer)
         self._addresses = endpoint.addresses
         self._ca_pem = endpoint.ca_pem
         self._closed = False
 
-    @asynccontextmanager
     async def request(
-        self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: aiohttp.ClientTimeout
-    ) -> AsyncGenerator[ApiResponse]:
-        """Send a request and hand out its answer; the connection goes back to the pool, or is closed, on exit."""
+        self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: Limits
+    ) -> ApiResponse:
+        """Send a request and return its answer, which the caller releases."""
         if self._closed:
             raise Unreachable("the client is closed")
         where = f"{method} {self._server}{target.partition('?')[0]}"
         if self._addresses is not None:
             await self._addresses.refresh()
+        deadline = math.inf if limits.total is None else asyncio.get_running_loop().time() + limits.total
         try:
-            response = await self._pool.session().request(
-                method,
-                URL(self._server + target, encoded=True),
-                headers=headers,
-                data=data,
-                timeout=limits,
-                allow_redirects=False,
-                server_hostname=self._server_name,
-                proxy=self._proxy,
-                proxy_headers=self._proxy_headers,
-            )
+            request = self._encoded(method, target, headers, data)
+            connection, head = await self._send(method, request, limits, deadline)
         # ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters.
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (TimeoutError, HttpError, ProxyFailed, OSError, ValueError) as error:
             raise Unreachable(f"{where}: {self._of_certificate(error)}{_explain(error)}") from None
-        self._pool.refused = ""  # another address of the name may have been refused meanwhile
-        async with response:
-            yield ApiResponse(response, where)
+        self._dialer.refused = ""  # another address of the name may have been refused meanwhile
+        return ApiResponse(self._pool, connection, head, where)
+
+    def _encoded(self, method: str, target: str, headers: Mapping[str, str], data: bytes | None) -> bytes:
+        """Write a request's head, and its body behind it."""
+        path = self._prefix + target
+        if not _TARGET.fullmatch(path) or not all(map(_FIELD.fullmatch, headers.values())):
+            raise ValueError("a path or a header of other characters than visible ASCII")
+        fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        length = "" if data is None else f"Content-Length: {len(data)}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._dialer.authority}\r\n{fields}{length}\r\n".encode("ascii")
+        return head if data is None else head + data
+
+    async def _send(self, method: str, request: bytes, limits: Limits, deadline: float) -> tuple[HttpConnection, Head]:
+        """Send on a kept connection or a new one; on a new one once more where a kept one was closed meanwhile."""
+        fresh = False
+        while True:
+            connection = await self._pool.take(limits, deadline, fresh=fresh)
+            try:
+                return connection, await connection.send(request, deadline=deadline, silence=limits.silence)
+            except BaseException as error:
+                self._pool.release(connection)
+                gone = isinstance(error, Disconnected | ConnectionError) and not connection.has_begun
+                if fresh or not gone or not connection.answers or method not in _REPEATABLE:
+                    raise
+                fresh = True
 
     def _of_certificate(self, error: BaseException) -> str:
         """Name what was expected of the server's certificate, where that was not met."""
-        if not isinstance(error, aiohttp.ClientConnectorCertificateError):
+        if not isinstance(error, ssl.SSLCertVerificationError):
             return ""
-        name = self._server_name or urlsplit(self._server).hostname
+        name = self._server_name or self._dialer.host
         return f"expected a certificate for {name} by {_title_of_cas(self._ca_pem)}; got another: "
 
     @property
     def refused_address(self) -> str:
         """Say why the last connection was not begun, because of its address; empty where the server answered since."""
-        return self._pool.refused
+        return self._dialer.refused
 
-    def use_resolver(self, resolver: AbstractResolver) -> None:
+    def use_resolver(self, resolver: Resolver) -> None:
         """Have host names looked up by this, from the first request on."""
-        self._pool.resolver = resolver
+        self._dialer.resolver = resolver
 
     async def close(self) -> None:
         """Close every connection and let their TLS goodbyes leave."""
         self._closed = True
         await self._pool.close()
-
-
-def _tls_context(endpoint: ApiEndpoint) -> ssl.SSLContext:
-    """Make the TLS context; bad certificates and keys are the kubeconfig's fault."""
-    try:
-        context = ssl.create_default_context(cadata=endpoint.ca_pem)
-    except (ssl.SSLError, ValueError) as error:
-        raise KubeconfigError(
-            expected="CA certificates in PEM",
-            got=type(error).__name__,
-            remedy="check certificate-authority-data: base64 of one or more CERTIFICATE blocks",
-        ) from None
-    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, as made by
-    # Kubernetes built with Go before 1.15. client-go accepts them; the chain to the given CA is verified all the same.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    # Without DHE, where the server chooses a group of any size, and we compute with it; ECDHE and TLS 1.3 name theirs.
-    names = (cipher["name"] for cipher in context.get_ciphers())
-    context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))
-    if endpoint.client_certificate_pem is not None and endpoint.client_key_pem is not None:
-        _load_client_certificate(context, endpoint.client_certificate_pem, endpoint.client_key_pem)
-    return context
-
-
-def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load the pair; Python's ssl reads files only, so it gets a file in memory."""
-    with _unwritten_file() as file:
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        name = f"/proc/self/fd/{file.fileno()}" if sys.platform == "linux" else file.name
-        try:
-            # The password keeps OpenSSL from asking on the terminal when the key is encrypted.
-            context.load_cert_chain(name, password="")
-        except (ssl.SSLError, ValueError, OSError) as error:
-            raise KubeconfigError(
-                expected="a client certificate and its own, unencrypted key in PEM",
-                got=type(error).__name__,
-                remedy="check client-certificate-data and client-key-data",
-            ) from None
-
-
-def _unwritten_file() -> IO[bytes]:
-    """Open a file that lives in memory on Linux, and elsewhere one that only we can read."""
-    if sys.platform == "linux":
-        return os.fdopen(os.memfd_create("client-certificate", os.MFD_CLOEXEC), "wb")
-    return tempfile.NamedTemporaryFile()
-
-
-def _host_of(address: tuple[object, ...]) -> str:
-    """Return the IP address in a row of ``getaddrinfo``, whatever name led there."""
-    where = address[4]
-    return str(where[0]) if isinstance(where, tuple) and where else ""  # pyright: ignore[reportUnknownArgumentType] - any
-
-
-def _socket(address: tuple[object, ...]) -> socket.socket:
-    """Open a socket whose dead peer the kernel notices, idle or not (RFC 1122 §4.2.3.6, RFC 5482)."""
-    family, kind, protocol = address[0], address[1], address[2]
-    opened = socket.socket(family, kind, protocol)  # type: ignore[arg-type]
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _DEAD_PEER // 2)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _DEAD_PEER // 6)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER * 1000)
-    return opened
-
-
-def _proxy(url: str | None) -> tuple[str | None, dict[str, str] | None]:
-    """Split the proxy's password off its URL, so that no message about the proxy holds it."""
-    if url is None:
-        return None, None
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    if parts.username is None:
-        return f"http://{host}", None
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return f"http://{host}", {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
 
 
 def _title_of_cas(ca_pem: str | None) -> str:
@@ -323,12 +280,10 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _explain(error: BaseException) -> str:
-    """Say what went wrong below HTTP; the libraries' texts name hosts and system errors, never credentials."""
+    """Say what went wrong below the API; the libraries' texts name hosts and system errors, never credentials."""
     if isinstance(error, TimeoutError):
         return "no answer within the time limit"
-    if isinstance(error, aiohttp.ClientProxyConnectionError) and error.os_error.errno is None:
-        return f"the proxy: {error.os_error}"  # of our own socket; the library's text is for system errors
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, _OTHER_PEERS):
-        cause = error.os_error
-        return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror or str(cause)
-    return f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        named = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        return named or type(error).__name__
+    return str(error) if isinstance(error, HttpError | ProxyFailed) else f"{type(error).__name__}: {error}"

@@ -43,9 +43,9 @@ def resolver() -> Iterator[Resolver]:
 
 async def test_a_thousand_hung_lookups_of_one_tenant_leave_threads_to_every_other(resolver: Resolver) -> None:
     lookups = Lookups(resolver.getaddrinfo)
-    hung = [asyncio.create_task(lookups.find("a", f"{number}.hangs.example", 443, 0)) for number in range(1000)]
+    hung = [asyncio.create_task(lookups.find("a", f"{number}.hangs.example", 443)) for number in range(1000)]
     for tenant in ("b", "c"):
-        [found] = await asyncio.wait_for(lookups.find(tenant, "honest.example", 443, 0), 10)
+        [found] = await asyncio.wait_for(lookups.find(tenant, "honest.example", 443), 10)
         assert found[4] == ("127.0.0.1", 443)
     assert sum(count for host, count in resolver.asked.items() if host.endswith("hangs.example")) == PER_TENANT
     for task in hung:
@@ -58,19 +58,19 @@ async def test_a_lookup_that_nobody_waits_for_counts_until_it_ends(resolver: Res
     lookups = Lookups(resolver.getaddrinfo)
     for number in range(PER_TENANT):
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(lookups.find("a", f"{number}.hangs.example", 443, 0), 0.01)
-    later = asyncio.create_task(lookups.find("a", "honest.example", 443, 0))
+            await asyncio.wait_for(lookups.find("a", f"{number}.hangs.example", 443), 0.01)
+    later = asyncio.create_task(lookups.find("a", "honest.example", 443))
     await asyncio.sleep(0.02)
     assert resolver.asked["honest.example"] == 0
     with pytest.raises(TimeoutError):  # one that waits for its turn, and is given up
-        await asyncio.wait_for(lookups.find("a", "never.example", 443, 0), 0.01)
+        await asyncio.wait_for(lookups.find("a", "never.example", 443), 0.01)
     assert lookups.tenants == 1
     resolver.end.set()
     assert await asyncio.wait_for(later, 10)
     await until(lambda: lookups.tenants == 0)
     lookups.close()
     with pytest.raises(OSError, match="no more"):
-        await lookups.find("a", "honest.example", 443, 0)
+        await lookups.find("a", "honest.example", 443)
     assert lookups.tenants == 0
 
 
