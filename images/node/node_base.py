@@ -30,19 +30,7 @@ PYTHON: Final = "python3.11"
 """Debian 12's; CI runs the tests with the same minor version."""
 LOADER: Final = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}.get(platform.machine(), "")
 _SUITE: Final = "bookworm"
-_INCLUDE: Final = (
-    "python3.11-minimal,libpython3.11-stdlib,libtss2-tcti-device0,libtss2-tcti-swtpm0,"
-    "gcc,libc6-dev,libpython3.11-dev,pkg-config,libtss2-dev"  # these build tpm2-pytss
-)
-_BUILDS: Final = (
-    "pip",
-    "setuptools",
-    "setuptools-scm",
-    "vcs-versioning",
-    "packaging",
-    "typing-extensions",
-    "pkgconfig",
-)
+_INCLUDE: Final = "python3.11-minimal,libpython3.11-stdlib"
 _SHIPPED: Final = (
     "cryptography",
     "cffi",
@@ -54,10 +42,8 @@ _SHIPPED: Final = (
     "six",
     "urllib3",
 )
-"""With tpm2-pytss what nodeattest-agent[tpm,aws] needs. Of boto3 the attestor of aws uses botocore's signature only."""
+"""What nodeattest-agent[aws] needs. Of boto3 the attestor of aws uses botocore's signature only."""
 _KEEP_SECONDS: Final = 86400
-_OPENED_BY_NAME: Final = ("libtss2-tcti-device.so.0", "libtss2-tcti-swtpm.so.0")
-"""libtss2 opens these itself: the machine's TPM, and the simulator of tests."""
 _PACKAGES: Final = {
     "libc6": ("ld-linux", "libc.", "libdl.", "libm.", "libpthread.", "librt.", "libutil."),
     "libbz2-1.0": ("libbz2.",),
@@ -66,13 +52,6 @@ _PACKAGES: Final = {
     "libgcc-s1": ("libgcc_s.",),
     "liblzma5": ("liblzma.",),
     "libssl3": ("libcrypto.", "libssl."),
-    "libtss2-esys-3.0.2-0": ("libtss2-esys.",),
-    "libtss2-mu0": ("libtss2-mu.",),
-    "libtss2-rc0": ("libtss2-rc.",),
-    "libtss2-sys1": ("libtss2-sys.",),
-    "libtss2-tcti-device0": ("libtss2-tcti-device.",),
-    "libtss2-tcti-swtpm0": ("libtss2-tcti-swtpm.",),
-    "libtss2-tctildr0": ("libtss2-tctildr.",),
     "libuuid1": ("libuuid.",),
     "zlib1g": ("libz.",),
 }
@@ -80,7 +59,6 @@ _PACKAGES: Final = {
 _WANTED: Final = (
     "./usr/bin/python3.11",
     "./usr/lib/python3.11",
-    "./build/made",
     "./usr/share/doc",
     "./lib/*-linux-gnu/*.so*",
     "./usr/lib/*-linux-gnu/*.so*",
@@ -100,7 +78,7 @@ def base(cache: Path) -> Path:
     """Return the folder, made anew when it is older than a day or when what it is made of changed."""
     if not LOADER:
         sys.exit(f"expected x86-64 or arm64, got {platform.machine()}: build on such a machine")
-    recipe = [Path(__file__), Path(__file__).parent / "build-in-root", TREE / "requirements.lock"]
+    recipe = [Path(__file__), TREE / "requirements.lock"]
     key = hashlib.sha256(b"".join(path.read_bytes() for path in recipe) + LOADER.encode()).hexdigest()[:16]
     folder = cache / f"node-{key}"
     cache.mkdir(parents=True, exist_ok=True)
@@ -130,23 +108,13 @@ def compile_modules(base: Path, library: Path) -> None:
 
 
 def _make(work: Path) -> Path:
-    site = work / "site"
-    _pip(["download", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(work)], "tpm2-pytss")
-    _pip(["install", *_for_debian(), "--target", str(site)], *_BUILDS, "cffi", "pycparser")
-    [source] = work.glob("tpm2_pytss-*.tar.gz")
-    (site / "source").mkdir()
-    command("tar", "-xf", source, "-C", site / "source")
-    next((site / "source").iterdir()).rename(site / "source" / "tpm2-pytss")
     root = work / "root.tar"
-    hook = Path(__file__).parent / "build-in-root"
-    words = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={_INCLUDE}", f"--extract-hook={hook}"]
-    command(*words, _SUITE, root, env={**os.environ, "SITE": str(site)})
+    command("mmdebstrap", "--quiet", "--variant=extract", f"--include={_INCLUDE}", _SUITE, root)
     made, unpacked = work / "made", work / "root"
     unpacked.mkdir()
     command("tar", "-xf", root, "-C", unpacked, "--wildcards", *_WANTED)
     library = made / "lib" / PYTHON
     shutil.copytree(unpacked / "usr" / "lib" / PYTHON, library, symlinks=True)
-    shutil.copytree(unpacked / "build" / "made", library, dirs_exist_ok=True)
     _pip(["install", *_for_debian(), "--target", str(work / "shipped")], *_SHIPPED)
     shutil.copytree(work / "shipped", library, dirs_exist_ok=True)
     for static in library.glob("config-3.11-*"):
@@ -163,13 +131,13 @@ def _make(work: Path) -> Path:
         f"{name} {_debian_version(unpacked, name)}"
         for name in sorted({*packages, "libpython3.11-stdlib", "python3.11-minimal"})
     ]
-    (made / "packages.txt").write_text("\n".join([*debian, *_pins(*_SHIPPED, "tpm2-pytss"), ""]))
+    (made / "packages.txt").write_text("\n".join([*debian, *_pins(*_SHIPPED), ""]))
     return made
 
 
 def copy_libraries(source: Path, made: Path) -> set[str]:
     """Copy the shared libraries of ``source`` that ``made`` needs; returns the Debian packages that they are of."""
-    waiting = [*_OPENED_BY_NAME, LOADER, *_needed(made / "bin" / PYTHON)]
+    waiting = [LOADER, *_needed(made / "bin" / PYTHON)]
     waiting += [name for module in made.rglob("*.so") for name in _needed(module)]
     packages: set[str] = set()
     while waiting:

@@ -64,7 +64,7 @@ def write_folder(base: Path, root: Path, extra: str = "") -> str:
         (made / "packages.txt").write_text((base / "packages.txt").read_text() + extra)
         name = f"{version()}-{_digest(made, script)}"
         home = f"{HOME}/{name}"
-        # An RPATH, not a RUNPATH: it counts for what extension modules and libtss2 open, too, before the machine's.
+        # An RPATH, not a RUNPATH: it counts for what extension modules open, too, before the machine's.
         paths = ["--set-interpreter", f"{home}/lib/{LOADER}", "--force-rpath", "--set-rpath", f"{home}/lib"]
         command("patchelf", *paths, made / "bin" / PYTHON)
         # -I: no environment, no user's modules; -S: all modules are beside the standard library.

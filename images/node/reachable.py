@@ -18,7 +18,7 @@ _BY_NAME: Final = """
 """
 """What C code imports by name."""
 _ROOTS: Final = """
-    nodeattest_authenticator/**/*.py nodeattest_providers/*/attestor.py cryptography/**/*.py tpm2_pytss/**/*.py
+    nodeattest_authenticator/**/*.py nodeattest_providers/*/attestor.py cryptography/**/*.py
     botocore/auth.py botocore/awsrequest.py botocore/credentials.py
 """
 """The agent, the attestors that the table of providers names, and packages whose C code imports modules by name."""

@@ -218,7 +218,7 @@ def test_a_warm_call_imports_little_more_than_an_interpreter_does(machines: dict
 def test_every_provider_that_ships_finds_its_libraries(machines: dict[str, Machine]) -> None:
     machine = machines["bare"]
     program = (
-        "import botocore.auth, botocore.awsrequest, botocore.credentials, cryptography.x509, ssl, tpm2_pytss, yaml\n"
+        "import botocore.auth, botocore.awsrequest, botocore.credentials, cryptography.x509, ssl, yaml\n"
         "import encodings.idna, socket, datetime\n"
         "from nodeattest_providers.registry import BUILT_IN\n"
         "from importlib import import_module\n"
