@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ class Burst:
     latencies: list[float]
     controller_cpu: float
     server_cpu: float
+    management_cpu: float
+    """That part of ``server_cpu`` which is the management cluster's."""
     node_cpu: float
     failures: dict[str, int]
     ends: list[float]
@@ -150,25 +152,24 @@ def run(
     *,
     controller_pids: Sequence[int],
     server_pids: Sequence[int],
+    management_pids: Sequence[int] = (),
     processes: int = 2,
     at_once: int = 20,
     seconds: float = 120.0,
-    meanwhile: Callable[[], None] | None = None,
 ) -> Burst:
-    """Let all nodes join; ``meanwhile`` runs once they began."""
+    """Let all nodes join; ``management_pids`` are among ``server_pids``."""
     joiners = Joiners(kind, servers, nodes, processes=processes, at_once=at_once, seconds=seconds)
     try:
-        before = cpu_seconds(*controller_pids), cpu_seconds(*server_pids)
+        groups = (controller_pids, server_pids, management_pids)
+        before = [cpu_seconds(*pids) for pids in groups]
         joiners.go()
-        if meanwhile is not None:
-            meanwhile()
         outcome = joiners.outcome()
-        after = cpu_seconds(*controller_pids), cpu_seconds(*server_pids)
+        after = [cpu_seconds(*pids) for pids in groups]
     except BaseException:
         joiners.close()
         raise
     count = max(1, len(outcome.joins))
-    controller, servers_cpu = (1000 * (now - then) / count for now, then in zip(after, before, strict=True))
+    controller, servers_cpu, management = (1000 * (now - then) / count for now, then in zip(after, before, strict=True))
     begun, ended = zip(*outcome.joins, strict=True) if outcome.joins else ((0.0,), (0.0,))
     return Burst(
         joins=len(outcome.joins),
@@ -176,6 +177,7 @@ def run(
         latencies=sorted(end - begin for begin, end in outcome.joins),
         controller_cpu=controller,
         server_cpu=servers_cpu,
+        management_cpu=management,
         node_cpu=1000 * outcome.cpu / count,
         failures=outcome.failures,
         ends=sorted(ended),

@@ -32,6 +32,11 @@ class BenchEnvironment:
         """API servers and etcds of both clusters."""
         return [pid for plane in (self.world.management, self.world.workload) for pid in plane.pids.values()]
 
+    @property
+    def management_pids(self) -> list[int]:
+        """Those of the management cluster alone."""
+        return list(self.world.management.pids.values())
+
     def controller_cpu(self) -> float:
         """Seconds of user and system time that the controller has used."""
         return cpu_seconds(self.controller_pid)

@@ -7,7 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.environment import BenchEnvironment
@@ -35,12 +37,17 @@ def new_machine(env: BenchEnvironment, number: int) -> DemoMachine:
     return provision(env.world, number, TpmDemoPlatform(env.directory, env.stack).create_machine(number))
 
 
+def new_machines(env: BenchEnvironment, count: int) -> list[DemoMachine]:
+    """Make several; most of the time goes into the making of their TPMs."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(partial(new_machine, env), range(count)))
+
+
 def root_of(env: BenchEnvironment, machine: DemoMachine) -> Path:
     return env.directory / "nodes" / machine.identity.node
 
 
-def cold_join(env: BenchEnvironment, machine: DemoMachine, settings: Mapping[str, str] | None = None) -> Taken:
-    """Join; ``settings`` are further ones of the provider."""
+def cold_join(env: BenchEnvironment, machine: DemoMachine) -> Taken:
     root = root_of(env, machine)
     token = root / "token"
     (root / "var").mkdir(parents=True)
@@ -59,7 +66,6 @@ def cold_join(env: BenchEnvironment, machine: DemoMachine, settings: Mapping[str
         "exec-api-version": env.world.exec_api_version,
     }
     command = [str(env.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
-    command += [f"--set={name}={value}" for name, value in (settings or {}).items()]
     return taken_by(command, installed(root.parent))
 
 

@@ -42,6 +42,8 @@ ROWS = (
     ("one-step", "server_cpu", "CPU of API servers and etcds, a one-step join", "ms"),
     ("cold", "wall", "cold TPM join, wall", "ms"),
     ("cold", "cpu", "cold TPM join, CPU", "ms"),
+    ("cold persistent", "wall", "the same where the TPM keeps its EK, wall", "ms"),
+    ("cold persistent", "cpu", "the same where the TPM keeps its EK, CPU", "ms"),
     ("warm", "wall", "warm `credential`, wall", "ms"),
     ("webhook", "wall", "admission webhook, a call", "ms"),
     ("webhook", "cpu", "admission webhook, CPU of the controller a call", "ms"),

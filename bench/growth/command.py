@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
-from bench.growth import many_clusters, one_cluster, report
+from bench.growth import many_clusters, one_cluster, report, scale
 from bench.growth.sizes import Sizes
 from bench.page.command import PAGE, ROOT, commit_of
 from bench.page.machine import describe
@@ -19,7 +18,7 @@ from bench.page.numbers import replaced
 from bench.page.samples import Case, Run
 from nodeattest_cli.demo.tools import Tools
 
-LAST = Path(__file__).with_name("last.json")
+LAST = scale.GROWTH_RUN
 PARTS = {"one-cluster": one_cluster.measure, "many-clusters": many_clusters.measure}
 
 
@@ -38,6 +37,7 @@ def main(arguments: list[str], tools: Tools) -> int:
     if not options.no_write:
         run.write(LAST)
         PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "growth", report.write(run)), encoding="utf-8")
+        scale.write_page()
     print(report.write(run))
     return 0
 
@@ -48,7 +48,9 @@ def measure(tools: Tools, sizes: Sizes, parts: list[str]) -> Run:
         f"{sizes.machines} Machines, of which {sizes.joins} join through one controller and {sizes.joins} through "
         f"{sizes.replicas} that share the clusters."
     )
-    cases = {"setting": Case("setting", notes={"said": said})}
+    setting = Case("setting", notes={"said": said})
+    setting.add(clusters=sizes.clusters, machines=sizes.machines)
+    cases = {"setting": setting}
     for part in parts:
         cases |= {case.name: case for case in PARTS[part](tools, sizes)}
     if set(parts) != set(PARTS) and LAST.exists():

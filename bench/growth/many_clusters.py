@@ -102,6 +102,7 @@ def _joins(scene: Scene, controllers: Sequence[RunningController], nodes: Sequen
         nodes,
         controller_pids=[controller.pid for controller in controllers],
         server_pids=[*env.server_pids, *clusters.pids],
+        management_pids=env.management_pids,
         processes=sizes.joiners,
         at_once=sizes.at_once,
         seconds=sizes.seconds,

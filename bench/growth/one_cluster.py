@@ -82,6 +82,7 @@ def add(case: Case, burst: Burst) -> None:
         latency=1000 * burst.latencies[len(burst.latencies) // 2] if burst.latencies else 0,
         controller_cpu=burst.controller_cpu,
         server_cpu=burst.server_cpu,
+        management_cpu=burst.management_cpu,
         node_cpu=burst.node_cpu,
         failed=sum(burst.failures.values()),
     )
@@ -96,6 +97,7 @@ def _join(env: BenchEnvironment, controller: RunningController, nodes: Sequence[
         nodes,
         controller_pids=[controller.pid],
         server_pids=env.server_pids,
+        management_pids=env.management_pids,
         processes=min(sizes.joiners, len(nodes)),
         at_once=sizes.at_once,
         seconds=sizes.seconds,

@@ -17,6 +17,7 @@ ROWS = (
     ("a join takes, median", "latency", "ms"),
     ("CPU of the controllers, a join", "controller_cpu", "ms"),
     ("CPU of API servers and etcds, a join", "server_cpu", "ms"),
+    ("of this, the management cluster's", "management_cpu", "ms"),
     ("CPU of the nodes, a join", "node_cpu", "ms"),
     ("requests of the controllers, a join", "controller_requests", ""),
     ("requests of the node, a join", "node_requests", ""),

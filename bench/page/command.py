@@ -14,6 +14,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.growth import scale
 from bench.page import plot, report
 from bench.page.case import add_sizes, read_sizes
 from bench.page.machine import describe
@@ -22,7 +23,7 @@ from bench.page.samples import Case, Run
 from nodeattest_cli.demo.tools import Tools
 
 ROOT = Path(__file__).parents[2]
-LAST = Path(__file__).with_name("last.json")
+LAST = scale.PAGE_RUN
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = PAGE.with_name(report.PLOT)
 ORDER = ("in-tree", "tpm", "one-step", "alone", "webhook", "in-tree")
@@ -43,6 +44,7 @@ def main(arguments: list[str], tools: Tools) -> int:
     run.write(LAST)
     PAGE.write_text(report.write(PAGE.read_text(encoding="utf-8"), run), encoding="utf-8")
     PICTURE.write_text(plot.draw(run), encoding="utf-8")
+    scale.write_page()
     print(report.goals(run))
     return 0
 

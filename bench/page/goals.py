@@ -69,8 +69,8 @@ JOIN_GOALS: Sequence[Goal] = (
     Goal("requests of the node a TPM join", "", 4, of(TPM, "node_requests")),
     Goal("cold join / `python3 -I -c pass`, wall", TIMES, 11, ratio(("cold", "wall"), ("idle", "wall"))),
     Goal("cold join / `python3 -I -c pass`, CPU", TIMES, 11, ratio(("cold", "cpu"), ("idle", "cpu"))),
-    Goal("the same with a persistent EK and AK, wall", TIMES, 8, ratio(("cold persistent", "wall"), ("idle", "wall"))),
-    Goal("the same with a persistent EK and AK, CPU", TIMES, 8, ratio(("cold persistent", "cpu"), ("idle", "cpu"))),
+    Goal("the same where the TPM keeps its EK, wall", TIMES, 8, ratio(("cold persistent", "wall"), ("idle", "wall"))),
+    Goal("the same where the TPM keeps its EK, CPU", TIMES, 8, ratio(("cold persistent", "cpu"), ("idle", "cpu"))),
     Goal("warm credential / `python3 -I -c pass`, wall", TIMES, 1.2, ratio(("warm", "wall"), ("idle", "wall"))),
     Goal("admission webhook, a call", "ms", 10, of("webhook", "wall")),
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import joins
+from bench import joins, tpm_keys
 from bench.burst import Burst, count_requests, provision_in, run, server_of, settle, windows
 from bench.environment import BenchEnvironment, start_environment
 from bench.joiner import Kind, Node
@@ -173,6 +173,7 @@ def _round(env: BenchEnvironment, kind: Kind, nodes: list[Node], sizes: Sizes) -
         nodes,
         controller_pids=[env.controller_pid],
         server_pids=env.server_pids,
+        management_pids=env.management_pids,
         processes=min(PROCESSES, len(nodes)),
         at_once=sizes.at_once,
     )
@@ -195,29 +196,36 @@ def _add(case: Case, burst: Burst) -> None:
         node_cpu=burst.node_cpu,
         failed=sum(burst.failures.values()),
     )
+    if burst.management_cpu:  # the in-tree signer has no management cluster
+        case.add(management_cpu=burst.management_cpu)
     for said in burst.failures:
         case.notes["failures"] = said
 
 
 def alone(tools: Tools, sizes: Sizes) -> list[Case]:
     """One node after the other: a cold join, the warm credential, an interpreter that does nothing, in turns."""
-    cold, warm, idle = Case("cold"), Case("warm"), Case("idle")
+    cold, persistent, warm, idle = Case("cold"), Case("cold persistent"), Case("warm"), Case("idle")
     with start_environment(tools) as env:
-        first, *machines = [joins.new_machine(env, number) for number in range(1 + sizes.cold)]
+        first, *machines = joins.new_machines(env, 1 + 2 * sizes.cold)
+        bare, keeping = machines[: sizes.cold], machines[sizes.cold :]
+        for machine in bare:
+            tpm_keys.forget(str(machine.attestor.settings["tcti"]))
         joins.cold_join(env, first)  # writes byte code; the controller looks up the kinds of the infrastructure
         call, environment = joins.warm_call(env, first)
         joins.taken_by(call, environment)
         settle(sizes.settle)
-        for machine in machines:
+        for machine, other in zip(bare, keeping, strict=True):
             for case, taken in (
                 (cold, joins.cold_join(env, machine)),
+                (persistent, joins.cold_join(env, other)),
                 *((warm, joins.taken_by(call, environment)) for _ in range(3)),
                 *((idle, joins.taken_by(joins.IDLE, environment)) for _ in range(3)),
             ):
                 case.add(wall=1000 * taken.wall, cpu=1000 * taken.cpu)
-    cold.notes["excludes"] = "the boot, kubelet; the TPM is swtpm on the same machine, idle but for this join"
+    cold.notes["excludes"] = "the boot, kubelet; the TPM is swtpm on the same machine, and keeps no key: both are made"
+    persistent.notes["excludes"] = "the same; the TPM keeps its EK, the agent makes the AK at each join"
     warm.notes["excludes"] = "kubelet's own part of the call"
-    return [cold, warm, idle]
+    return [cold, persistent, warm, idle]
 
 
 def webhook(tools: Tools, sizes: Sizes) -> list[Case]:

@@ -30,6 +30,7 @@ JOIN_ROWS = (
     ("a join takes, median", "latency", "ms"),
     ("CPU of the controller, a join", "controller_cpu", "ms"),
     ("CPU of API servers and etcds, a join", "server_cpu", "ms"),
+    ("of this, the management cluster's", "management_cpu", "ms"),
     ("CPU of the nodes, a join", "node_cpu", "ms"),
     ("requests of the node, a join", "node_requests", ""),
     ("requests of the controller, a join", "controller_requests", ""),
@@ -41,7 +42,7 @@ ALONE = (
     ("idle", "`python3 -I -c pass`"),
     ("warm", "warm `credential`"),
     ("cold", "cold TPM join"),
-    ("cold persistent", "cold TPM join, persistent EK and AK"),
+    ("cold persistent", "cold TPM join, the TPM keeps its EK"),
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.compare import command as compare
 from bench.growth import command as growth
-from bench.growth import report
+from bench.growth import report, scale
 from bench.page.command import PAGE
 from bench.page.numbers import marks
 from bench.page.samples import Case, Run
@@ -58,3 +58,45 @@ def test_memory_of_many_clusters_is_that_of_the_one_controller() -> None:
     text = report.write(run_of("aaa", one, three))
     assert "| memory of one controller of many clusters | \u2264 300 MiB | 280 MiB | met |" in text
     assert "| 110 MiB (100\u2013120) |" in text
+
+
+def growth_of(nodes: int = 5_000) -> Run:
+    setting = Case("setting", {"clusters": [200.0], "machines": [50.0]})
+    few = Case("one cluster, 500 nodes", {"joins": [500.0], "resident": [80.0 + 500 / 64]})
+    many = Case("one cluster, 5000 nodes", {"joins": [float(nodes)], "resident": [80.0 + (500 + nodes) / 64]})
+    shared = Case("200 clusters, one controller", {"resident_idle": [80.0 + 10_000 / 64 + 200 * 0.25]})
+    return run_of("aaa", setting, few, many, shared)
+
+
+JOIN = Case(scale.TPM, {"controller_cpu": [10.0], "server_cpu": [40.0], "management_cpu": [20.0]})
+
+
+def test_memory_a_node_and_a_cluster_follow_from_what_grew() -> None:
+    costs = scale.Costs.of(run_of("aaa", JOIN), growth_of())
+    assert costs is not None
+    found = [round(value, 3) for value in (costs.base, costs.node * 64, costs.cluster)]
+    assert found == [80, 1, 0.25]
+    assert (costs.workload, costs.controller_rate) == (20, 100)
+
+
+def test_what_has_the_least_joins_a_second_saturates_first() -> None:
+    costs = scale.Costs(controller=10, management=20, workload=20, base=80, node=0.01, cluster=0.25)
+    assert scale.Fleet(1_000, 100_000, 3, 8).first(costs) == ("3 controllers", 300)
+    assert scale.Fleet(1_000, 100_000, 10, 8).first(costs) == ("management cluster, 8 cores", 400)
+    assert scale.Fleet(1, 5_000, 10, 8).first(costs) == ("10 controllers", 100)  # one cluster has one owner
+    assert costs.memory(4, 1_000) == 91
+
+
+def test_a_fleet_renews_at_three_fifths_of_its_certificates_lifetime() -> None:
+    assert round(scale.renewals(100_000, 86_400), 2) == 1.93
+
+
+def test_the_page_on_scale_is_what_the_bench_writes_from_its_last_runs() -> None:
+    text = scale.PAGE.read_text(encoding="utf-8")
+    if scale.GROWTH_RUN.exists():
+        text = scale.written(text, Run.read(scale.PAGE_RUN), Run.read(scale.GROWTH_RUN))
+    assert text == scale.PAGE.read_text(encoding="utf-8")
+
+
+def test_without_a_figure_that_the_model_needs_nothing_is_written() -> None:
+    assert scale.parts(run_of("aaa"), growth_of()) == {}
