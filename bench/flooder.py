@@ -39,7 +39,7 @@ def main() -> None:
     server, ca_file, count, node, provider_id = sys.argv[1:]
     token = sys.stdin.readline().strip()
     key, attestor = ec.generate_private_key(ec.SECP256R1()), SoftwareAttestor()
-    evidence = Evidence(attestor.provider, 1, attestor.tpm.first().to_json())
+    evidence = Evidence(attestor.provider, attestor.versions[0], attestor.tpm.first().to_json())
 
     def junk(number: int) -> bytes:
         who = (node, provider_id) if number % KINDS == 1 else (f"junk-{number}", f"demo://nowhere/{number}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -76,7 +77,8 @@ def _request(data: bytes) -> object:
 
 def _evidence(data: bytes) -> object:
     value = canonical_json.loads(data)
-    for parse in (parse_evidence, parse_composite_evidence, parse_aws_evidence, parse_azure_evidence):
+    composite = partial(parse_composite_evidence, version=2)
+    for parse in (parse_evidence, composite, parse_aws_evidence, parse_azure_evidence):
         runner(lambda _, parse=parse: parse(value), Denied)(b"")
     return value
 

@@ -1,7 +1,8 @@
 """The one digest that every proof covers (docs/wire-format.md, "Binding").
 
-``binding = SHA-256(lp("nodeattest/v1/binding") || lp(cluster pin) || lp(signerName) || lp(SHA-256(CSR DER)))`` where
-``length_prefix`` is a 4-byte big-endian length followed by the bytes.
+``binding = SHA-256(lp("nodeattest/v1/binding", cluster pin, signerName, SHA-256(CSR DER)))`` where ``length_prefix``
+is a 4-byte big-endian length followed by the bytes. From version 2 of a provider's evidence on, the label has that
+version, and the evidence block (``tpm/v2``) follows it: a proof says itself what it was made for.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.names import ClusterPin, ProviderName, SignerName
 
 __all__ = ["Binding", "cluster_pin", "length_prefix"]
 
-_LABEL: Final = b"nodeattest/v1/binding"
+_FIRST: Final = 1
+"""The version of evidence whose binding does not name it; all others' does."""
 
 
 def length_prefix(*fields: bytes) -> bytes:
@@ -38,7 +40,15 @@ class Binding:
 
     @property
     def digest(self) -> bytes:
-        """The 32 bytes that go into quotes, MACs and signed headers."""
-        return hashlib.sha256(
-            length_prefix(_LABEL, self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256)
-        ).digest()
+        """The 32 bytes that go into quotes, MACs and signed headers of version 1 of any provider's evidence."""
+        return self._digest(b"nodeattest/v1/binding")
+
+    def digest_for(self, provider: ProviderName, version: int) -> bytes:
+        """Compute the 32 bytes for one version of a provider's evidence; from version 2 on they name both."""
+        if version == _FIRST:
+            return self.digest
+        return self._digest(f"nodeattest/v{version}/binding".encode(), f"{provider}/v{version}".encode())
+
+    def _digest(self, *which: bytes) -> bytes:
+        fields = self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256
+        return hashlib.sha256(length_prefix(*which, *fields)).digest()

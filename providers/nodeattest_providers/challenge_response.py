@@ -27,11 +27,11 @@ from nodeattest_providers.verifier_interface import Facts, NodeRequest
 __all__ = [
     "CHALLENGE_TTL",
     "CLOCK_SKEW",
-    "LABEL_NONCE",
-    "LABEL_SECRET",
     "challenge_context",
     "check_first_request",
     "derive",
+    "label_nonce",
+    "label_secret",
     "master_keys",
 ]
 
@@ -40,8 +40,6 @@ CHALLENGE_TTL: Final = timedelta(seconds=300)
 CLOCK_SKEW: Final = timedelta(seconds=30)
 """How much earlier than the first the second request may seem, when two API servers' clocks differ."""
 
-LABEL_NONCE: Final = b"capi-att/v1/nonce"
-LABEL_SECRET: Final = b"capi-att/v1/secret"
 _DERIVED_SIZE: Final = 32
 """Bytes; TPM2_MakeCredential takes at most the nameAlg's digest size."""
 
@@ -63,6 +61,16 @@ def challenge_context(facts: Facts, first: NodeRequest, *extra: bytes) -> bytes:
         facts.machine.uid.encode(),
         str(int(first.created.timestamp())).encode(),
     )
+
+
+def label_nonce(version: int) -> bytes:
+    """Return the label of the nonce N of one version of evidence."""
+    return f"capi-att/v{version}/nonce".encode()
+
+
+def label_secret(version: int) -> bytes:
+    """Return the label of the secret S of one version of evidence."""
+    return f"capi-att/v{version}/secret".encode()
 
 
 def derive(label: bytes, key: SecretBytes, ctx: bytes) -> bytes:

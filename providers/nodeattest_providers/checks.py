@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from nodeattest_providers.errors import Check, Denied, Reason, Unavailable
+from nodeattest_providers.errors import NO_ANNOTATIONS, Check, Denied, Reason, Unavailable
 
 __all__ = ["Checks"]
 
@@ -25,12 +25,21 @@ class Checks:
     _done: list[Check] = field(default_factory=list[Check])
 
     def require(
-        self, passed: bool, name: str, *, section: str, reason: Reason, expected: str, got: str, remedy: str
+        self,
+        passed: bool,
+        name: str,
+        *,
+        section: str,
+        reason: Reason,
+        expected: str,
+        got: str,
+        remedy: str,
+        annotations: Mapping[str, str] = NO_ANNOTATIONS,
     ) -> None:
         """Record a check and raise ``Denied`` unless it passed."""
         self._done.append(Check(name, section, expected, got, passed))
         if not passed:
-            raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done)
+            raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done, annotations=annotations)
 
     def unavailable(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
         """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""

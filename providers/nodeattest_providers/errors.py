@@ -13,9 +13,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["ChallengeRequired", "Check", "Denied", "Reason", "Unavailable"]
+__all__ = ["NO_ANNOTATIONS", "ChallengeRequired", "Check", "Denied", "Reason", "Unavailable"]
 
-_NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Denied(Exception):
         got: str,
         remedy: str,
         checks: Sequence[Check] = (),
-        annotations: Mapping[str, str] = _NO_ANNOTATIONS,
+        annotations: Mapping[str, str] = NO_ANNOTATIONS,
     ) -> None:
         super().__init__(f"{reason}: expected {expected}, got {got}; {remedy}")
         self.reason = reason
@@ -207,7 +207,7 @@ class ChallengeRequired(Exception):
     """
 
     def __init__(
-        self, challenge: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS, *, checks: Sequence[Check] = ()
+        self, challenge: str, annotations: Mapping[str, str] = NO_ANNOTATIONS, *, checks: Sequence[Check] = ()
     ) -> None:
         super().__init__("a second request must answer the challenge")
         self.challenge = challenge

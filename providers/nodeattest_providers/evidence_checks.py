@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.evidence_versions import annotations_for
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence
 
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def check_block(checks: Checks, evidence: Evidence, provider: ProviderName, versions: Collection[int]) -> None:
-    """Check that the evidence is of this provider and of a version that it understands."""
+    """Check that the evidence is of this provider and of a version that it accepts."""
     checks.require(
         evidence.provider == provider,
         "evidence provider",
@@ -43,6 +44,7 @@ def check_block(checks: Checks, evidence: Evidence, provider: ProviderName, vers
         expected=understood,
         got=f"v{evidence.version}",
         remedy=f"send {provider} evidence of {understood}",
+        annotations=annotations_for(provider, versions),
     )
 
 

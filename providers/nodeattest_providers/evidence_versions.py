@@ -1,4 +1,4 @@
-"""Which evidence versions a controller understands: the text of an annotation, and back.
+"""Which evidence versions a controller accepts: the text of an annotation, and back.
 
 Promises: one spelling (``tpm/v2,tpm/v1``, newest first, as in the provider block); ``parse`` reads what
 ``versions_to_text`` writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
@@ -9,14 +9,14 @@ Source: docs/wire-format.md, "Versions".
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 from nodeattest_providers.node_interface import Evidence
 
-__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "check", "parse", "versions_to_text"]
+__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "annotations_for", "check", "parse", "versions_to_text"]
 
 HIGHEST: Final = 9999
 """The envelope's provider block takes no higher version."""
@@ -28,19 +28,24 @@ MAX_TEXT: Final = MAX_VERSIONS * len(f"{'p' * 63}/v{HIGHEST},")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 
-def check(evidence: Evidence, understood: Collection[int]) -> None:
-    """Refuse evidence of a version that is not understood; the refusal brings the annotation along."""
-    if evidence.version in understood:
+def check(evidence: Evidence, accepted: Collection[int]) -> None:
+    """Refuse evidence of a version that is not accepted; the refusal brings the annotation along."""
+    if evidence.version in accepted:
         return
-    text = versions_to_text(evidence.provider, understood)
     raise Denied(
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
-        expected=text,
+        expected=versions_to_text(evidence.provider, accepted),
         got=f"{evidence.provider}/v{evidence.version}",
-        remedy=f"send {evidence.provider} evidence of a version in the annotation {ANNOTATION_SUPPORTED_VERSIONS}, "
-        "or upgrade the controller if all of them are too old for this node",
-        annotations={ANNOTATION_SUPPORTED_VERSIONS: text},
+        remedy=f"send {evidence.provider} evidence of a version in the annotation {ANNOTATION_SUPPORTED_VERSIONS}: "
+        "upgrade the node's agent if all of them are newer than it, and the controller if they are older",
+        annotations=annotations_for(evidence.provider, accepted),
     )
+
+
+def annotations_for(provider: ProviderName, accepted: Iterable[int]) -> Mapping[str, str]:
+    """Return the annotation that goes with a refusal for a version; none where no version is accepted."""
+    text = versions_to_text(provider, accepted)
+    return {ANNOTATION_SUPPORTED_VERSIONS: text} if text else {}
 
 
 def versions_to_text(provider: ProviderName, versions: Iterable[int]) -> str:

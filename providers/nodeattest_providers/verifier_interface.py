@@ -33,6 +33,7 @@ from nodeattest_providers.node_interface import (
 from nodeattest_providers.pins import COMPOSITE, name_pin
 
 __all__ = [
+    "AcceptedVersions",
     "Addresses",
     "AttestedNode",
     "BootState",
@@ -261,6 +262,21 @@ class ProvableNames(Protocol):
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
     ) -> Mapping[ProviderID, NodeName] | None:
         """Return the names by provider ID: no other machine can prove one; None where the platform tells them.
+
+        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
+        settings.
+        """
+        ...
+
+
+@runtime_checkable
+class AcceptedVersions(Protocol):
+    """A signer whose section of a policy can forbid versions of evidence that it understands."""
+
+    def accepted_versions(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> tuple[int, ...]:
+        """Return those of ``versions`` that the policy allows, newest first.
 
         ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
         settings.

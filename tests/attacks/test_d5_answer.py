@@ -18,10 +18,11 @@ from tpm_world import (
     OTHER_PIN,
     PCR_VALUES,
     PIN,
+    VERSION,
     Round,
     SoftTpm,
-    binding_of,
     cluster,
+    digest_of,
     ledger,
     machine,
     request_of,
@@ -57,7 +58,7 @@ def over(*, pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1", csr: 
 
     def case(sound: Round) -> object:
         other = replace(sound.first, csr=replace(CSR, der=csr))
-        extra = qualifying_data(nonce or sound.challenge.nonce, uid, binding_of(other, pin).digest)
+        extra = qualifying_data(nonce or sound.challenge.nonce, uid, digest_of(other, pin), version=VERSION)
         return with_quote(extra=extra)(sound)
 
     return case
@@ -68,11 +69,15 @@ def with_evidence(**changes: object) -> Case:
 
 
 def under_secret(secret: bytes) -> Case:
-    return lambda sound: with_evidence(mac=proof(secret, "uid-1", CSR.sha256, binding_of(sound.first).digest))(sound)
+    def case(sound: Round) -> object:
+        mac = proof(secret, "uid-1", CSR.sha256, digest_of(sound.first), version=VERSION)
+        return with_evidence(mac=mac)(sound)
+
+    return case
 
 
 def of_two_cas(sound: Round) -> object:
-    mac = proof(sound.secret, "uid-1", CSR.sha256, binding_of(sound.first, OTHER_PIN).digest)
+    mac = proof(sound.secret, "uid-1", CSR.sha256, digest_of(sound.first, OTHER_PIN), version=VERSION)
     return sound.verify(sound.second(mac=mac), cluster=cluster(OTHER_PIN, PIN))
 
 
@@ -165,7 +170,7 @@ def data_of(**changes: JsonValue) -> Case:
     def case(sound: Round) -> object:
         request: NodeRequest = request_of(sound.second())
         data: dict[str, JsonValue] = {**request.evidence.data, **changes}
-        return verify(replace(request, evidence=Evidence(ProviderName("tpm"), 1, data)), sound.facts)
+        return verify(replace(request, evidence=Evidence(ProviderName("tpm"), VERSION, data)), sound.facts)
 
     return case
 

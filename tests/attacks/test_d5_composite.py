@@ -21,7 +21,7 @@ from composite_world import (
     sound_exchange,
     verify,
 )
-from tpm_world import SoftTpm
+from tpm_world import VERSION, SoftTpm
 from tpm_world import verify as verify_tpm
 
 from nodeattest_providers.binding import Binding
@@ -64,14 +64,14 @@ def with_another_tpm(sound: Exchange) -> object:
 
 
 def at_the_signer_of_one(sound: Exchange) -> object:
-    first = replace(sound.first, signer_name=ALONE, evidence=Evidence(TPM, 1, sound.tpm.first().to_json()))
-    second = replace(filed({}, second=True), signer_name=ALONE, evidence=Evidence(TPM, 1, sound.tpm_answer()))
+    first = replace(sound.first, signer_name=ALONE, evidence=Evidence(TPM, VERSION, sound.tpm.first().to_json()))
+    second = replace(filed({}, second=True), signer_name=ALONE, evidence=Evidence(TPM, VERSION, sound.tpm_answer()))
     return verify_tpm(second, replace(sound.facts, settings=sound.tpm.settings, first_request=first))
 
 
 def after_other_parts(sound: Exchange) -> object:
     other: JsonObject = {"phase": 1, "parts": parts_of(challenge={"phase": 1}, contoso={})}
-    first = replace(sound.first, evidence=Evidence(PROVIDER, 1, other))
+    first = replace(sound.first, evidence=Evidence(PROVIDER, VERSION, other))
     return verify(filed(sound.answer(), second=True), replace(sound.facts, first_request=first))
 
 

@@ -12,10 +12,10 @@ from cases import attacks, evaluated
 from catalogue import Row
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss
-from tpm_world import CSR, binding_of, challenge_of, facts_of, ledger, parsed, request_of, verify
+from tpm_world import CSR, VERSION, binding_of, challenge_of, digest_of, facts_of, ledger, parsed, request_of, verify
 
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
@@ -30,7 +30,7 @@ from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
 
-UNRESTRICTED: Final = AK_TEMPLATE[:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATE[8:]
+UNRESTRICTED: Final = AK_TEMPLATES[VERSION][:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATES[VERSION][8:]
 FORGED: Final = b"\xffTCG\x80\x18 and whatever the attacker likes"
 SECRET: Final = bytes(range(32))
 
@@ -82,18 +82,18 @@ def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
     with (
         connected(scene.victim.tcti) as esys,
         primary(esys, P384.creation()) as ek,
-        primary(esys, AK_TEMPLATE, owner) as ak,
+        primary(esys, AK_TEMPLATES[VERSION], owner) as ak,
     ):
         facts = facts_of(by_allow_list(parsed(ek.public).fingerprint))
         first = request_of(FirstEvidence(ek_public=ek.public, ak_public=ak.public))
         challenge = Challenge.parse(challenge_of(first, facts).challenge)
         secret = activate(esys, ek, ak, challenge.blob, challenge.secret)
-        binding = binding_of(first).digest
-        extra = qualifying_data(challenge.nonce, first.uid, binding)
+        binding = digest_of(first)
+        extra = qualifying_data(challenge.nonce, first.uid, binding, version=VERSION)
         attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
     answer = SecondEvidence(
         first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, CSR.sha256, binding),
+        mac=proof(secret, first.uid, CSR.sha256, binding, version=VERSION),
         quote=attest,
         signature=signature,
         pcrs=(bytes(32), bytes(32)),
@@ -113,15 +113,15 @@ def quoted_by_the_thief(scene: Scene) -> tuple[bytes, bytes]:
     """Quote for the victim's challenge with the thief's own key."""
     first = scene.joined.first
     challenge = Challenge.parse(challenge_of(first, replace(scene.joined.facts, first_request=None)).challenge)
-    extra = qualifying_data(challenge.nonce, first.uid, binding_of(first).digest)
-    with connected(scene.thief.tcti) as esys, primary(esys, AK_TEMPLATE) as ak:
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first), version=VERSION)
+    with connected(scene.thief.tcti) as esys, primary(esys, AK_TEMPLATES[VERSION]) as ak:
         return quote(esys, ak, challenge.pcrs.marshal(), extra)
 
 
 def guessing(scene: Scene) -> tuple[NodeRequest, Facts]:
     attest, signature = quoted_by_the_thief(scene)
     first = scene.joined.first
-    mac = proof(bytes(32), first.uid, CSR.sha256, binding_of(first).digest)
+    mac = proof(bytes(32), first.uid, CSR.sha256, digest_of(first), version=VERSION)
     return request_of(replace(scene.joined.answer, quote=attest, signature=signature, mac=mac)), scene.joined.facts
 
 

@@ -21,6 +21,7 @@ from tpm_authority import YEAR, Authority, Extension, PublicKey, key_usage, leaf
 from tpm_world import (
     MACHINE,
     NOW,
+    VERSION,
     SoftTpm,
     ak_prefix,
     facts_of,
@@ -204,7 +205,7 @@ def both_roles(_: Scene) -> tuple[NodeRequest, Facts]:
     return request_of(evil.first()), facts_of(evil.settings)
 
 
-def data_of(version: int = 1, **changes: JsonValue) -> Case:
+def data_of(version: int = VERSION, **changes: JsonValue) -> Case:
     def case(s: Scene) -> tuple[NodeRequest, Facts]:
         request = request_of(s.tpm.first())
         data: dict[str, JsonValue] = {**request.evidence.data, **changes}
@@ -277,7 +278,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-034": ek_of(last_bit),
     "D5-035": ek_of(lambda public: public + b"\0"),
     "D5-036": pinned(ek=OTHER),
-    "D5-037": pinned(ak="000b" + "0" * 64),
+    "D5-037": pinned(akV2="000b" + "0" * 64),
     "D5-038": ak_of(ak_prefix(attributes=0x00040472)),
     "D5-039": ak_of(ak_prefix(attributes=0x00050440)),
     "D5-040": ak_of(ak_prefix(attributes=0x00050470)),
@@ -306,7 +307,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-063": data_of(secret="c2VjcmV0"),
     "D5-064": data_of(phase=True),
     "D5-065": ak_area(lambda public: public + bytes(2_000)),
-    "D5-066": data_of(version=2),
+    "D5-066": data_of(version=3),
 }
 
 

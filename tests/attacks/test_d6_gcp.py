@@ -25,7 +25,7 @@ from gcp_world import (
     rsa_tpm,
     verified,
 )
-from tpm_world import SoftTpm
+from tpm_world import VERSION, SoftTpm
 
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -104,7 +104,7 @@ def shown(**fields: JsonValue) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         data = {**stage.tpm.first().to_json(), **fields}
-        request = node_request(stage.tpm.first(), evidence=Evidence(ProviderName("gcp"), 1, data))
+        request = node_request(stage.tpm.first(), evidence=Evidence(ProviderName("gcp"), VERSION, data))
         return verified(stage.platform, request, node_facts())
 
     return case
@@ -115,7 +115,7 @@ def token(header: str, claims: str) -> Case:
     data: dict[str, JsonValue] = {"identityToken": f"{header}.{claims}.AAAA"}
 
     def case(stage: Stage) -> AttestedNode:
-        request = node_request(stage.tpm.first(), evidence=Evidence(ProviderName("gcp"), 1, data))
+        request = node_request(stage.tpm.first(), evidence=Evidence(ProviderName("gcp"), VERSION, data))
         return verified(stage.platform, request, node_facts())
 
     return case
@@ -182,7 +182,7 @@ def at_tpm(stage: Stage) -> AttestedNode:
 
 
 def as_tpm(data: dict[str, JsonValue]) -> Evidence:
-    return Evidence(ProviderName("tpm"), 1, data)
+    return Evidence(ProviderName("tpm"), VERSION, data)
 
 
 def of_tpm(stage: Stage) -> AttestedNode:

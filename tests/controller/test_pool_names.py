@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, machine, request
-from tpm_world import PCR_VALUES, SoftTpm, parsed
+from tpm_world import PCR_VALUES, VERSION, SoftTpm, parsed
 
 from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
+from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
-from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import PROVIDER, Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -71,7 +71,7 @@ class Pool:
         )
 
     def file(self, name: str, der: bytes, evidence: FirstEvidence | SecondEvidence) -> None:
-        raw = envelope.encode(der, Evidence(ProviderName("tpm"), 1, evidence.to_json()))
+        raw = envelope.encode(der, Evidence(PROVIDER, VERSION, evidence.to_json()))
         encoded = base64.b64encode(raw).decode()
         self.world.workload_api.put(f"{CSRS}/{name}", request(name, request=encoded))
 
@@ -92,12 +92,13 @@ class Pool:
         """Answer as the TPM would; the secret comes from the controller's own key, not from a decryption."""
         ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
         context = challenge_context(facts, first, ak.name, ek.spki_sha256)
-        secret = derive(LABEL_SECRET, self.world.challenge_keys.keys()[0], context)
-        binding = first.binding(next(iter(facts.cluster.pins))).digest
-        parts = self.tpm.quote_parts(qualifying_data(challenge.nonce, first.uid, binding), challenge.pcrs, PCR_VALUES)
+        secret = derive(label_secret(VERSION), self.world.challenge_keys.keys()[0], context)
+        binding = first.binding(next(iter(facts.cluster.pins))).digest_for(PROVIDER, VERSION)
+        extra = qualifying_data(challenge.nonce, first.uid, binding, version=VERSION)
+        parts = self.tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES)
         return SecondEvidence(
             first=FirstRequestRef(name=first.name, uid=first.uid),
-            mac=proof(secret, first.uid, first.csr.sha256, binding),
+            mac=proof(secret, first.uid, first.csr.sha256, binding, version=VERSION),
             quote=parts.marshal(),
             signature=self.tpm.sign(parts.marshal()),
             pcrs=PCR_VALUES,

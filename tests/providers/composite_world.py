@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from tpm_world import MASTER, NOW, PCR_VALUES, SoftTpm, binding_of, cluster, machine, parsed, request_of
+from tpm_world import MASTER, NOW, PCR_VALUES, VERSION, SoftTpm, binding_of, cluster, machine, parsed, request_of
 
 from nodeattest_providers.challenge import protocol as by_secret
-from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
+from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
+from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge, part_version
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
@@ -31,7 +31,9 @@ def composite() -> CompositeSigner:
     return CompositeSigner(platform=Platform())
 
 
-def filed(data: JsonObject, *, second: bool = False, signer: SignerName = SIGNER) -> NodeRequest:
+def filed(
+    data: JsonObject, *, second: bool = False, signer: SignerName = SIGNER, version: int = VERSION
+) -> NodeRequest:
     """A request as the API server stored it, with any evidence."""
     template = request_of(SoftTpm().first())
     number = 2 if second else 1
@@ -41,12 +43,13 @@ def filed(data: JsonObject, *, second: bool = False, signer: SignerName = SIGNER
         uid=f"uid-{number}",
         created=NOW + timedelta(seconds=2 * number - 2),
         signer_name=signer,
-        evidence=Evidence(PROVIDER, 1, data),
+        evidence=Evidence(PROVIDER, version, data),
     )
 
 
-def parts_of(**data: JsonObject) -> JsonObject:
-    return {name: {"v": 1, "data": value} for name, value in data.items()}
+def parts_of(*, version: int = VERSION, **data: JsonObject) -> JsonObject:
+    """Wrap the parts' evidence as this version of the composite carries it."""
+    return {name: {"v": part_version(version, name), "data": value} for name, value in data.items()}
 
 
 def verify(request: NodeRequest, facts: Facts, signer: CompositeSigner | None = None) -> AttestedNode:
@@ -79,11 +82,13 @@ class Exchange:
         tpm = tpm or self.tpm
         challenge = by_tpm.Challenge.parse(self.texts[TPM])
         ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
-        secret = derive(LABEL_SECRET, MASTER, challenge_context(self.facts, self.first, ak.name, ek.spki_sha256))
-        over = binding or binding_of(self.first).digest
-        extra = by_tpm.qualifying_data(challenge.nonce, self.first.uid, over)
+        secret = derive(
+            label_secret(tpm.version), MASTER, challenge_context(self.facts, self.first, ak.name, ek.spki_sha256)
+        )
+        over = binding or binding_of(self.first).digest_for(TPM, tpm.version)
+        extra = by_tpm.qualifying_data(challenge.nonce, self.first.uid, over, version=tpm.version)
         quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()
-        mac = by_tpm.proof(secret, self.first.uid, self.first.csr.sha256, over)
+        mac = by_tpm.proof(secret, self.first.uid, self.first.csr.sha256, over, version=tpm.version)
         answer = by_tpm.SecondEvidence(first=self.ref, mac=mac, quote=quote, signature=tpm.sign(quote), pcrs=PCR_VALUES)
         return answer.to_json()
 
@@ -97,7 +102,7 @@ class Exchange:
         """The whole second evidence; ``parts`` replace sound ones."""
         sound = {"tpm": self.tpm_answer(), "challenge": self.secret_answer()}
         first: JsonObject = {"name": self.ref.name, "uid": self.ref.uid}
-        return {"phase": 2, "first": first, "parts": parts_of(**(sound | parts))}
+        return {"phase": 2, "first": first, "parts": parts_of(version=self.tpm.version, **(sound | parts))}
 
 
 def facts_for(tpm: SoftTpm, settings: Mapping[str, JsonValue] = BOTH, **changes: object) -> Facts:
@@ -113,14 +118,15 @@ def facts_for(tpm: SoftTpm, settings: Mapping[str, JsonValue] = BOTH, **changes:
 
 
 def first_of(tpm: SoftTpm) -> JsonObject:
-    return {"phase": 1, "parts": parts_of(tpm=tpm.first().to_json(), challenge={"phase": 1})}
+    parts = parts_of(version=tpm.version, tpm=tpm.first().to_json(), challenge={"phase": 1})
+    return {"phase": 1, "parts": parts}
 
 
 def sound_exchange(tpm: SoftTpm | None = None, **changes: object) -> Exchange:
     """Go through the first round."""
     tpm = tpm or SoftTpm()
     facts = facts_for(tpm, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
-    first = filed(first_of(tpm))
+    first = filed(first_of(tpm), version=tpm.version)
     texts = CompositeChallenge.parse(challenge_of(first, facts).challenge).texts
     return Exchange(tpm, replace(facts, first_request=first), first, texts)
 

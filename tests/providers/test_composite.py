@@ -23,7 +23,7 @@ from composite_world import (
     sound_exchange,
     verify,
 )
-from tpm_world import NOW, SoftTpm
+from tpm_world import NOW, VERSION, SoftTpm
 from tpm_world import verify as verify_tpm
 
 from nodeattest_providers import canonical_json
@@ -59,7 +59,7 @@ def test_a_machine_with_both_proofs_is_attested_with_the_pins_of_each(sound: Exc
     assert attested.provider == PROVIDER
     assert attested.fingerprints["tpm.ek"] == sound.tpm.fingerprint
     assert attested.fingerprints["challenge.secret"] == fingerprint(SECRET)
-    assert set(attested.fingerprints) == {"tpm.ek", "tpm.ak", "challenge.secret"}
+    assert set(attested.fingerprints) == {"tpm.ek", "tpm.akV2", "challenge.secret"}
     assert attested.boot is not None
     assert attested.first_request == sound.ref
     names = [check.name for check in attested.checks]
@@ -193,7 +193,7 @@ def test_what_breaks_in_a_part_is_told_under_its_name(sound: Exchange) -> None:
 
 def test_a_composites_proof_is_none_for_one_provider_alone(sound: Exchange) -> None:
     first, second = (
-        replace(request, signer_name=ALONE, evidence=Evidence(TPM, 1, data))
+        replace(request, signer_name=ALONE, evidence=Evidence(TPM, VERSION, data))
         for request, data in (
             (sound.first, sound.tpm.first().to_json()),
             (filed(sound.answer(), second=True), sound.tpm_answer()),
@@ -209,13 +209,13 @@ def test_a_composites_proof_is_none_for_one_provider_alone(sound: Exchange) -> N
 
 
 def test_plain_evidence_at_the_composite_is_denied(sound: Exchange) -> None:
-    request = replace(sound.first, evidence=Evidence(TPM, 1, sound.tpm.first().to_json()))
+    request = replace(sound.first, evidence=Evidence(TPM, VERSION, sound.tpm.first().to_json()))
     assert refused(request, sound.facts).reason is Reason.PROVIDER_MISMATCH
 
 
 def test_a_second_request_whose_first_had_other_parts_is_denied(sound: Exchange) -> None:
     other: JsonObject = {"phase": 1, "parts": parts_of(tpm=sound.tpm.first().to_json(), aws={})}
-    facts = replace(sound.facts, first_request=replace(sound.first, evidence=Evidence(PROVIDER, 1, other)))
+    facts = replace(sound.facts, first_request=replace(sound.first, evidence=Evidence(PROVIDER, VERSION, other)))
     assert refused(filed(sound.answer(), second=True), facts).reason is Reason.FIRST_REQUEST_MISMATCH
 
 
@@ -281,7 +281,7 @@ def test_each_parts_pins_are_compared_with_its_own(sound: Exchange) -> None:
     assert verify(filed(sound.answer(), second=True), pinned)
     for kind, reason in (
         ("tpm.ek", Reason.ENDORSEMENT_KEY_CHANGED),
-        ("tpm.ak", Reason.ATTESTATION_KEY_CHANGED),
+        ("tpm.akV2", Reason.ATTESTATION_KEY_CHANGED),
         ("challenge.secret", Reason.SECRET_MISSING),
     ):
         ledger = replace(pinned.ledger, fingerprints={**attested.fingerprints, kind: "sha256:other"})

@@ -79,7 +79,7 @@ def test_any_text_is_a_place_with_one_spelling_or_denied(text: str) -> None:
 def test_an_empty_section_lets_nobody_in() -> None:
     policy = parse_policy({})
     assert policy.projects == frozenset()
-    assert policy.boot.selection == PcrSelection(Alg.SHA256, (0, 7))
+    assert policy.protocol.selection == PcrSelection(Alg.SHA256, (0, 7))
 
 
 def test_a_whole_section_is_read() -> None:
@@ -102,8 +102,8 @@ def test_a_whole_section_is_read() -> None:
     assert policy.service_accounts == {"nodes@fleet-project.iam.gserviceaccount.com"}
     assert policy.secure_boot
     assert policy.integrity_monitoring
-    assert policy.boot.allowed_pcrs == {4: {bytes(32)}}
-    assert policy.boot.event_log_required
+    assert policy.protocol.allowed_pcrs == {4: {bytes(32)}}
+    assert policy.protocol.event_log_required
 
 
 @pytest.mark.parametrize(

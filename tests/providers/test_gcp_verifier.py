@@ -29,7 +29,7 @@ from gcp_world import (
     rsa_tpm,
     verified,
 )
-from tpm_world import SoftTpm, parsed
+from tpm_world import VERSION, SoftTpm, parsed
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.gcp.verifier import GcpSigner
@@ -79,7 +79,7 @@ def test_a_shielded_vm_joins_and_its_instance_is_pinned(sound: Joining, tpm: Sof
     assert node.provider == "gcp"
     assert node.provider_id == MACHINE_ID
     assert node.proven_node_name == NAME
-    assert node.fingerprints == {"ek": tpm.fingerprint, "ak": parsed(tpm.ak_public).name.hex(), "instance": NUMBER}
+    assert node.fingerprints == {"ek": tpm.fingerprint, "akV2": parsed(tpm.ak_public).name.hex(), "instance": NUMBER}
     assert node.boot is not None
     assert all(check.passed for check in node.checks)
     assert {"project", "instance runs", "endorsement key: the instance's", "quote binding"} <= {
@@ -292,7 +292,7 @@ def test_a_machine_that_is_no_compute_engine_instance_is_denied(
 
 
 def test_tpm_evidence_is_none_of_gcp(sound: Joining) -> None:
-    evidence = Evidence(ProviderName("tpm"), 1, sound.first.evidence.data)
+    evidence = Evidence(ProviderName("tpm"), VERSION, sound.first.evidence.data)
     with pytest.raises(Denied) as caught:
         verified(sound.platform, replace(sound.first, evidence=evidence), node_facts())
     assert caught.value.reason is Reason.PROVIDER_MISMATCH
@@ -303,7 +303,7 @@ def test_an_answer_for_gcp_is_none_for_tpm_even_where_tpm_trusts_the_key(sound: 
     listed: dict[str, JsonValue] = {"endorsementKeys": [{"providerID": MACHINE_ID, "sha256": tpm.fingerprint}]}
 
     def as_tpm(data: dict[str, JsonValue]) -> Evidence:
-        return Evidence(ProviderName("tpm"), 1, data)
+        return Evidence(ProviderName("tpm"), VERSION, data)
 
     first = replace(sound.first, signer_name=name, evidence=as_tpm(sound.first.evidence.data))
     second = node_request(sound.answer, signer_name=name, evidence=as_tpm(sound.answer.to_json()))
@@ -317,7 +317,9 @@ def test_an_answer_for_gcp_is_none_for_tpm_even_where_tpm_trusts_the_key(sound: 
 def test_nothing_but_keys_stands_in_the_first_request(platform: Platform, tpm: SoftTpm, field: str) -> None:
     data = {**tpm.first().to_json(), field: "AAAA"}
     with pytest.raises(Denied) as caught:
-        verified(platform, node_request(tpm.first(), evidence=Evidence(ProviderName("gcp"), 1, data)), node_facts())
+        verified(
+            platform, node_request(tpm.first(), evidence=Evidence(ProviderName("gcp"), VERSION, data)), node_facts()
+        )
     assert caught.value.reason is Reason.EVIDENCE_MALFORMED
 
 
@@ -327,7 +329,7 @@ def test_nothing_but_keys_stands_in_the_first_request(platform: Platform, tpm: S
 def test_checks_without_a_platform_run_offline(cloud: GoogleCloud, tpm: SoftTpm) -> None:
     calls = Calls()
     platform = platform_of(cloud, calls)
-    bad = Evidence(ProviderName("gcp"), 1, {"phase": 3})
+    bad = Evidence(ProviderName("gcp"), VERSION, {"phase": 3})
     with pytest.raises(Denied):
         verified(platform, node_request(tpm.first(), evidence=bad), node_facts())
     with pytest.raises(Denied):

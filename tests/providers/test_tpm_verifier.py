@@ -18,16 +18,18 @@ from tpm_world import (
     OTHER_PIN,
     PCR_VALUES,
     PIN,
+    VERSION,
     EkKind,
     Round,
     SoftTpm,
-    binding_of,
     cluster,
+    digest_of,
     ledger,
     machine,
     new_key,
     parsed,
     request_of,
+    rsa_ak_prefix,
     sound_round,
     verify,
 )
@@ -61,7 +63,7 @@ def sound(tpm: SoftTpm) -> Round:
 def test_a_sound_answer_attests_the_node(sound: Round, tpm: SoftTpm) -> None:
     node = sound.verify()
     assert node.provider_id == MACHINE
-    assert node.fingerprints == {"ek": tpm.fingerprint, "ak": parsed(tpm.ak_public).name.hex()}
+    assert node.fingerprints == {"ek": tpm.fingerprint, "akV2": parsed(tpm.ak_public).name.hex()}
     assert node.boot is not None
     assert (node.boot.clock, node.boot.reset_count, node.boot.safe) == (5_000, 3, True)
     assert node.first_request == FirstRequestRef(name="csr-1", uid="uid-1")
@@ -79,7 +81,7 @@ def test_a_registered_key_proves_the_node_name_of_its_entry_and_nothing_else_doe
 
 
 def test_a_sound_answer_over_an_rsa_attestation_key_attests_the_node() -> None:
-    prefix = bytes.fromhex("0001000b00050472" + "0000" + "0010" + "0014000b" + "0800" + "00000000")
+    prefix = rsa_ak_prefix(2048)
     rsa_ak = SoftTpm(ak=rsa.generate_private_key(65537, 2048), ak_prefix=prefix)
     assert sound_round(rsa_ak).verify().checks
 
@@ -95,7 +97,7 @@ def quoted(**changes: object) -> Callable[[Round], SecondEvidence]:
 
 def extra_over(pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1") -> Callable[[Round], SecondEvidence]:
     def spoil(sound: Round) -> SecondEvidence:
-        extra = qualifying_data(nonce or sound.challenge.nonce, uid, binding_of(sound.first, pin).digest)
+        extra = qualifying_data(nonce or sound.challenge.nonce, uid, digest_of(sound.first, pin), version=VERSION)
         return quoted(extra=extra)(sound)
 
     return spoil
@@ -103,13 +105,13 @@ def extra_over(pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1") ->
 
 def over_another_csr(sound: Round) -> SecondEvidence:
     other = replace(sound.first, csr=replace(CSR, der=b"PKCS#10 with another key"))
-    return quoted(extra=qualifying_data(sound.challenge.nonce, "uid-1", binding_of(other).digest))(sound)
+    return quoted(extra=qualifying_data(sound.challenge.nonce, "uid-1", digest_of(other), version=VERSION))(sound)
 
 
 def mac_under(secret: bytes) -> Callable[[Round], SecondEvidence]:
     def spoil(sound: Round) -> SecondEvidence:
-        binding = binding_of(sound.first).digest
-        return sound.second(mac=proof(secret, "uid-1", CSR.sha256, binding))
+        binding = digest_of(sound.first)
+        return sound.second(mac=proof(secret, "uid-1", CSR.sha256, binding, version=VERSION))
 
     return spoil
 
@@ -247,7 +249,7 @@ def test_a_previous_master_key_and_a_previous_ca_still_count(sound: Round) -> No
 
 
 def test_the_secret_of_one_ca_and_the_quote_of_another_do_not_add_up(sound: Round) -> None:
-    mac = proof(sound.secret, "uid-1", CSR.sha256, binding_of(sound.first, OTHER_PIN).digest)
+    mac = proof(sound.secret, "uid-1", CSR.sha256, digest_of(sound.first, OTHER_PIN), version=VERSION)
     with pytest.raises(Denied) as denied:
         sound.verify(sound.second(mac=mac), cluster=cluster(OTHER_PIN, PIN))
     assert denied.value.reason is Reason.QUOTE_NOT_BOUND

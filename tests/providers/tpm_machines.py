@@ -15,7 +15,7 @@ from tpm_world import (
     request_of,
 )
 
-from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import (
@@ -46,7 +46,7 @@ def tpm_time(tpm: SoftwareTpm) -> datetime:
 
 
 def filed(evidence: Evidence, **changes: object) -> NodeRequest:
-    return request_of(read(evidence), **changes)
+    return request_of(read(evidence), version=evidence.version, **changes)
 
 
 def read(evidence: Evidence) -> FirstEvidence | SecondEvidence:
@@ -61,8 +61,13 @@ class Exchange:
     first: NodeRequest
     answer: SecondEvidence
 
+    @property
+    def second(self) -> NodeRequest:
+        """The second request."""
+        return request_of(self.answer, version=self.first.evidence.version)
 
-def exchange(attestor: TpmAttestor, facts: Facts) -> Exchange:
+
+def exchange(attestor: Attestor, facts: Facts) -> Exchange:
     first = filed(attestor.attest(binding_of(filed_nothing())))
     challenge = challenge_of(first, facts)
     answer = read(attestor.attest(binding_of(first), published(first, challenge)))

@@ -1,4 +1,6 @@
-"""Writes tpm.json, the published vectors of ``tpm/v1``; ``python tests/vectors/generate_tpm.py`` and no diff is right.
+"""Writes tpm.json, the published vectors of ``tpm/v1`` and ``tpm/v2``.
+
+Run ``python tests/vectors/generate_tpm.py``: no diff is right.
 
 The formulas are written out once more, from the documents (TPM 2.0 Library Part 1, the wire format) and not from the
 code under test: KDFa and KDFe as loops, CFB on AES blocks, HKDF on HMAC. Everything comes from constants here.
@@ -40,7 +42,7 @@ P384_PREFIX: Final = (
     "0023000c000300f20030b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419cacb47ba09699646150f9fc000f3f80e12"
     "0006010000430010" + "0004" + "0010"
 )
-AK_PREFIX: Final = "0023000b0005047200000010" + "0018000b" + "0003" + "0010"
+AK_POLICIES: Final = {1: b"", 2: sha256(lp(b"nodeattest/v2/attestation-key-policy"))}
 
 
 def sized(data: bytes) -> bytes:
@@ -51,6 +53,11 @@ def coordinates(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
     octets = key.curve.key_size // 8
     point = key.public_key().public_numbers()
     return point.x.to_bytes(octets, "big"), point.y.to_bytes(octets, "big")
+
+
+def ak_prefix(version: int) -> str:
+    """P-256 with ECDSA and SHA-256, the version's authPolicy, no symmetric algorithm, no KDF."""
+    return "0023000b00050472" + sized(AK_POLICIES[version]).hex() + "0010" + "0018000b" + "0003" + "0010"
 
 
 def public_area(prefix: str, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -94,13 +101,19 @@ def cfb(key: bytes, data: bytes) -> bytes:
 
 
 def credential(
-    algorithm: str, aes_bits: int, ek: ec.EllipticCurvePrivateKey, ephemeral: ec.EllipticCurvePrivateKey, name: bytes
+    algorithm: str,
+    aes_bits: int,
+    ek: ec.EllipticCurvePrivateKey,
+    ephemeral: ec.EllipticCurvePrivateKey,
+    *,
+    name: bytes,
+    secret: bytes,
 ) -> JSON:
-    """Part 1 §24 and Annex C.6.3, for the secret S of these vectors."""
+    """Part 1 §24 and Annex C.6.3."""
     digest_bits = hashlib.new(algorithm).digest_size * 8
     (x, y), (ek_x, _) = coordinates(ephemeral), coordinates(ek)
     seed = kdfe(algorithm, ephemeral.exchange(ec.ECDH(), ek.public_key()), b"IDENTITY", x + ek_x, digest_bits)
-    identity = cfb(kdfa(algorithm, seed, b"STORAGE", name, aes_bits), sized(secret_and_nonce(name, ek)[0]))
+    identity = cfb(kdfa(algorithm, seed, b"STORAGE", name, aes_bits), sized(secret))
     integrity_key = kdfa(algorithm, seed, b"INTEGRITY", b"", digest_bits)
     integrity = hmac.digest(integrity_key, identity + name, algorithm)
     return {
@@ -129,21 +142,30 @@ def context_of(ak_name: bytes, ek: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def secret_and_nonce(ak_name: bytes, ek: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
-    ctx = context_of(ak_name, ek)
-    return hkdf(MASTER, lp(b"capi-att/v1/secret") + ctx), hkdf(MASTER, lp(b"capi-att/v1/nonce") + ctx)
+def label(version: int, purpose: str) -> bytes:
+    return f"capi-att/v{version}/{purpose}".encode()
 
 
-def exchange(kind: str, algorithm: str, aes_bits: int, prefix: str, curve: type[ec.SECP256R1 | ec.SECP384R1]) -> JSON:
+def binding_of(version: int) -> bytes:
+    """Version 1 names itself in the label alone; later ones have the evidence block, too."""
+    block = [] if version == 1 else [f"tpm/v{version}".encode()]
+    name = f"nodeattest/v{version}/binding".encode()
+    return sha256(lp(name, *block, PIN.encode(), SIGNER.encode(), sha256(CSR)))
+
+
+def exchange(
+    kind: str, algorithm: str, aes_bits: int, prefix: str, curve: type[ec.SECP256R1 | ec.SECP384R1], *, version: int
+) -> JSON:
     ek, ephemeral = ec.derive_private_key(0xE4, curve()), ec.derive_private_key(0xEFE, curve())
     ak = ec.derive_private_key(0xA4, ec.SECP256R1())
-    ek_public, ak_public = public_area(prefix, ek), public_area(AK_PREFIX, ak)
+    ek_public, ak_public = public_area(prefix, ek), public_area(ak_prefix(version), ak)
     ak_name = name_of(ak_public)
-    secret, nonce = secret_and_nonce(ak_name, ek)
-    binding = sha256(lp(b"nodeattest/v1/binding", PIN.encode(), SIGNER.encode(), sha256(CSR)))
-    made = credential(algorithm, aes_bits, ek, ephemeral, ak_name)
+    ctx, binding = context_of(ak_name, ek), binding_of(version)
+    secret, nonce = (hkdf(MASTER, lp(label(version, purpose)) + ctx) for purpose in ("secret", "nonce"))
+    made = credential(algorithm, aes_bits, ek, ephemeral, name=ak_name, secret=secret)
+    mac = hmac.digest(secret, lp(label(version, "proof"), FIRST_UID.encode(), sha256(CSR), binding), "sha256")
     challenge: JSON = {
-        "v": 1,
+        "v": version,
         "uid": FIRST_UID,
         "spki": "sha256:" + sha256(b"the SPKI of the node's key").hex(),
         "n": b64url(nonce),
@@ -152,6 +174,7 @@ def exchange(kind: str, algorithm: str, aes_bits: int, prefix: str, curve: type[
         "pcrs": {"bank": "sha256", "select": [0, 7]},
     }
     return {
+        "evidence": f"tpm/v{version}",
         "endorsementKey": kind,
         "ekPublic": ek_public.hex(),
         "ekName": name_of(ek_public).hex(),
@@ -159,13 +182,14 @@ def exchange(kind: str, algorithm: str, aes_bits: int, prefix: str, curve: type[
         "akPublic": ak_public.hex(),
         "akName": ak_name.hex(),
         "akQualifiedName": "000b" + sha256(bytes.fromhex("4000000b") + ak_name).hex(),
-        "context": context_of(ak_name, ek).hex(),
+        "binding": binding.hex(),
+        "context": ctx.hex(),
         "secret": secret.hex(),
         "nonce": nonce.hex(),
         "credential": made,
         "challenge": json.dumps(challenge, sort_keys=True, separators=(",", ":")),
-        "mac": hmac.digest(secret, lp(b"capi-att/v1/proof", FIRST_UID.encode(), sha256(CSR), binding), "sha256").hex(),
-        "extraData": sha256(lp(b"capi-att/v1/quote", nonce, FIRST_UID.encode(), binding)).hex(),
+        "mac": mac.hex(),
+        "extraData": sha256(lp(label(version, "quote"), nonce, FIRST_UID.encode(), binding)).hex(),
     }
 
 
@@ -182,8 +206,12 @@ def content() -> bytes:
         "clusterPin": PIN,
         "signerName": SIGNER,
         "exchanges": [
-            exchange("ecc-p256", "sha256", 128, P256_PREFIX, ec.SECP256R1),
-            exchange("ecc-p384", "sha384", 256, P384_PREFIX, ec.SECP384R1),
+            exchange(*key, version=version)
+            for version in AK_POLICIES
+            for key in (
+                ("ecc-p256", "sha256", 128, P256_PREFIX, ec.SECP256R1),
+                ("ecc-p384", "sha384", 256, P384_PREFIX, ec.SECP384R1),
+            )
         ],
     }
     return (json.dumps(vectors, indent=2) + "\n").encode()

@@ -211,7 +211,7 @@ class _Replay(Generic[F]):
             self._absent.append(
                 (error, step.got if step.outcome is CheckOutcome.NOT_CHECKED else f"needs: {check.name}")
             )
-        if step.outcome is not CheckOutcome.PASSED and check.name in _ENDS:
+        if step.outcome is CheckOutcome.FAILED and check.name in _ENDS:
             self.ended = f"needs: {check.name}"
         return [*parts, step]
 

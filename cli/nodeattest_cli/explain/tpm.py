@@ -62,7 +62,8 @@ def explain_endorsement_keys(checks: Checks, request: NodeRequest) -> None:
     """Check the keys of a first request; raises ``Denied``. The verification decides whose TPM it is."""
     evidence = parse_evidence(request.evidence.data)
     if isinstance(evidence, FirstEvidence):
-        check_attestation_key(checks, _attestation_key(evidence), parse_endorsement_key(evidence.ek_public))
+        ak, ek = _attestation_key(evidence), parse_endorsement_key(evidence.ek_public)
+        check_attestation_key(checks, ak, ek, version=request.evidence.version)
 
 
 def explain_quote_signature(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:

@@ -2,12 +2,12 @@
 
 Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``. Promises:
 every part's evidence in every phase, over the same binding; the challenge of the node's own first request only.
-Leaves to others: the proofs (the parts). Source: docs/wire-format.md, "composite/v1".
+Leaves to others: the proofs (the parts). Source: docs/wire-format.md, "composite/v1", "composite/v2".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
@@ -16,12 +16,12 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.composite.protocol import (
     MAX_PARTS,
     MIN_PARTS,
-    PART_VERSION,
     PROVIDER,
-    VERSION,
+    VERSIONS,
     CompositeChallenge,
     CompositeEvidence,
     is_part,
+    part_version,
 )
 from nodeattest_providers.config_fields import invalid, mapping
 from nodeattest_providers.errors import Denied, Reason
@@ -46,10 +46,10 @@ class _Closable(Protocol):
 
 
 class CompositeAttestor:
-    """Makes the parts' evidence; implements ``Attestor``."""
+    """Makes the parts' evidence; implements ``Attestor`` and ``VersionedAttestor``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    versions: tuple[int, ...] = VERSIONS
     two_step = True
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
@@ -59,17 +59,26 @@ class CompositeAttestor:
             for name in sorted(settings)
         )
         """The parts' attestors, by name."""
-        self._attestors = tuple(map(_in_part_version, self.parts))
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
-        texts: Mapping[ProviderName, str] = self._texts(binding, challenge) if challenge is not None else {}
+        return self.attest_in(self.versions[0], binding, challenge)
+
+    def in_version(self, version: int) -> Attestor:
+        """Return the attestor of an older version, with this one's parts."""
+        return _InVersion(self, version)
+
+    def attest_in(self, version: int, binding: Binding, challenge: PublishedChallenge | None) -> Evidence:
+        """Make the evidence of one version; raises as ``attest``."""
+        attestors = [_part_attestor(part, version) for part in self.parts]
+        texts: Mapping[ProviderName, str] = {} if challenge is None else _texts(attestors, binding, challenge)
         parts = {
-            attestor.provider: _evidence_of(attestor, binding, _own_challenge(attestor, challenge, texts))
-            for attestor in self._attestors
+            attestor.provider: _evidence_of(attestor, version, binding, _own_challenge(attestor, challenge, texts))
+            for attestor in attestors
         }
         first = None if challenge is None else FirstRequestRef(name=challenge.name, uid=challenge.uid)
-        return Evidence(PROVIDER, VERSION, CompositeEvidence(parts=parts, first=first).to_json())
+        evidence = CompositeEvidence(version=version, parts=parts, first=first)
+        return Evidence(PROVIDER, version, evidence.to_json())
 
     def close(self) -> None:
         """Release the parts' devices."""
@@ -77,17 +86,34 @@ class CompositeAttestor:
             if isinstance(part, _Closable):
                 part.close()
 
-    def _texts(self, binding: Binding, challenge: PublishedChallenge) -> Mapping[ProviderName, str]:
-        texts = CompositeChallenge.parse(challenge.text).texts
-        wanted = {attestor.provider for attestor in self._attestors if attestor.two_step}
-        if challenge.csr_sha256 != binding.csr_sha256 or set(texts) != wanted:
-            raise Denied(
-                Reason.CHALLENGE_UNKNOWN,
-                expected=f"a challenge for this node's own first request, of {', '.join(sorted(wanted)) or 'no part'}",
-                got=f"one of {', '.join(sorted(texts)) or 'no part'}",
-                remedy=_START_OVER,
-            )
-        return texts
+
+class _InVersion:
+    """Makes evidence of an older version; implements ``Attestor``."""
+
+    provider = PROVIDER
+    two_step = True
+
+    def __init__(self, composite: CompositeAttestor, version: int) -> None:
+        self._composite = composite
+        self.versions: tuple[int, ...] = (version,)
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        return self._composite.attest_in(self.versions[0], binding, challenge)
+
+
+def _texts(
+    attestors: Iterable[Attestor], binding: Binding, challenge: PublishedChallenge
+) -> Mapping[ProviderName, str]:
+    texts = CompositeChallenge.parse(challenge.text).texts
+    wanted = {attestor.provider for attestor in attestors if attestor.two_step}
+    if challenge.csr_sha256 != binding.csr_sha256 or set(texts) != wanted:
+        raise Denied(
+            Reason.CHALLENGE_UNKNOWN,
+            expected=f"a challenge for this node's own first request, of {', '.join(sorted(wanted)) or 'no part'}",
+            got=f"one of {', '.join(sorted(texts)) or 'no part'}",
+            remedy=_START_OVER,
+        )
+    return texts
 
 
 def _check_names(settings: Mapping[str, JsonValue]) -> None:
@@ -100,14 +126,11 @@ def _check_names(settings: Mapping[str, JsonValue]) -> None:
         )
 
 
-def _in_part_version(attestor: Attestor) -> Attestor:
-    """Return the part in the version that composite/v1 carries."""
-    if (
-        attestor.versions[0] != PART_VERSION
-        and isinstance(attestor, VersionedAttestor)
-        and PART_VERSION in attestor.versions
-    ):
-        return attestor.in_version(PART_VERSION)
+def _part_attestor(attestor: Attestor, version: int) -> Attestor:
+    """Return the part in the version that this version of the composite carries."""
+    wanted = part_version(version, attestor.provider)
+    if wanted != attestor.versions[0] and isinstance(attestor, VersionedAttestor) and wanted in attestor.versions:
+        return attestor.in_version(wanted)
     return attestor
 
 
@@ -118,12 +141,14 @@ def _own_challenge(
     return replace(challenge, text=texts[attestor.provider]) if challenge is not None and attestor.two_step else None
 
 
-def _evidence_of(attestor: Attestor, binding: Binding, challenge: PublishedChallenge | None) -> dict[str, JsonValue]:
-    made = attestor.attest(binding, challenge)
-    if (made.provider, made.version) != (attestor.provider, PART_VERSION):
+def _evidence_of(
+    attestor: Attestor, version: int, binding: Binding, challenge: PublishedChallenge | None
+) -> dict[str, JsonValue]:
+    made, wanted = attestor.attest(binding, challenge), part_version(version, attestor.provider)
+    if (made.provider, made.version) != (attestor.provider, wanted):
         raise Denied(
             Reason.EVIDENCE_VERSION_UNSUPPORTED,
-            expected=f"{attestor.provider}/v{PART_VERSION}, which composite/v{VERSION} carries",
+            expected=f"{attestor.provider}/v{wanted}, which composite/v{version} carries",
             got=f"{made.provider}/v{made.version}",
             remedy="use releases of this provider and of the agent that know each other",
         )

@@ -1,8 +1,9 @@
 """What attestor and verifier of the ``composite`` provider exchange: the parts' evidence and challenges together.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
-proves something, in version 1 of its evidence. Leaves to others: the content of a part (its own provider), which parts
-must be there (``config``). Source: docs/wire-format.md, "composite/v1".
+proves something, in the version of its evidence that the composite's version fixes. Leaves to others: the content of a
+part (its own provider), which parts must be there (``config``).
+Source: docs/wire-format.md, "composite/v1", "composite/v2".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers import canonical_json
@@ -24,24 +26,28 @@ __all__ = [
     "MAX_PARTS",
     "MIN_PARTS",
     "NEVER_PARTS",
-    "PART_VERSION",
     "PROVIDER",
-    "VERSION",
+    "VERSIONS",
     "CompositeChallenge",
     "CompositeEvidence",
     "is_part",
     "parse_evidence",
+    "part_version",
 ]
 
 PROVIDER: Final = ProviderName("composite")
-VERSION: Final = 1
-PART_VERSION: Final = 1
-"""Of every part's evidence: a newer one of a part's needs a newer one of the composite's."""
+VERSIONS: Final = (2, 1)
+"""Newest first. A version of the composite's evidence fixes that of each part's."""
 MIN_PARTS: Final = 2
 MAX_PARTS: Final = 4
 """Nobody has more proofs of one machine; each costs a verification."""
 NEVER_PARTS: Final = INSECURE | {PROVIDER}
 """What proves nothing, and itself."""
+
+_PART_VERSIONS: Final[Mapping[int, Mapping[str, int]]] = MappingProxyType(
+    {1: MappingProxyType({}), 2: MappingProxyType({"gcp": 2, "tpm": 2})}
+)
+"""By the composite's version; of parts that are not named, 1."""
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """An RFC 1123 label, as in the envelope's provider block."""
@@ -55,6 +61,8 @@ _REMEDY: Final = "send evidence as docs/wire-format.md says; kubelet-authenticat
 class CompositeEvidence:
     """All parts of one phase."""
 
+    version: int
+    """Of the composite's evidence."""
     parts: Mapping[ProviderName, JsonObject] = field(repr=False)
     """Each part's own evidence object."""
     first: FirstRequestRef | None = None
@@ -62,7 +70,9 @@ class CompositeEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        parts: JsonObject = {name: {"v": PART_VERSION, "data": data} for name, data in self.parts.items()}
+        parts: JsonObject = {
+            name: {"v": part_version(self.version, name), "data": data} for name, data in self.parts.items()
+        }
         if self.first is None:
             return {"phase": 1, "parts": parts}
         first: JsonObject = {"name": self.first.name, "uid": self.first.uid}
@@ -86,7 +96,7 @@ class CompositeChallenge:
         """Read the annotation's value; anything else is ``Denied``."""
         # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
         value = canonical_json.loads(text.encode(errors="surrogatepass"))
-        where = "composite/v1 challenge"
+        where = "composite challenge"
         names = _part_names(value, where, minimum=0)
         fields = Fields.of(value, where, names)
         return cls({name: fields.text(name, 1, _MAX_CHALLENGE) for name in names})
@@ -97,29 +107,36 @@ def is_part(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in NEVER_PARTS
 
 
-def parse_evidence(data: JsonObject) -> CompositeEvidence:
+def part_version(version: int, part: str) -> int:
+    """Return the version of a part's evidence that a version of the composite's carries."""
+    return _PART_VERSIONS[version].get(part, 1)
+
+
+def parse_evidence(data: JsonObject, *, version: int) -> CompositeEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
+    form = f"{PROVIDER}/v{version}"
     match data.get("phase"):
         case 1:
-            fields = Fields.of(data, "composite/v1 phase 1", ("phase", "parts"))
+            fields = Fields.of(data, f"{form} phase 1", ("phase", "parts"))
             fields.integer("phase", 1, 1)  # True equals 1 in a match
-            return CompositeEvidence(parts=_parts(data["parts"], fields.where))
+            return CompositeEvidence(version=version, parts=_parts(data["parts"], fields.where, version))
         case 2:
-            fields = Fields.of(data, "composite/v1 phase 2", ("phase", "first", "parts"))
+            fields = Fields.of(data, f"{form} phase 2", ("phase", "first", "parts"))
             fields.integer("phase", _SECOND_PHASE, _SECOND_PHASE)
             first = parse_first_request_ref(fields.nested("first", ("name", "uid")))
-            return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
+            return CompositeEvidence(version=version, parts=_parts(data["parts"], fields.where, version), first=first)
         case _:
-            raise _malformed("composite/v1: phase 1 or 2", "another phase or none")
+            raise _malformed(f"{form}: phase 1 or 2", "another phase or none")
 
 
-def _parts(value: JsonValue, where: str) -> Mapping[ProviderName, JsonObject]:
+def _parts(value: JsonValue, where: str, version: int) -> Mapping[ProviderName, JsonObject]:
     where = f"{where}, parts"
     names = _part_names(value, where, minimum=MIN_PARTS)
     fields = Fields.of(value, where, names)
     parts: dict[ProviderName, JsonObject] = {}
     for name in names:
-        fields.nested(name, ("v", "data")).integer("v", PART_VERSION, PART_VERSION)
+        wanted = part_version(version, name)
+        fields.nested(name, ("v", "data")).integer("v", wanted, wanted)
         inner = value[name] if isinstance(value, dict) else None
         data = inner["data"] if isinstance(inner, dict) else None
         if not isinstance(data, dict):

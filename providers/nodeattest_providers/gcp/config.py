@@ -5,7 +5,8 @@ Compute is, which CAs are trusted and which credentials are used is ``platforms.
 writes: only HTTPS, only hosts that it names or that Google documents. Its files are read once, so that a mistake shows
 at the start. Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest
 known one.
-Leaves to others: applying the policy (``checks``; boot states as in ``tpm``), using the platform's settings (``api``).
+Leaves to others: applying the policy (``checks``; evidence versions and boot states as in ``tpm``), using the
+platform's settings (``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md; Google, "Compute Engine API" (service
 endpoint), "Application Default Credentials".
 """
@@ -28,7 +29,7 @@ from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform_fields import origin
 from nodeattest_providers.reloaded_file import read_bounded
-from nodeattest_providers.tpm.config import BOOT_SETTINGS, BootPolicy, parse_boot_policy
+from nodeattest_providers.tpm.config import PROTOCOL_SETTINGS, ProtocolPolicy, parse_protocol_policy
 
 __all__ = ["CredentialsKind", "GcpPlatform", "GcpPolicy", "credentials_kind", "parse_platform", "parse_policy"]
 
@@ -41,7 +42,7 @@ _SETTINGS: Final = (
     "serviceAccounts",
     "requireSecureBoot",
     "requireIntegrityMonitoring",
-    *BOOT_SETTINGS,
+    *PROTOCOL_SETTINGS,
 )
 _LABEL_KEY: Final = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 """Google, "Labels overview": the international letters that it allows too are in no cluster's labels."""
@@ -63,7 +64,7 @@ class GcpPolicy:
     """Where there is an entry, the instance runs as one of these and as no other."""
     secure_boot: bool = False
     integrity_monitoring: bool = False
-    boot: BootPolicy
+    protocol: ProtocolPolicy
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> GcpPolicy:
@@ -79,7 +80,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> GcpPolicy:
         integrity_monitoring=boolean(
             settings.get("requireIntegrityMonitoring", False), f"{_WHERE}.requireIntegrityMonitoring"
         ),
-        boot=parse_boot_policy(settings, _WHERE),
+        protocol=parse_protocol_policy(settings, _WHERE),
     )
 
 

@@ -5,7 +5,7 @@ attested, by the TPM protocol, for this very CSR, cluster and signer; and the in
 before if any did, and is what the policy demands. What needs no network is checked first.
 Leaves to others: the protocol's two steps (``tpm.protocol_verifier``), the CSR's own rules and the Machine's (the
 controller's review), once-only use (the ledger).
-Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
+Source: docs/wire-format.md, "gcp/v1", "gcp/v2"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
-from nodeattest_providers.gcp.protocol import PROVIDER, VERSION
+from nodeattest_providers.gcp.protocol import PROVIDER
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.names import MachineName, NodeName, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.boot_checks import check_recorded_boot
-from nodeattest_providers.tpm.protocol import FirstEvidence
-from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
+from nodeattest_providers.tpm.protocol import VERSIONS, FirstEvidence
+from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
@@ -47,7 +46,7 @@ class GcpSigner:
     """Verifies Shielded VMs; implements ``ClusterAPISigner``, ``ChallengeSigner`` and ``PlatformAddresses``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    versions: tuple[int, ...] = VERSIONS
     secure = True
     takes_platform = True
     reads_infrastructure = False
@@ -86,11 +85,19 @@ class GcpSigner:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
+    def accepted_versions(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> tuple[int, ...]:
+        """Return the versions of evidence that the section allows; raises Denied for invalid settings."""
+        del sections
+        return parse_policy(settings).protocol.versions
+
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's place and its registers on record to the settings; raises Denied."""
         policy = parse_policy(facts.settings)
         _place(Checks(), facts, policy)
-        return ("Google Cloud is not asked: instance and endorsement key", *check_recorded_boot(boot, policy.boot))
+        unknown = check_recorded_protocol(facts.ledger, boot, policy.protocol)
+        return ("Google Cloud is not asked: instance and endorsement key", *unknown)
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return the instance's addresses and names of now; raises Denied or Unavailable."""
@@ -142,7 +149,7 @@ class GcpSigner:
         # 2
         place = _place(checks, facts, policy)
         if not self._platform.may_call:
-            self._protocol.verify(checks, request, facts, boot=policy.boot, trust=_trust_nobody)
+            self._protocol.verify(checks, request, facts, policy=policy.protocol, trust=_trust_nobody)
             raise _offline()
         # 3
         instance = await self._instance(checks, place, facts, policy, since=since)
@@ -154,7 +161,7 @@ class GcpSigner:
         def trust(checks: Checks, ek: PublicArea, _: FirstEvidence) -> None:
             check_key(checks, ek, keys or frozenset())
 
-        node = self._protocol.verify(checks, request, facts, boot=policy.boot, trust=trust)
+        node = self._protocol.verify(checks, request, facts, policy=policy.protocol, trust=trust)
         return replace(
             node,
             proven_node_name=NodeName(place.name) if is_dns_name(place.name) else None,

@@ -14,7 +14,7 @@ from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.tpm.config import BootPolicy
+from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.quote import Quote
 from nodeattest_providers.tpm.structures import PcrSelection, digest_size
 from nodeattest_providers.verifier_interface import BootState, LedgerFacts
@@ -26,7 +26,7 @@ _QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challen
 _BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's pcrs allows, or extend the policy"
 
 
-def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], policy: BootPolicy) -> BootState:
+def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], policy: ProtocolPolicy) -> BootState:
     """Check the quoted PCRs.
 
     1. The quote covers exactly the policy's selection, and a value of the bank's size came for each PCR of it.
@@ -58,7 +58,7 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
     )
 
 
-def check_recorded_boot(boot: BootState | None, policy: BootPolicy) -> tuple[str, ...]:
+def check_recorded_boot(boot: BootState | None, policy: ProtocolPolicy) -> tuple[str, ...]:
     """Check the registers on record against the policy's values; raises Denied for one that is not allowed.
 
     Returns what a renewal is checked for and the record does not hold.
@@ -80,7 +80,7 @@ def check_recorded_boot(boot: BootState | None, policy: BootPolicy) -> tuple[str
     return tuple(unknown)
 
 
-def _check_value(checks: Checks, pcr: int, value: str, policy: BootPolicy) -> None:
+def _check_value(checks: Checks, pcr: int, value: str, policy: ProtocolPolicy) -> None:
     """Check a register's value, in hex, where the policy constrains it."""
     allowed = policy.allowed_pcrs.get(pcr)
     if allowed is not None:

@@ -23,14 +23,15 @@ from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.endorsement_chain import check_readable, extension
+from nodeattest_providers.tpm.protocol import VERSIONS
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["BOOT_SETTINGS", "BootPolicy", "PolicyCache", "TpmPolicy", "parse_boot_policy", "parse_policy"]
+__all__ = ["PROTOCOL_SETTINGS", "PolicyCache", "ProtocolPolicy", "TpmPolicy", "parse_policy", "parse_protocol_policy"]
 
-BOOT_SETTINGS: Final = ("pcrs", "eventLog")
+PROTOCOL_SETTINGS: Final = ("minimumVersion", "pcrs", "eventLog")
 """What every provider that speaks the TPM protocol has in its section."""
-_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *BOOT_SETTINGS)
+_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *PROTOCOL_SETTINGS)
 _IGNORE: Final = "Ignore"
 _REQUIRE: Final = "Require"
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
@@ -42,16 +43,18 @@ _CACHED_POLICIES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BootPolicy:
-    """What is quoted, and which boot states are admitted."""
+class ProtocolPolicy:
+    """Which versions of the protocol are accepted, what is quoted, and which boot states are admitted."""
 
+    versions: tuple[int, ...]
+    """Of ``VERSIONS`` those that the section allows; newest first, never empty."""
     selection: PcrSelection
     allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
     event_log_required: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TpmPolicy(BootPolicy):
+class TpmPolicy(ProtocolPolicy):
     """What a cluster's operator decided about TPMs."""
 
     registered: Mapping[ProviderID, frozenset[str]] = field(repr=False)
@@ -97,26 +100,38 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
     bundle = settings.get("endorsementCAs")
     anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
     first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
-    boot = parse_boot_policy(settings, "spec.tpm")
+    protocol = parse_protocol_policy(settings, "spec.tpm")
     return TpmPolicy(
         registered=registered,
         node_names=node_names,
         listed=frozenset[str]().union(*registered.values()),
         anchors=anchors,
         trust_on_first_use=first_use,
-        selection=boot.selection,
-        allowed_pcrs=boot.allowed_pcrs,
-        event_log_required=boot.event_log_required,
+        versions=protocol.versions,
+        selection=protocol.selection,
+        allowed_pcrs=protocol.allowed_pcrs,
+        event_log_required=protocol.event_log_required,
     )
 
 
-def parse_boot_policy(settings: Mapping[str, JsonValue], where: str) -> BootPolicy:
-    """Read ``BOOT_SETTINGS`` of a section that is at ``where``; the others are its provider's."""
+def parse_protocol_policy(settings: Mapping[str, JsonValue], where: str) -> ProtocolPolicy:
+    """Read ``PROTOCOL_SETTINGS`` of a section that is at ``where``; the others are its provider's."""
     selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), f"{where}.pcrs"), f"{where}.pcrs")
     event_log = text(settings.get("eventLog", _IGNORE), f"{where}.eventLog")
     if event_log not in {_IGNORE, _REQUIRE}:
         raise invalid(f"{where}.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
-    return BootPolicy(selection=selection, allowed_pcrs=allowed, event_log_required=event_log == _REQUIRE)
+    return ProtocolPolicy(
+        versions=_versions(settings.get("minimumVersion", min(VERSIONS)), f"{where}.minimumVersion"),
+        selection=selection,
+        allowed_pcrs=allowed,
+        event_log_required=event_log == _REQUIRE,
+    )
+
+
+def _versions(minimum: JsonValue, where: str) -> tuple[int, ...]:
+    if isinstance(minimum, bool) or minimum not in VERSIONS:
+        raise invalid(where, " or ".join(map(str, sorted(VERSIONS))), "another value")
+    return tuple(version for version in VERSIONS if version >= minimum)
 
 
 def _endorsement_keys(

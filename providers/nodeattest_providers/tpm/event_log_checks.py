@@ -18,7 +18,7 @@ from typing import Final
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence_checks import check_parsed
-from nodeattest_providers.tpm.config import BootPolicy
+from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.event_log import EV_SEPARATOR, EventLog, hash_of, parse_event_log, replay
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
 
@@ -81,7 +81,7 @@ def _untouched(pcr: int, bank: Alg, locality: int) -> bytes:
     return (locality if pcr == 0 else 0).to_bytes(size, "big")
 
 
-def check_event_log(checks: Checks, raw: bytes | None, policy: BootPolicy, values: Sequence[bytes]) -> None:
+def check_event_log(checks: Checks, raw: bytes | None, policy: ProtocolPolicy, values: Sequence[bytes]) -> None:
     """Check the log against quoted values whose number and sizes were checked.
 
     1. A log came if, and only if, the policy asks for it: nobody else's bytes are kept in a request.

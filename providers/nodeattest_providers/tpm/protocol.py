@@ -3,7 +3,7 @@
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
 Leaves to others: secret and nonce (``challenge_response``), TPM structures (``structures``), checks (``verifier``).
-Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
+Source: docs/wire-format.md, "tpm/v1", "tpm/v2"; docs/tpm-protocol.md §4.9.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSel
 __all__ = [
     "MAX_EVENT_LOG",
     "PROVIDER",
-    "VERSION",
+    "VERSIONS",
     "Challenge",
     "FirstEvidence",
     "SecondEvidence",
@@ -35,10 +35,8 @@ __all__ = [
 ]
 
 PROVIDER: Final = ProviderName("tpm")
-VERSION: Final = 1
-
-_LABEL_PROOF: Final = b"capi-att/v1/proof"
-_LABEL_QUOTE: Final = b"capi-att/v1/quote"
+VERSIONS: Final = (2, 1)
+"""Newest first. Their schemas are the same; labels, binding and the attestation key's template differ."""
 
 _DIGEST: Final = 32
 """Bytes of a SHA-256 digest."""
@@ -115,9 +113,7 @@ class SecondEvidence:
         return data
 
 
-def parse_evidence(
-    data: JsonObject, *, form: str = "tpm/v1", certificates: bool = True
-) -> FirstEvidence | SecondEvidence:
+def parse_evidence(data: JsonObject, *, form: str = "tpm", certificates: bool = True) -> FirstEvidence | SecondEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``.
 
     ``form`` names the provider and version whose schemas these are; ``certificates`` says whether the endorsement
@@ -174,6 +170,8 @@ def _malformed(form: str, expected: str, got: str) -> Denied:
 class Challenge:
     """The challenge annotation: what the controller publishes on the first request, for the node's eyes only."""
 
+    version: int
+    """Of the evidence that it is a challenge for, one of ``VERSIONS``."""
     uid: str
     """UID of the first request."""
     spki_sha256: str
@@ -192,7 +190,7 @@ class Challenge:
         """Write the annotation's value."""
         pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}
         data: JsonObject = {
-            "v": VERSION,
+            "v": self.version,
             "uid": self.uid,
             "spki": self.spki_sha256,
             "n": b64encode(self.nonce),
@@ -210,9 +208,9 @@ class Challenge:
         # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
         value = canonical_json.loads(text.encode(errors="surrogatepass"))
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
-        fields = Fields.of(value, "tpm/v1 challenge", required, ("log",))
-        fields.integer("v", VERSION, VERSION)
+        fields = Fields.of(value, "tpm challenge", required, ("log",))
         return cls(
+            version=fields.integer("v", min(VERSIONS), max(VERSIONS)),
             uid=fields.text("uid", 1, MAX_UID),
             spki_sha256=fields.text("spki", _MAX_SPKI, _MAX_SPKI),
             nonce=fields.octets("n", _DIGEST, _DIGEST),
@@ -229,18 +227,20 @@ def _selection(fields: Fields) -> PcrSelection:
     if bank is None or not pcrs or list(pcrs) != sorted(set(pcrs)):
         raise Denied(
             Reason.EVIDENCE_MALFORMED,
-            expected="tpm/v1 challenge, pcrs: a known bank and ascending PCRs",
+            expected="tpm challenge, pcrs: a known bank and ascending PCRs",
             got="another bank or order",
             remedy="wait for the controller to publish the challenge again",
         )
     return PcrSelection(bank, pcrs)
 
 
-def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes) -> bytes:
+def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes, *, version: int) -> bytes:
     """Compute M: HMAC-SHA256 under the activated secret, which itself never travels (§1)."""
-    return hmac.digest(secret, length_prefix(_LABEL_PROOF, first_uid.encode(), first_csr_sha256, binding), "sha256")
+    label = f"capi-att/v{version}/proof".encode()
+    return hmac.digest(secret, length_prefix(label, first_uid.encode(), first_csr_sha256, binding), "sha256")
 
 
-def qualifying_data(nonce: bytes, first_uid: str, binding: bytes) -> bytes:
+def qualifying_data(nonce: bytes, first_uid: str, binding: bytes, *, version: int) -> bytes:
     """Compute X, the quote's extraData: 32 bytes fit every SHA-256 TPM."""
-    return hashlib.sha256(length_prefix(_LABEL_QUOTE, nonce, first_uid.encode(), binding)).digest()
+    label = f"capi-att/v{version}/quote".encode()
+    return hashlib.sha256(length_prefix(label, nonce, first_uid.encode(), binding)).digest()

@@ -21,11 +21,10 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
-from nodeattest_providers.tpm.boot_checks import check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust
-from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
-from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSIONS, FirstEvidence
+from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
 
@@ -39,7 +38,7 @@ class TpmSigner:
     """Evaluates TPM evidence; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
+    versions: tuple[int, ...] = VERSIONS
     secure = True
 
     def __init__(self, *, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
@@ -68,6 +67,13 @@ class TpmSigner:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
+    def accepted_versions(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> tuple[int, ...]:
+        """Return the versions of evidence that the section allows; raises Denied for invalid settings."""
+        del sections
+        return self._policies.get(settings).versions
+
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the endorsement key and the registers on record to the settings; raises Denied."""
         policy, unknown = self._policies.get(facts.settings), list[str]()
@@ -79,7 +85,7 @@ class TpmSigner:
                 check_recorded_key(fingerprint, facts, policy)
             except Unavailable as unavailable:
                 unknown.append(unavailable.detail)
-        return (*unknown, *check_recorded_boot(boot, policy))
+        return (*unknown, *check_recorded_protocol(facts.ledger, boot, policy))
 
     def provable_names(
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
@@ -102,7 +108,7 @@ class TpmSigner:
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
 
-        attested = self._protocol.verify(checks, request, facts, boot=policy, trust=trust)
+        attested = self._protocol.verify(checks, request, facts, policy=policy, trust=trust)
         machine = request.csr.provider_id
         if attested.fingerprints["ek"] not in policy.registered.get(machine, ()):
             return attested  # trusted by another source, which gives no name

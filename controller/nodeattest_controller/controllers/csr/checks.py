@@ -51,7 +51,7 @@ from nodeattest_providers import evidence_versions
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.pins import split_pin
-from nodeattest_providers.platform import provable_names
+from nodeattest_providers.platform import accepted_versions, provable_names
 from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
 
 __all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
@@ -176,7 +176,8 @@ async def _attestor_authorized(facts: CSRFacts) -> None:
 
 
 async def _evidence_version(facts: CSRFacts) -> None:
-    evidence_versions.check(facts.request.evidence, (await facts.verifier()).versions)
+    accepted = accepted_versions(await facts.verifier(), (await facts.policy()).sections)
+    evidence_versions.check(facts.request.evidence, accepted)
 
 
 async def _serving_allowed(facts: CSRFacts) -> None:
@@ -314,9 +315,9 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     ),
     RequestCheck(
         EVIDENCE,
-        "The controller knows the provider and the version of its evidence.",
+        "The controller knows the provider and the version of its evidence, and the policy does not forbid it.",
         "wire format",
-        Needs.REQUEST,
+        Needs.MEMORY,
         _evidence_version,
     ),
     RequestCheck(
