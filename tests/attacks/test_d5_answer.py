@@ -119,7 +119,7 @@ def with_facts(**changes: object) -> Case:
 
 def as_request(**changes: object) -> Case:
     """The answer in another request than the one that it belongs to."""
-    return lambda sound: verify(request_of(sound.second(), **changes), sound.facts)
+    return lambda sound: verify(replace(request_of(sound.second()), **changes), sound.facts)
 
 
 def to_first(**changes: object) -> Case:
@@ -130,7 +130,7 @@ def to_first(**changes: object) -> Case:
 def for_serving(sound: Round) -> object:
     serving: dict[str, object] = {"signer_name": SERVING, "purpose": Purpose.SERVING}
     facts = replace(sound.facts, first_request=replace(sound.first, **serving))
-    request = request_of(sound.second(), **serving)
+    request = replace(request_of(sound.second()), **serving)
     return asyncio.run(TpmSigner().verify_serving_attestation_data(request, facts))
 
 

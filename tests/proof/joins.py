@@ -28,7 +28,7 @@ from nodeattest_providers.names import ANNOTATION_CHALLENGE, NodeName, ProviderI
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.node_interface import JsonObject as EvidenceObject
 from nodeattest_providers.tpm.attestation_key import qualified_name
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import PcrSelection
 from nodeattest_sandbox.swtpm import SoftwareTpm
@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 TPM: Final = ProviderName("tpm")
+VERSION: Final = 2
+"""Of the evidence, where a row says nothing else."""
 GOOD: Final = hashlib.sha256(bytes(64)).digest()
 """What a PCR holds after one event of zeros: the only boot that a policy of these tests calls good."""
 TPM_OTHER_MACHINE: Final = "metal://rack-1/2"
@@ -90,7 +92,7 @@ class TpmKeys:
 
 
 @contextmanager
-def keys_of(tpm: SoftwareTpm, template: bytes = AK_TEMPLATE, *, owner: bool = False) -> Generator[TpmKeys]:
+def keys_of(tpm: SoftwareTpm, template: bytes = AK_TEMPLATES[VERSION], *, owner: bool = False) -> Generator[TpmKeys]:
     """Load the endorsement key and an attestation key, in either hierarchy."""
     hierarchy = tss.ESYS_TR.OWNER if owner else None
     with (
@@ -143,7 +145,7 @@ class Join:
     purpose: Purpose = Purpose.CLIENT
     addresses: Sequence[str] = ()
     requester: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    version: int = 1
+    version: int = VERSION
 
     @property
     def der(self) -> bytes:
@@ -162,7 +164,7 @@ class Join:
         cluster = self.world.management.cluster(self.world.workload.key)
         assert cluster is not None
         (pin,) = self.world.management.facts_of(cluster).pins
-        return Binding(pin, signer_for(TPM, self.purpose), hashlib.sha256(der).digest()).digest
+        return Binding(pin, signer_for(TPM, self.purpose), hashlib.sha256(der).digest()).digest_for(TPM, self.version)
 
     def file(
         self, name: str, der: bytes, data: EvidenceObject, *, after: timedelta = timedelta(0), **spec: JsonValue
@@ -205,7 +207,7 @@ class Join:
 
     def qualifying(self, challenge: Challenge, first: str, der: bytes) -> bytes:
         """Return the right qualifying data."""
-        return qualifying_data(challenge.nonce, self.uid(first), self.binding(der))
+        return qualifying_data(challenge.nonce, self.uid(first), self.binding(der), version=self.version)
 
     def answered(
         self, keys: TpmKeys, challenge: Challenge, first: str, der: bytes, selection: PcrSelection | None = None
@@ -230,10 +232,10 @@ class Join:
         **changes: object,
     ) -> str:
         """File the second request; ``proven``: the PKCS#10 request that the first one had, where it had another."""
-        uid = self.uid(first)
+        uid, csr_sha256 = self.uid(first), hashlib.sha256(proven or der).digest()
         evidence = SecondEvidence(
             first=FirstRequestRef(name=first, uid=uid),
-            mac=proof(answer.secret, uid, hashlib.sha256(proven or der).digest(), self.binding(der)),
+            mac=proof(answer.secret, uid, csr_sha256, self.binding(der), version=self.version),
             quote=answer.quote,
             signature=answer.signature,
             pcrs=answer.pcrs,
@@ -244,7 +246,7 @@ class Join:
         changed = replace(evidence, **fields)  # pyright: ignore[reportArgumentType] - the tests name real fields
         return self.file(name, der, changed.to_json(), after=after, **spec)
 
-    async def through(self, tpm: SoftwareTpm, name: str = "r", template: bytes = AK_TEMPLATE) -> str:
+    async def through(self, tpm: SoftwareTpm, name: str = "r", template: bytes = AK_TEMPLATES[VERSION]) -> str:
         """Go through both rounds, without a lie; returns the second request, or the first where that got nothing."""
         der = self.der
         with keys_of(tpm, template) as keys:

@@ -27,6 +27,7 @@ from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.tpm.protocol import VERSIONS
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -104,6 +105,8 @@ class TpmWithout(TpmSigner):
 
 class StandIn(OneRound):
     """A provider whose answer is set, where an attack is on what any provider could let pass."""
+
+    versions = VERSIONS
 
 
 def _list_without(

@@ -31,21 +31,25 @@ from joins import (
 from mutants import CHALLENGED, Ended, Scene
 from rows import Row
 from tpm_tss import activate, quote
-from tpm_world import SoftTpm, sized
+from tpm_world import VERSION, SoftTpm, sized
 
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 
 __all__ = ["ROWS"]
 
-UNRESTRICTED: Final = AK_TEMPLATE[:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATE[8:]
-OTHER_AGENTS: Final = AK_TEMPLATE[: -2 * (2 + 32)] + sized(hashlib.sha256(b"another agent").digest()) + sized(bytes(32))
-"""A template of the same attributes and another ``unique``: another agent's key."""
+OURS: Final = AK_TEMPLATES[VERSION]
+UNRESTRICTED: Final = OURS[:4] + (0x00040472).to_bytes(4, "big") + OURS[8:]
+UNIQUE: Final = sized(hashlib.sha256(b"another agent").digest()) + sized(bytes(32))
+IMITATION: Final = OURS[: -len(UNIQUE)] + UNIQUE
+"""A template with our mark and another ``unique``, which root of the machine can use."""
+OTHER_AGENTS: Final = AK_TEMPLATES[1][: -len(UNIQUE)] + UNIQUE
+"""A template of our attributes and algorithms without the mark: another agent's key."""
 BOOT: Final[JsonObject] = {"selection": [0, 7, 16, 23], "values": {"7": [GOOD.hex()]}}
 """PCR 7 decides; 16 and 23 are those that software may reset and extend."""
 
@@ -112,23 +116,33 @@ async def first_use_as_a_node(scene: Scene) -> Ended:
     return await scene.ended(await join.through(scene.thief))
 
 
-async def after_first_use(scene: Scene, template: bytes) -> Ended:
+async def after_first_use(scene: Scene, template: bytes, *, version: int = VERSION) -> Ended:
     """The thief's TPM is the machine's here: its clock is behind, so nothing but the pins decides."""
     world, honest = scene.world, scene.thief
     world.policy(tpm=first_use(honest))
     await world.settle()
     await Join(world=world).joins(honest)
     world.now = CREATED + timedelta(minutes=11)
-    attacker = scene.victim if template is AK_TEMPLATE else honest
-    return await scene.ended(await Join(world=world).through(attacker, "thief", template))
+    attacker = scene.victim if template is OURS else honest
+    return await scene.ended(await Join(world=world, version=version).through(attacker, "thief", template))
 
 
 async def another_tpm(scene: Scene) -> Ended:
-    return await after_first_use(scene, AK_TEMPLATE)
+    return await after_first_use(scene, OURS)
+
+
+async def imitated_key(scene: Scene) -> Ended:
+    return await after_first_use(scene, IMITATION)
+
+
+async def older_version(scene: Scene) -> Ended:
+    return await after_first_use(scene, OTHER_AGENTS, version=1)
 
 
 async def another_agents_key(scene: Scene) -> Ended:
-    return await after_first_use(scene, OTHER_AGENTS)
+    """The other agent activates and quotes for the thief, whose key and request these are."""
+    join = await registered(scene)
+    return await scene.ended(await join.through(scene.victim, "thief", OTHER_AGENTS))
 
 
 # The two requests
@@ -302,19 +316,34 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         "another genuine TPM of the same maker, and a stolen token, after the first use",
         Reason.ENDORSEMENT_KEY_CHANGED,
         another_tpm,
-        ("tpm: pinned ak", Reason.ATTESTATION_KEY_CHANGED),
+        ("tpm: pinned akV2", Reason.ATTESTATION_KEY_CHANGED),
         ("attested: fingerprints as pinned", Reason.MACHINE_ALREADY_BOUND),
         gains=THIEFS,
         stays="a changed TPM is refused before anything is asked of it, with what to do about it",
     ),
     row(
-        "pinned ak",
-        "the machine's own TPM, after the first use, with the key of another agent of the same host",
+        "pinned akV2",
+        "the machine's own TPM, after the first use, with another key that imitates the agent's",
         Reason.ATTESTATION_KEY_CHANGED,
-        another_agents_key,
+        imitated_key,
         ("attested: fingerprints as pinned", Reason.MACHINE_ALREADY_BOUND),
-        gains="a certificate for whoever gets that agent to activate and to quote",
+        gains="a certificate by a key that root of the machine made",
         stays="a changed key is refused before a challenge is made for it",
+    ),
+    row(
+        "no version older than on record",
+        "evidence of version 1 by the key of another agent of the same host, for a machine that joined by version 2",
+        Reason.EVIDENCE_VERSION_UNSUPPORTED,
+        older_version,
+        gains="a certificate for whoever gets that agent to activate and to quote",
+    ),
+    row(
+        "attestation key: authPolicy",
+        "before the first join: the key of another agent of the same host, with the attributes of ours, which "
+        "activates credentials and quotes for strangers",
+        Reason.ATTESTATION_KEY_NOT_ALLOWED,
+        another_agents_key,
+        gains="a certificate for whoever gets that agent to activate and to quote",
     ),
     row(
         "endorsement key: on the allow-list",

@@ -276,7 +276,7 @@ def test_pcr_values_outside_the_allowed_lists_are_denied(tpm: SoftTpm) -> None:
 )
 def test_an_answer_by_another_request_is_denied(sound: Round, changes: dict[str, object], reason: Reason) -> None:
     with pytest.raises(Denied) as denied:
-        verify(request_of(sound.second(), **changes), sound.facts)
+        verify(replace(request_of(sound.second()), **changes), sound.facts)
     assert denied.value.reason is reason
 
 

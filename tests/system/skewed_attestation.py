@@ -1,6 +1,6 @@
 """A third party's provider that speaks two versions, and the one that it was before: what the tests of skew install.
 
-Evidence is ``{"mac": <HMAC-SHA256 under the key in the policy>}`` over the binding, in version 2 after a label. The old
+Evidence is ``{"mac": <HMAC-SHA256 under the key in the policy>}`` over the version's binding. The old
 halves are what stands in packages of the time before version 2.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from nodeattest_providers.binding import Binding, length_prefix
+from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
@@ -90,5 +90,4 @@ class NewSigner(OldSigner):
 
 
 def _mac(settings: Mapping[str, JsonValue], version: int, binding: Binding) -> bytes:
-    message = binding.digest if version == 1 else length_prefix(b"skewed/v2", binding.digest)
-    return hmac.digest(str(settings["key"]).encode(), message, "sha256")
+    return hmac.digest(str(settings["key"]).encode(), binding.digest_for(PROVIDER, version), "sha256")
