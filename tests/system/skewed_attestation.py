@@ -1,7 +1,7 @@
 """A third party's provider that speaks two versions, and the one that it was before: what the tests of skew install.
 
-Evidence is ``{"mac": <HMAC-SHA256 under the key in the policy>}`` over the version's binding. The old
-halves are what stands in packages of the time before version 2.
+Evidence is ``{"mac": <HMAC-SHA256 under the key in the policy>}`` over the version's binding. The old halves are
+what stands in packages of the time before version 2.
 """
 
 from __future__ import annotations
