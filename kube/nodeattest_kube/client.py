@@ -139,6 +139,7 @@ class ApiClient:
         self._clock = clock
         self._server_time: tuple[datetime, float] | None = None
         """The server's time, and when it was told, on ``clock``."""
+        self._date = ""
 
     @classmethod
     def from_kubeconfig(
@@ -410,7 +411,10 @@ class ApiClient:
             self.on_request(method, status)
 
     def _note(self, date: str) -> None:
-        """Remember the server's time (RFC 9110 §6.6.1)."""
+        """Remember the server's time (RFC 9110 §6.6.1) when it is another: many answers have the same second."""
+        if date == self._date:
+            return
+        self._date = date
         with suppress(ValueError, OverflowError):
             moment = parsedate_to_datetime(date)
             self._server_time = moment.replace(tzinfo=moment.tzinfo or UTC), self._clock()

@@ -144,6 +144,18 @@ async def test_the_servers_clock_is_told_whatever_it_says(server: Server, date: 
     assert (None if found is None else found.isoformat()) == told
 
 
+async def test_of_answers_of_the_same_second_the_first_tells_the_servers_clock(server: Server) -> None:
+    now = 100.0
+    server.script = [answers(thing("a", 1), Date="Wed, 21 Oct 2026 07:28:00 GMT")]
+    async with ApiClient(parse_kubeconfig(server.kubeconfig()), clock=lambda: now) as client:
+        await client.get("/x")
+        now = 100.9
+        await client.get("/x")
+        found = client.server_time()
+    assert found is not None
+    assert found.isoformat(timespec="milliseconds") == "2026-10-21T07:28:00.900+00:00"
+
+
 async def test_an_html_error_page_is_an_api_error_without_the_page(server: Server, client: ApiClient) -> None:
     server.script = [answers(b"<html>secret-of-the-proxy</html>", status=502, Content_Type="text/html")]
     with pytest.raises(kube.ApiError) as caught:
