@@ -50,6 +50,7 @@ from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.gathered_events import GatheredEvents
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -75,6 +76,8 @@ class _Shared:
     """Whether nobody else has served a cluster up to now, by a read of Leases that begins now; raises ApiError."""
     guard: ClusterGuard
     events: EventRecorder
+    attested: GatheredEvents
+    """Of machines that got a certificate."""
     tracer: Tracer
 
 
@@ -107,6 +110,7 @@ def build_manager(
     shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act, still_leads=still_leads)
     client.may_send = may_act if shards is None else shards.may_write
     ownership = LeaderOwnsAll(may_act) if shards is None else shards
+    events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     shared = _Shared(
         settings=settings,
         metrics=metrics,
@@ -116,7 +120,8 @@ def build_manager(
         ownership=ownership,
         still_owns=shards.still_owns if shards is not None else lambda _cluster: still_leads(),
         guard=ClusterGuard(management, ownership),
-        events=EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now),
+        events=events,
+        attested=GatheredEvents(events, "NodeAttested", what="nodes attested"),
         tracer=tracer,
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
@@ -135,7 +140,7 @@ def build_manager(
         clusters=clusters,
         shards=shards,
         controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
-        closers=(verifiers.aclose, shared.events.drain),
+        closers=(verifiers.aclose, shared.attested.close, shared.events.drain),
     )
 
 
@@ -226,7 +231,7 @@ def _csr_controller(
         evaluator,
         Issuer(
             management,
-            events=events,
+            events=shared.attested,
             metrics=metrics,
             observers=observers,
             check_issuance=evaluator.check_issuance,

@@ -67,7 +67,7 @@ def test_a_recorded_machine_joins_renews_and_is_refused_when_its_record_is_gone(
     assert text_at(ledger, "spec", "fingerprints", "tpm.ek") == tpm.endorsement_fingerprint()
     [owner] = maps_at(ledger, "metadata", "ownerReferences")
     assert (text_at(owner, "kind"), text_at(owner, "uid")) == ("MachineRecord", text_at(record, "metadata", "uid"))
-    events = eventually(lambda: told(world, "unit-1", "NodeAttested"), what="the Event")
+    events = eventually(lambda: told(world, "unit-1", "NodeAttested"), what="the Event")  # of a burst's first node
     assert text_at(events[0], "involvedObject", "kind") == "MachineRecord"
     eventually(lambda: stands(world, "unit-1") == ("True", "Attested"), what="the condition of the record")
     renewed = agent.join(world.token(), "--renew")

@@ -28,12 +28,12 @@ from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
-from nodeattest_controller.runtime.objectref import member_ref
+from nodeattest_controller.runtime.objectref import cluster_ref, member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.gathered_events import GatheredEvents
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.notify import notify
 from nodeattest_providers.errors import Reason
@@ -61,7 +61,7 @@ class Issuer:
         self,
         management: ManagementCache,
         *,
-        events: EventRecorder,
+        events: GatheredEvents,
         metrics: Metrics,
         observers: Sequence[CSRObserver],
         check_issuance: Callable[[Approval], Awaitable[None]],
@@ -221,13 +221,13 @@ class Issuer:
                 expires=entry.not_after.isoformat(),
             ),
         )
-        self._events.record(
-            member_ref(approval.member),
-            "Normal",
-            "NodeAttested",
+        message = (
             f"{provider} attestation of node {request.csr.node_name} verified; "
-            f"{request.purpose} certificate {entry.serial}",
+            f"{request.purpose} certificate {entry.serial}"
         )
+        cluster = self._management.cluster(workload.key)
+        if cluster is not None:
+            self._events.record(cluster_ref(cluster), member_ref(approval.member), str(request.csr.node_name), message)
         verdict = CSRIssued(
             cluster=workload.key,
             member=approval.member,
