@@ -8,7 +8,7 @@ Leaves to others: when to run (``controller``), every decision (``decide``).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -181,7 +181,7 @@ class BootstrapTokenReconciler:
             if own.is_past(view.now):
                 self._lost(owner, view.now)
             return  # a Machine's token does not change, and this one is good for long enough
-        config = await self._config(owner, view.tokens.values())
+        config = await self._config(owner, view.tokens.values(), () if held else view.others)
         if config is None:
             return
         named = _provided(config, view.tokens.values())
@@ -202,17 +202,20 @@ class BootstrapTokenReconciler:
         if now - since >= CONFIRM_LOST:
             self._recorder.lost(owner)
 
-    async def _config(self, owner: Owner, tokens: Collection[Token]) -> KeptConfig | None:
+    async def _config(self, owner: Owner, tokens: Collection[Token], others: Container[str]) -> KeptConfig | None:
         """Find the owner's configuration; None where it cannot be read, or is paused.
 
-        Only one that has one of ``tokens`` is believed as the watch shows it: what is missing is read now.
+        Only one that has one of ``tokens``, or a token with an id in ``others``, is believed as the watch shows it:
+        what is missing is read now.
         """
+
+        def is_wished(kept: KeptConfig) -> bool:
+            return kept.provided in others or _provided(kept, tokens) is not None
+
         if owner.config is None:
             return None
         try:
-            config = await self._configs.find(
-                owner.config, owner.namespace, lambda kept: _provided(kept, tokens) is not None
-            )
+            config = await self._configs.find(owner.config, owner.namespace, is_wished)
         except Unavailable as unavailable:
             if not owner.settled:  # the configuration of a Machine that is being deleted may be gone
                 self._recorder.unreadable(owner, unavailable.detail)
@@ -236,7 +239,7 @@ class BootstrapTokenReconciler:
     async def _settle_unrecorded(self, owner: Owner, view: TokenSnapshot) -> None:
         """Record the token of an owner that joined before a run saw it, and let it run out like any other."""
         unrecorded = view.unrecorded
-        config = await self._config(owner, unrecorded) if unrecorded else None
+        config = await self._config(owner, unrecorded, view.others) if unrecorded else None
         named = _provided(config, unrecorded) if config is not None else None
         if named is not None:
             until = expire_at(named, view.now) or named.expires
