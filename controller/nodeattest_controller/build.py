@@ -126,8 +126,7 @@ def build_manager(
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
-    queue = metrics.queues.named("kubeconfig-status")
-    kubeconfigs = KubeconfigStatus(management, guard=shared.guard, events=shared.events, now=_now, queue_metrics=queue)
+    kubeconfigs = _kubeconfig_status(shared)
     clusters = ClusterManager(
         management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs
     )
@@ -270,6 +269,16 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
     shared.changes.subscribe_policies(reconciler.changed)
     shared.changes.subscribe_shards(acquired=reconciler.shard_moved, released=reconciler.shard_moved)
     return reconciler
+
+
+def _kubeconfig_status(shared: _Shared) -> KubeconfigStatus:
+    return KubeconfigStatus(
+        shared.management,
+        guard=shared.guard,
+        events=shared.events,
+        now=_now,
+        queue_metrics=shared.metrics.queues.named("kubeconfig-status"),
+    )
 
 
 def _signer_names(shared: _Shared) -> SignerNamesReconciler:
