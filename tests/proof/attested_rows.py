@@ -481,7 +481,6 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         Reason.ATTESTOR_NOT_AUTHORIZED,
         not_an_attestor,
         gains=THIEFS,
-        mutants=("M_NO_POLICY",),
     ),
     row(
         "evidence version and schema",
@@ -661,6 +660,7 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         Reason.KEY_REUSED,
         one_key_for_two,
         gains="certificates under two names that one stolen key opens",
+        mutants=("without known keys after a reset",),
     ),
     row(
         "one key for one challenge",
@@ -669,7 +669,7 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         two_keys_for_one_challenge,
         gains="a second certificate by one proof",
         stays="our own providers refuse it already by *same PKCS#10 bytes*",
-        mutants=("M_NO_LEDGER",),
+        mutants=("without the rule of one key for a first request", "without what retired keys answered"),
         stand_in=Rounds,
     ),
     row(
@@ -678,6 +678,7 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         Reason.MACHINE_ALREADY_BOUND,
         keys_without_pause,
         gains="as many certified keys as the machine can make",
+        mutants=("without the pause between two keys",),
     ),
     row(
         "number of live certificates",
@@ -693,7 +694,7 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         another_pin,
         gains=THIEFS,
         stays="our own providers compare already; for providers of others it is the only one",
-        mutants=("M_NO_LEDGER",),
+        mutants=("without the pin of the TPM",),
         stand_in=StandIn,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attested_rows
 import cloud_rows
@@ -13,17 +13,28 @@ import kubelet_rows
 import part_rows
 import soft_rows
 import tpm_rows
-from rows import rendered
+from rows import Row, rendered
 
 from tools.markdown_tables import table
 
-__all__ = ["PAGE", "TABLES", "renewed"]
+__all__ = ["ALL_ROWS", "PAGE", "TABLES", "renewed"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "proof" / "checks.md"
 _COLUMNS: Final = ("check", "attack", "refused as", "without the check", "the model without it")
 _BLOCK: Final = re.compile(r"(<!-- table: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+ALL_ROWS: Final[tuple[Row[Any], ...]] = (
+    *attested_rows.ROWS,
+    *kubelet_rows.ROWS,
+    *tpm_rows.ROWS,
+    *soft_rows.ROWS,
+    *part_rows.CHALLENGE_ROWS,
+    *part_rows.COMPOSITE_ROWS,
+    *cloud_rows.AWS_ROWS,
+    *cloud_rows.AZURE_ROWS,
+    *cloud_rows.GCP_ROWS,
+)
 TABLES: Final[Mapping[str, str]] = {
     "attested": table(_COLUMNS, map(rendered, attested_rows.ROWS)),
     "kubelet": table(_COLUMNS, map(rendered, kubelet_rows.ROWS)),

@@ -7,12 +7,15 @@ a verifier of a test hands a ``ChecksWithout`` to the same code that the product
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from csr_world import OneRound, World
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
@@ -145,7 +148,11 @@ class Scene:
     def read(self, name: str) -> Ended:
         """Tell how the request ended."""
         world = self.world
-        if text(world.csr(name), "status", "certificate"):
+        if issued := text(world.csr(name), "status", "certificate"):
+            certificate = x509.load_pem_x509_certificate(base64.b64decode(issued))
+            asked = world.evaluator.parse_request(world.csr(name)).csr
+            assert certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) == asked.spki
+            assert certificate.subject.rfc4514_string() == f"CN=system:node:{asked.node_name},O=system:nodes"
             return GRANTED
         if (
             reason := world.condition("Denied", name)

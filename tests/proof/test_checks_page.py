@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from checks_page import PAGE, TABLES, renewed
+from checks_page import ALL_ROWS, PAGE, TABLES, renewed
 
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
+from tools.prove.ledger_runs import LEDGER_RUNS
+from tools.prove.protocol_runs import MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("providers", "controller", "discovery", "authenticator", "identity", "kube", "serving", "cli")
@@ -42,6 +44,29 @@ def test_the_page_has_the_rows_and_no_others() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"<!-- table: {name} -->" in page for name in TABLES)
     assert page == renewed(page), "make reference renews it"
+
+
+def test_every_check_that_a_model_leaves_out_is_left_out_of_the_code_too() -> None:
+    named_by_rows = {mutant for row in ALL_ROWS for mutant in row.mutants}
+    left_out = {run.name for run in LEDGER_RUNS if run.fails} | {mutant.check for mutant in MUTANTS}
+    assert named_by_rows | NO_CHECKS == left_out
+    assert not named_by_rows & NO_CHECKS
+
+
+NO_CHECKS: Final = frozenset(
+    {
+        "without compare-and-swap",
+        "without the same bytes for the same key",
+        "publish before the record",
+        "without confirmation",
+        "confirmation before the record",
+        "without the term in the confirmation",
+        "without a list by the new owner",
+        "without reservation",
+        "without the second look at a recorded certificate",
+    }
+)
+"""What models leave out that no check is: in which order and how the issuer writes, and what a proof covers."""
 
 
 def named(node: ast.expr) -> str:
