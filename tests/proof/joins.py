@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -36,6 +36,7 @@ from nodeattest_sandbox.swtpm import SoftwareTpm
 __all__ = [
     "GOOD",
     "TPM_OTHER_MACHINE",
+    "VERSION",
     "Answer",
     "Join",
     "TpmKeys",
@@ -92,7 +93,7 @@ class TpmKeys:
 
 
 @contextmanager
-def keys_of(tpm: SoftwareTpm, template: bytes = AK_TEMPLATES[VERSION], *, owner: bool = False) -> Generator[TpmKeys]:
+def keys_of(tpm: SoftwareTpm, template: bytes, *, owner: bool = False) -> Generator[TpmKeys]:
     """Load the endorsement key and an attestation key, in either hierarchy."""
     hierarchy = tss.ESYS_TR.OWNER if owner else None
     with (
@@ -246,10 +247,16 @@ class Join:
         changed = replace(evidence, **fields)  # pyright: ignore[reportArgumentType] - the tests name real fields
         return self.file(name, der, changed.to_json(), after=after, **spec)
 
-    async def through(self, tpm: SoftwareTpm, name: str = "r", template: bytes = AK_TEMPLATES[VERSION]) -> str:
+    def keys(
+        self, tpm: SoftwareTpm, template: bytes | None = None, *, owner: bool = False
+    ) -> AbstractContextManager[TpmKeys]:
+        """Load the keys that this version of the evidence has, unless another attestation key is given."""
+        return keys_of(tpm, template or AK_TEMPLATES.get(self.version, AK_TEMPLATES[VERSION]), owner=owner)
+
+    async def through(self, tpm: SoftwareTpm, name: str = "r", template: bytes | None = None) -> str:
         """Go through both rounds, without a lie; returns the second request, or the first where that got nothing."""
         der = self.der
-        with keys_of(tpm, template) as keys:
+        with self.keys(tpm, template) as keys:
             first = self.first(f"{name}-1", der, keys, ek_certificate=certificate_of(tpm))
             await self.world.reconcile(first)
             if not self.world.annotation(ANNOTATION_CHALLENGE, first):

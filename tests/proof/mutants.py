@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from csr_world import OneRound, World
+from joins import VERSION, Join
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.checks import CSRFacts
@@ -59,15 +60,17 @@ CHALLENGED: Final = ("challenged", "")
 CRASHED: Final = "crashed"
 NOT_RECORDED: Final = ("the issuer's own comparison", "")
 """The issuer found, under its reservation, that another machine was recorded: the request is evaluated again."""
-_ONE_OF_MANY: Final = re.compile(r"(PCR value|replays PCR|closes PCR|label)( [^ ]+)$|^[a-z]+: (of this machine)$")
+_ONE_OF_MANY: Final = re.compile(
+    r"(PCR value|replays PCR|closes PCR|label)( [^ ]+)$|^[a-z]+: (of this machine)$|^(pinned ak)(V2)$"
+)
 
 Ended = tuple[str, str]
 """Name of the check that refused, and its reason."""
 
 
 def plain(name: str) -> str:
-    """Name a check that is asked of each register, label or part once, whichever it is."""
-    return _ONE_OF_MANY.sub(r"\1\3", name)
+    """Name a check that is asked of each register, label, part or version once, whichever it is."""
+    return _ONE_OF_MANY.sub(r"\1\3\4", name)
 
 
 def of_part(part: str, removed: Iterable[str]) -> frozenset[str]:
@@ -139,6 +142,13 @@ class Scene:
     signer: TpmWithout
     kubelet_list: Pipeline[KubeletFacts]
     ran: list[str] = field(default_factory=list[str])
+    version: int = VERSION
+    """Of the evidence."""
+
+    def join(self, **changes: Any) -> Join:
+        """Begin to join as the machine; ``changes`` are of ``Join``."""
+        fields: dict[str, Any] = {"version": self.version, **changes}
+        return Join(world=self.world, **fields)
 
     async def ended(self, name: str) -> Ended:
         """Let the controller handle a request; tells which check refused it, or ``GRANTED``."""
@@ -174,6 +184,8 @@ async def running(
     thief: SoftwareTpm,
     removed: Iterable[str],
     stand_in: Callable[[], OneRound] | None = None,
+    *,
+    version: int = VERSION,
 ) -> AsyncGenerator[Scene]:
     """Run a controller without these checks, each ``list: name``; ``stand_in`` makes a provider in the TPM's place."""
     ran: list[str] = []
@@ -204,6 +216,7 @@ async def running(
             signer=signer,
             kubelet_list=kubelet,
             ran=ran,
+            version=version,
         )
     await signer.aclose()
 

@@ -239,7 +239,7 @@ async def one_unproved(signer: PartsWithout) -> AttestedNode:
 
 def two_steps(*signers: OneStep) -> tuple[Callable[[PartsWithout], Awaitable[object]], tuple[OneStep, ...]]:
     shown: JsonObject = {"x": 1}
-    parts: JsonObject = parts_of(**{signer.provider: shown for signer in signers})
+    parts: JsonObject = {signer.provider: {"v": 1, "data": shown} for signer in signers}
     first = filed({"phase": 1, "parts": parts})
     named: JsonObject = {"name": first.name, "uid": first.uid}
     second = filed({"phase": 2, "first": named, "parts": parts}, second=True)

@@ -37,6 +37,8 @@ class Row(Generic[S]):
     """Why the check stays, where others refuse its attack or where the attack gains nothing."""
     stand_in: Callable[[], OneRound] | None = None
     """Makes a provider whose answer is set, in the TPM's place; for attacks on what a provider could let pass."""
+    versions: tuple[int, ...] = ()
+    """Of the TPM's evidence, for which the row holds."""
     mutants: tuple[str, ...] = ()
     """Mutants of the model that lack the same check."""
 

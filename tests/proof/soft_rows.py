@@ -38,13 +38,25 @@ from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
-from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.key_templates import AK_POLICIES
+from nodeattest_providers.tpm.protocol import VERSIONS, Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.structures import sized
 from nodeattest_providers.verifier_interface import AttestedNode
 from nodeattest_sandbox.firmware import crypto_agile_log
 
-__all__ = ["PARSERS", "ROWS", "Soft", "authority"]
+__all__ = ["PARSERS", "ROWS", "Asked", "Soft", "authority"]
 
 Removed = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which checks are gone, and which version of the evidence is sent."""
+
+    removed: Removed
+    version: int
+
+
 SERVING: Final = signer_for(ProviderName("tpm"), Purpose.SERVING)
 
 
@@ -71,6 +83,11 @@ class Soft:
     quote: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of the quote, before it is signed."""
     values: tuple[bytes, ...] = PCR_VALUES
+
+    def of_version(self, version: int) -> Soft:
+        """Make the same of another version of the evidence: its attestation key has the policy of that."""
+        prefix = self.tpm.ak_prefix.replace(sized(AK_POLICIES[VERSION]), sized(AK_POLICIES[version]))
+        return replace(self, tpm=replace(self.tpm, ak_prefix=prefix, version=version))
 
     async def verified(self, removed: Removed) -> AttestedNode:
         """Go through both rounds; raises what the verifier raises."""
@@ -122,7 +139,7 @@ class FirstOnly(Soft):
         signer = TpmWithout(of_part("tpm", removed))
         facts = facts_of(self.tpm.settings if self.settings is None else self.settings, **self.facts)
         return await signer.verify_client_attestation_data(
-            replace(request_of(self.tpm.first(**self.shown)), **self.first), facts
+            replace(request_of(self.tpm.first(**self.shown), version=self.tpm.version), **self.first), facts
         )
 
 
@@ -165,9 +182,17 @@ def of_block(provider: str, version: int, **data: JsonValue) -> Soft:
     return FirstOnly(tpm=tpm, first={"evidence": evidence})
 
 
+class Older(Soft):
+    """One whose version is part of the attack."""
+
+    def of_version(self, version: int) -> Soft:
+        del version
+        return self
+
+
 def of_a_forbidden_version() -> Soft:
     tpm = SoftTpm.of_version(1)
-    return Soft(tpm=tpm, settings={**tpm.settings, "minimumVersion": 2})
+    return Older(tpm=tpm, settings={**tpm.settings, "minimumVersion": 2})
 
 
 def by_another_authority() -> Soft:
@@ -217,9 +242,10 @@ def row(
     stays: str = "",
     mutants: tuple[str, ...] = (),
     ends: Ended = GRANTED,
-) -> Row[Removed]:
-    async def run(removed: Removed) -> Ended:
-        return await made().ended(removed)
+    versions: tuple[int, ...] = VERSIONS,
+) -> Row[Asked]:
+    async def run(asked: Asked) -> Ended:
+        return await made().of_version(asked.version).ended(asked.removed)
 
     return Row(
         check=f"tpm: {check}",
@@ -231,6 +257,7 @@ def row(
         stays=stays,
         mutants=mutants,
         ends=ends,
+        versions=versions,
     )
 
 
@@ -242,12 +269,13 @@ NOT_ALLOWED: Final = Reason.ATTESTATION_KEY_NOT_ALLOWED
 MISMATCH: Final = Reason.FIRST_REQUEST_MISMATCH
 LOG_CRASH: Final = (CRASHED, "KeyError")
 
-ROWS: Final[tuple[Row[Removed], ...]] = (
+ROWS: Final[tuple[Row[Asked], ...]] = (
     row(
         "evidence provider",
         "evidence that says to be another provider's, at the signer of this one",
         Reason.PROVIDER_MISMATCH,
         lambda: of_block("gcp", VERSION),
+        versions=(VERSION,),
         ends=CHALLENGED,
         gains="a challenge of this provider, and nothing by it: its labels are this provider's",
         stays="the parser of requests compares signer and evidence, too; a composite's parts come without one",
@@ -257,9 +285,9 @@ ROWS: Final[tuple[Row[Removed], ...]] = (
         "evidence of version 1, which the policy forbids",
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
         of_a_forbidden_version,
+        versions=(VERSION,),
         gains="what version 1 lets pass: another agent's key before the first join",
         stays="the list of the controller refuses it, too; a verifier does not rely on it",
-        mutants=("M_LABELS_WITHOUT_VERSION",),
     ),
     row(
         "attestation key: nameAlg",
@@ -393,7 +421,6 @@ ROWS: Final[tuple[Row[Removed], ...]] = (
         ("tpm: quote binding", Reason.QUOTE_NOT_BOUND),
         gains="a certificate without any proof, since nothing is left that demands one",
         stays="it tells a first request that was replaced from a forged answer",
-        mutants=("M_NO_UID_IN_CONTEXT",),
     ),
     row(
         "two requests",

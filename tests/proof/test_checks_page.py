@@ -58,6 +58,7 @@ NO_CHECKS: Final = frozenset(
         "without compare-and-swap",
         "without the same bytes for the same key",
         "publish before the record",
+        "two Machines: what is searched",
         "without confirmation",
         "confirmation before the record",
         "without the term in the confirmation",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 import soft_rows
 import tpm_rows
-from mutants import Ended, Scene, plain, running
+from _pytest.mark import ParameterSet
+from mutants import GRANTED, Ended, Scene, plain, running
 from rows import Row, steps
-from soft_rows import Soft
+from soft_rows import Asked, Soft
 from tpm_boots import BOOT
 from tpm_world import PCR_VALUES, ledger, machine
 
@@ -21,31 +24,47 @@ from nodeattest_sandbox.pki import ClusterPki
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
+S = TypeVar("S")
 
 
-@pytest.mark.parametrize("row", tpm_rows.ROWS, ids=lambda row: row.check)
+def by_version(rows: Iterable[Row[S]]) -> list[ParameterSet]:
+    """Make the parameters of a test that carries out each row with each version of the evidence that it is for."""
+    return [
+        pytest.param(row, version, id=f"{row.check}, version {version}") for row in rows for version in row.versions
+    ]
+
+
+@pytest.mark.parametrize(("row", "version"), by_version(tpm_rows.ROWS))
 async def test_an_attack_by_swtpm_is_refused_by_its_check_and_without_it_ends_as_the_row_says(
-    pki: ClusterPki, tpms: tuple[SoftwareTpm, SoftwareTpm], row: Row[Scene]
+    pki: ClusterPki, tpms: tuple[SoftwareTpm, SoftwareTpm], row: Row[Scene], version: int
 ) -> None:
     removed: list[str] = []
     seen: list[Ended] = []
     for name, _ in steps(row):
-        async with running(pki, *tpms, removed) as scene:
+        async with running(pki, *tpms, removed, version=version) as scene:
             seen.append(await row.run(scene))
         removed.append(name)
     assert seen == steps(row)
 
 
-@pytest.mark.parametrize("row", soft_rows.ROWS, ids=lambda row: row.check)
+@pytest.mark.parametrize(("row", "version"), by_version(soft_rows.ROWS))
 async def test_an_attack_by_a_tpm_in_software_is_refused_by_its_check_and_without_it_ends_as_the_row_says(
-    row: Row[frozenset[str]],
+    row: Row[Asked], version: int
 ) -> None:
     removed: list[str] = []
     seen: list[Ended] = []
     for name, _ in steps(row):
-        seen.append(await row.run(frozenset(removed)))
+        seen.append(await row.run(Asked(frozenset(removed), version)))
         removed.append(name)
     assert seen == steps(row)
+
+
+async def test_before_the_first_join_version_1_takes_the_key_of_another_agent(
+    pki: ClusterPki, tpms: tuple[SoftwareTpm, SoftwareTpm]
+) -> None:
+    """The limit of version 1, which version 2 ends."""
+    async with running(pki, *tpms, (), version=1) as scene:
+        assert await tpm_rows.another_agents_key(scene) == GRANTED
 
 
 @pytest.mark.parametrize("name", soft_rows.PARSERS)
