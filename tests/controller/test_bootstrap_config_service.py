@@ -183,6 +183,13 @@ def files(whole: JsonObject, response: JsonObject) -> list[JsonObject]:
     return items(patched(whole, response), "spec", "files")
 
 
+async def test_a_review_takes_three_requests(webhook: Webhook) -> None:
+    """Its cost, as a count: the policies of a namespace, its Clusters, and the records of the cluster's machines."""
+    before = webhook.client.requests
+    await webhook.ask(review(config()))
+    assert webhook.client.requests - before <= 3
+
+
 async def test_a_new_configuration_is_rendered_for_a_policys_cluster_and_for_no_other(webhook: Webhook) -> None:
     mine = config()
     assert files(mine, await webhook.ask(review(mine))) == [agent()]
