@@ -1,4 +1,4 @@
-"""How much an agent installs: the wheel's own packages and everything that ``nodeattest[tpm]`` requires, on disk."""
+"""How much an agent installs: the wheel's own packages and everything that they require, on disk; no extras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def measure() -> list[Figure]:
     sizes = {name: _installed(name) for name in sorted(_required())}
     largest = ", ".join(f"{name} {size / MIB:.1f}" for name, size in sorted(sizes.items(), key=lambda one: -one[1])[:4])
     total = (own + sum(sizes.values())) / MIB
-    return [Figure("installed nodeattest[tpm]", total, "MiB", "<= 30", f"{own / MIB:.1f} own; {largest}")]
+    return [Figure("installed nodeattest", total, "MiB", "<= 30", f"{own / MIB:.1f} own; {largest}")]
 
 
 def _rooms() -> list[str]:
@@ -29,13 +29,9 @@ def _tree(folder: Path) -> int:
 
 
 def _required() -> set[str]:
-    """Close over the requirements of the base and of the extra ``tpm``."""
+    """Close over the requirements; a TPM needs no extra."""
     found: set[str] = set()
-    waiting = [
-        line
-        for line in metadata.requires("nodeattest") or []
-        if "extra" not in line or "'tpm'" in line.replace('"', "'")
-    ]
+    waiting = [line for line in metadata.requires("nodeattest") or [] if "extra" not in line]
     while waiting:
         line = waiting.pop()
         name = re.split(r"[\s;\[<>=!~(]", line, maxsplit=1)[0].lower()

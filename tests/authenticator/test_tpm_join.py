@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -148,8 +148,24 @@ def silent_tpm(path: Path) -> Generator[str]:
         yield f"swtpm:path={path}"
 
 
-def test_evidence_of_a_tpm_that_never_answers_ends(machine: Machine, tmp_path: Path) -> None:
-    with silent_tpm(tmp_path / "silent") as tcti:
+@contextmanager
+def silent_tpm_over_tcp() -> Generator[str]:
+    """The same on a port and, for control, on the next one."""
+    while True:
+        with ExitStack() as stack:
+            commands = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            host, port = commands.getsockname()
+            try:
+                stack.enter_context(socket.create_server((host, port + 1)))
+            except (OSError, OverflowError):
+                continue  # somebody has it
+            yield f"swtpm:host={host},port={port}"
+            return
+
+
+@pytest.mark.parametrize("over_tcp", [False, True], ids=["socket", "library"])
+def test_evidence_of_a_tpm_that_never_answers_ends(machine: Machine, tmp_path: Path, *, over_tcp: bool) -> None:
+    with silent_tpm_over_tcp() if over_tcp else silent_tpm(tmp_path / "silent") as tcti:
         with_tpm(machine, tcti, timeoutSeconds=1)
         started = machine.start("evidence")
         try:

@@ -256,6 +256,7 @@ def test_a_requirements_file_has_every_locked_package_of_its_set_with_hashes_and
     lock = (TREE / "requirements.lock").read_text()
     brings = {
         "agent": "boto3",
+        "agent-tpm": "tpm2-pytss",
         "cli": "azure-storage-blob",
         "controller": "google-auth",
         "controller-otel": "opentelemetry-sdk",

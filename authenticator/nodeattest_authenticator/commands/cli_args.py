@@ -19,9 +19,7 @@ _MAX_DEPTH: Final = 16
 
 def describe_provider_settings(command: argparse.ArgumentParser) -> None:
     """Add the flags of a provider's settings."""
-    command.add_argument(
-        "--tcti", metavar="TCTI", help="how to reach the TPM: device:PATH (/dev/tpmrm0) or swtpm:path=SOCKET"
-    )
+    command.add_argument("--tcti", metavar="TCTI", help="how to reach the TPM, e.g. device:/dev/tpmrm0")
     command.add_argument(
         "--set",
         action="append",

@@ -1,7 +1,8 @@
-"""How commands reach a TPM: the kernel's device, or the socket of a software TPM.
+"""How commands reach a TPM: the kernel's device, or the socket of a software TPM, without a library.
 
 Promises: one command, one whole response, of bounded size; nothing is opened that the TCTI does not name.
-Leaves to others: what is in them (``commands``), and time: the agent's watchdog ends a call whose TPM does not answer.
+Leaves to others: other TCTIs (``library_connection``), what is in the bytes (``commands``), and time: the agent's
+watchdog ends a call whose TPM does not answer.
 Source: Linux Documentation/security/tpm and drivers/char/tpm/tpm-dev-common.c (a command is one write, its response
 one read); swtpm(8), "--server" (bare commands and responses); names as in TSS 2.0 TCTI, as tpm2-tools take them.
 """
@@ -38,18 +39,16 @@ class TpmConnection(Protocol):
 
 
 def connect(tcti: str) -> TpmConnection:
-    """Connect to ``device:PATH`` or ``swtpm:path=SOCKET``; raises ``Unavailable`` and OSError."""
+    """Connect to ``device:PATH`` or ``swtpm:path=SOCKET``, else by tpm2-pytss; raises ``Unavailable`` and OSError."""
     kind, _, where = tcti.partition(":")
     if kind == "device" and where:
         return _Device(where)
     key, _, path = where.partition("=")
     if kind == "swtpm" and key == "path" and path:
         return _SoftwareTpm(path)
-    raise Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
-        f"the TPM at {tcti}: the TCTI is not known here",
-        remedy="name the machine's TPM, device:/dev/tpmrm0, or a software TPM, swtpm:path=SOCKET",
-    )
+    from nodeattest_providers.tpm.node.library_connection import LibraryConnection  # few need it
+
+    return LibraryConnection(kind, where, most=MAX_RESPONSE)
 
 
 class _Device:
