@@ -1,7 +1,7 @@
 """Mutants: the product's own controller and verifiers in process, of whose checks named ones do not refuse.
 
 The product cannot make one: its evaluators have their lists as class variables and its verifiers a ``Checks`` of their
-own (``test_no_mutant_in_product``). Here an evaluator of a test has the declared list without some of its members, and
+own (``test_checks_page``). Here an evaluator of a test has the declared list without some of its members, and
 a verifier of a test hands a ``ChecksWithout`` to the same code that the product runs.
 """
 
