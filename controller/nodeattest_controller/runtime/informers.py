@@ -2,7 +2,7 @@
 
 Promises: nothing cached has ``metadata.managedFields``, half of what a Machine weighs: nobody reads it here, and a
 write that does not have it leaves it as it is (apimachinery pkg/util/managedfields).
-All reflectors together keep at most ``memory`` of objects.
+Keys and short texts that are equal are one in memory. All reflectors together keep at most ``memory`` of objects.
 Leaves to others: what is cached, and what a change means.
 """
 
@@ -11,22 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["InformerSet", "without_managed_fields"]
+__all__ = ["InformerSet", "with_shared_strings", "without_managed_fields"]
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 MAX_OBJECTS: Final = 200_000
 """Of one kind, in all namespaces; of several, one namespace gets half of it."""
+_SHARED_LENGTH: Final = 64
+"""Characters of a text that may be in many objects: kinds, namespaces, names of clusters, times, reasons."""
+_SHARED_DEPTH: Final = 16
+"""Levels of an object that are looked into; a Machine has six."""
 
 
 class InformerSet:
@@ -57,7 +62,7 @@ class InformerSet:
         """Start a cache. ``required``: nothing is complete without it; ``may_be_absent``: maybe nobody serves it."""
 
         def kept(obj: JsonObject) -> JsonObject:
-            return without_managed_fields(keep(obj) if keep is not None else obj)
+            return with_shared_strings(without_managed_fields(keep(obj) if keep is not None else obj))
 
         reflector = Reflector(
             self.client,
@@ -101,6 +106,23 @@ def without_managed_fields(obj: JsonObject) -> JsonObject:
     if not isinstance(meta, dict) or "managedFields" not in meta:
         return obj
     return {**obj, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}
+
+
+def with_shared_strings(obj: JsonObject) -> JsonObject:
+    """Let equal keys and short texts of all objects be one in memory: two thirds of what a Machine takes are these."""
+    return {sys.intern(name): _shared(value, _SHARED_DEPTH) for name, value in obj.items()}
+
+
+def _shared(value: JsonValue, depth: int) -> JsonValue:
+    match value:
+        case str():
+            return sys.intern(value) if len(value) <= _SHARED_LENGTH else value
+        case dict() if depth:
+            return {sys.intern(name): _shared(each, depth - 1) for name, each in value.items()}
+        case list() if depth:
+            return [_shared(each, depth - 1) for each in value]
+        case _:
+            return value
 
 
 async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None:
