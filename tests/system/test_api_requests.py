@@ -122,7 +122,7 @@ def table(heading: str) -> dict[frozenset[str], int]:
 
 def shared() -> frozenset[str]:
     """Read which requests many joins share."""
-    section = PAGE.read_text(encoding="utf-8").partition("What many joins share")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("What joins can share")[2].partition("\n## ")[0]
     return frozenset(re.findall(r"`([a-z]+ [a-z/]+)`", section))
 
 
