@@ -1,6 +1,6 @@
-"""Records joins of version 1 with real software TPMs: ``python tests/vectors/v1/record.py FOLDER``; see README.md.
+"""Records joins of one version with real software TPMs: ``python tests/vectors/record.py VERSION FOLDER``.
 
-Run once for each file. A file that is there already is never written again.
+Run once for each file (``v1/README.md``). A file that is there already is never written again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from recorded import Json, Recorded
 
 from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding
@@ -33,10 +34,6 @@ from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_sandbox.firmware import boot, crypto_agile_log, typical_boot
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from recorded import Json, Recorded
-
 tss: Any = importlib.import_module("tpm2_pytss")  # it has no types; here it is the machine's firmware
 PIN = "sha256:" + "ab" * 32
 NODE, PROVIDER_ID = "node-7", "metal://rack-1/7"
@@ -49,6 +46,7 @@ class Join:
     """What is to be recorded."""
 
     attestor: Attestor
+    """In the version to be recorded."""
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     secret: bytes = b""
@@ -131,10 +129,14 @@ def _binding(der: bytes, provider: ProviderName) -> Binding:
     return Binding(ClusterPin(PIN), signer_for(provider, Purpose.CLIENT), hashlib.sha256(der).digest())
 
 
-def by_certificate(tpm: SoftwareTpm, attestor: TpmAttestor, who: tuple[str, list[str]]) -> Json:
+def in_version(attestor: TpmAttestor, version: int) -> Attestor:
+    return attestor if version == attestor.versions[0] else attestor.in_version(version)
+
+
+def by_certificate(tpm: SoftwareTpm, attestor: TpmAttestor, version: int, who: tuple[str, list[str]]) -> Json:
     return record(
         Join(
-            attestor=attestor,
+            attestor=in_version(attestor, version),
             settings={"endorsementCAs": tpm.authority_pem},
             annotations={MACHINE_ANNOTATION: attestor.endorsement_fingerprint()},
             who=who,
@@ -142,17 +144,18 @@ def by_certificate(tpm: SoftwareTpm, attestor: TpmAttestor, who: tuple[str, list
     )
 
 
-def by_list(tpm: SoftwareTpm, attestor: TpmAttestor) -> Json:
+def by_list(tpm: SoftwareTpm, attestor: TpmAttestor, version: int) -> Json:
     listed: JsonValue = [{"providerID": PROVIDER_ID, "sha256": attestor.endorsement_fingerprint()}]
     attestor.close()
     with tss.ESAPI(tpm.tcti) as esys:
         esys.pcr_event(tss.ESYS_TR.PCR16, b"what was booted")
         value = bytes(esys.pcr_read("sha256:16")[2][0]).hex()
     pcrs: JsonValue = {"selection": [0, 7, 16], "values": {"16": ["00" * 32, value]}}
-    return record(Join(attestor=attestor, settings={"endorsementKeys": listed, "pcrs": pcrs}))
+    settings: Mapping[str, JsonValue] = {"endorsementKeys": listed, "pcrs": pcrs}
+    return record(Join(attestor=in_version(attestor, version), settings=settings))
 
 
-def by_log(tpm: SoftwareTpm, folder: Path) -> Json:
+def by_log(tpm: SoftwareTpm, folder: Path, version: int) -> Json:
     measured = typical_boot("vmlinuz-1 ro")
     boot(tpm.tcti, measured)
     log = folder / "log"
@@ -160,9 +163,8 @@ def by_log(tpm: SoftwareTpm, folder: Path) -> Json:
     with TpmAttestor({"tcti": tpm.tcti, "endorsementKey": "ecc-p384", "eventLog": str(log)}) as attestor:
         listed: JsonValue = [{"providerID": PROVIDER_ID, "sha256": attestor.endorsement_fingerprint()}]
         pcrs: JsonValue = {"selection": [0, 4, 7, 8]}
-        return record(
-            Join(attestor=attestor, settings={"endorsementKeys": listed, "pcrs": pcrs, "eventLog": "Require"})
-        )
+        settings: Mapping[str, JsonValue] = {"endorsementKeys": listed, "pcrs": pcrs, "eventLog": "Require"}
+        return record(Join(attestor=in_version(attestor, version), settings=settings))
 
 
 def without_tpm(folder: Path) -> dict[str, Callable[[], Json]]:
@@ -177,14 +179,14 @@ def without_tpm(folder: Path) -> dict[str, Callable[[], Json]]:
     }
 
 
-def main(target: Path) -> None:
+def main(version: int, target: Path) -> None:
     with tempfile.TemporaryDirectory() as name, SoftwareTpm.create(Path(name) / "tpm", name="recorded") as tpm:
         rsa, p384 = (TpmAttestor({"tcti": tpm.tcti, "endorsementKey": kind}) for kind in ("rsa2048", "ecc-p384"))
-        joins = without_tpm(Path(name)) | {
-            "tpm-rsa2048-certificate": lambda: by_certificate(tpm, rsa, BOOTSTRAP),
-            "tpm-p384-certificate": lambda: by_certificate(tpm, p384, ITSELF),
-            "tpm-p384-listed-pcrs": lambda: by_list(tpm, p384),
-            "tpm-p384-measured-boot": lambda: by_log(tpm, Path(name)),
+        joins = (without_tpm(Path(name)) if version == 1 else {}) | {
+            "tpm-rsa2048-certificate": lambda: by_certificate(tpm, rsa, version, BOOTSTRAP),
+            "tpm-p384-certificate": lambda: by_certificate(tpm, p384, version, ITSELF),
+            "tpm-p384-listed-pcrs": lambda: by_list(tpm, p384, version),
+            "tpm-p384-measured-boot": lambda: by_log(tpm, Path(name), version),
         }
         for join, make in joins.items():
             path = target / f"{join}.json"
@@ -196,4 +198,4 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))
