@@ -21,6 +21,7 @@ from tpm_world import (
     VERSION,
     Round,
     SoftTpm,
+    binding_of,
     cluster,
     digest_of,
     ledger,
@@ -72,6 +73,20 @@ def under_secret(secret: bytes) -> Case:
     def case(sound: Round) -> object:
         mac = proof(secret, "uid-1", CSR.sha256, digest_of(sound.first), version=VERSION)
         return with_evidence(mac=mac)(sound)
+
+    return case
+
+
+def by_version_1(*, mac: bool = False, extra: bool = False) -> Case:
+    """A genuine answer of version 2 whose values are computed by version 1: its labels, and its binding."""
+
+    def case(sound: Round) -> object:
+        binding = binding_of(sound.first).digest
+        older = proof(sound.secret, "uid-1", CSR.sha256, binding, version=1)
+        data = qualifying_data(sound.challenge.nonce, "uid-1", binding, version=1)
+        parts = replace(sound.parts, extra=data) if extra else sound.parts
+        answer = sound.second(parts=parts)
+        return sound.verify(replace(answer, mac=older) if mac else answer)
 
     return case
 
@@ -247,6 +262,10 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-124": data_of(first={"name": "../secrets", "uid": "uid-1"}),
     "D5-125": data_of(pcrs=["A" * 87, "A" * 87]),
     "D5-126": with_facts(challenge_keys=()),
+    "D5-206": lambda sound: verify(request_of(sound.second(), version=1), sound.facts),
+    "D5-207": by_version_1(mac=True),
+    "D5-208": by_version_1(extra=True),
+    "D5-209": by_version_1(mac=True, extra=True),
 }
 
 

@@ -21,7 +21,7 @@ from composite_world import (
     sound_exchange,
     verify,
 )
-from tpm_world import VERSION, SoftTpm
+from tpm_world import AK_PREFIXES, VERSION, SoftTpm
 from tpm_world import verify as verify_tpm
 
 from nodeattest_providers.binding import Binding
@@ -85,6 +85,19 @@ def after_another_provider(sound: Exchange) -> object:
     return verify(filed(sound.answer(), second=True), replace(sound.facts, ledger=ledger))
 
 
+def with_an_older_part(sound: Exchange) -> object:
+    """Evidence of version 2 whose TPM part says to be of version 1."""
+    parts = parts_of(challenge={"phase": 1}) | {"tpm": {"v": 1, "data": sound.tpm.first().to_json()}}
+    return verify(filed({"phase": 1, "parts": parts}), facts_for(sound.tpm))
+
+
+def below_a_parts_minimum(sound: Exchange) -> object:
+    tpm = SoftTpm(sound.tpm.kind, sound.tpm.ek, ak_prefix=AK_PREFIXES[1], version=1)
+    facts = facts_for(tpm)
+    facts = replace(facts, sections={**facts.sections, TPM: {**tpm.settings, "minimumVersion": 2}})
+    return verify(filed(first_of(tpm), version=1), facts)
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D5-184": replaced,
     "D5-185": answering(contoso=lambda _: {}),
@@ -99,6 +112,8 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-194": answering(composite=lambda sound: sound.answer()),
     "D5-195": of_two_names,
     "D5-196": after_another_provider,
+    "D5-210": with_an_older_part,
+    "D5-211": below_a_parts_minimum,
 }
 
 

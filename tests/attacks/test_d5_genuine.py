@@ -10,9 +10,22 @@ from typing import Final
 import pytest
 from cases import attacks, evaluated
 from catalogue import Row
-from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
+from other_agent import OTHERS_TEMPLATE, STRANGER, strangers_first
+from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing, read
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss
-from tpm_world import CSR, VERSION, binding_of, challenge_of, digest_of, facts_of, ledger, parsed, request_of, verify
+from tpm_world import (
+    AK_PREFIXES,
+    CSR,
+    VERSION,
+    binding_of,
+    challenge_of,
+    digest_of,
+    facts_of,
+    ledger,
+    parsed,
+    request_of,
+    verify,
+)
 
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
@@ -101,6 +114,46 @@ def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
     return request_of(answer), replace(facts, first_request=first)
 
 
+# Another agent on the victim's host, whose key has the shape of ours
+
+
+def of_another_agent(scene: Scene) -> tuple[NodeRequest, Facts]:
+    return strangers_first(scene.victim, version=2), facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
+
+
+def of_another_agent_below_the_minimum(scene: Scene) -> tuple[NodeRequest, Facts]:
+    settings = {**by_allow_list(scene.victim.endorsement_fingerprint()), "minimumVersion": 2}
+    return strangers_first(scene.victim, version=1), facts_of(settings)
+
+
+def of_another_agent_after_version_2(scene: Scene) -> tuple[NodeRequest, Facts]:
+    """A stolen node certificate in the place of the token: the machine has joined by version 2."""
+    pins = verify(request_of(scene.joined.answer), scene.joined.facts).fingerprints
+    facts = facts_of(by_allow_list(pins["ek"]), ledger=ledger(fingerprints=pins))
+    return strangers_first(scene.victim, version=1), facts
+
+
+def of_another_agent_with_our_mark(scene: Scene) -> tuple[NodeRequest, Facts]:
+    """The mark is written into what the agent's key shows: no TPM activates for it, so the secret is guessed."""
+    facts = facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
+    shown = read(strangers_first(scene.victim, version=2).evidence)
+    assert isinstance(shown, FirstEvidence)
+    marked = AK_PREFIXES[2] + shown.ak_public[len(AK_PREFIXES[1]) :]
+    first = request_of(replace(shown, ak_public=marked), csr=STRANGER)
+    challenge = Challenge.parse(challenge_of(first, facts).challenge)
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first), version=VERSION)
+    with connected(scene.victim.tcti) as esys, primary(esys, OTHERS_TEMPLATE) as ak:
+        attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
+    answer = SecondEvidence(
+        first=FirstRequestRef(name=first.name, uid=first.uid),
+        mac=proof(bytes(32), first.uid, STRANGER.sha256, digest_of(first), version=VERSION),
+        quote=attest,
+        signature=signature,
+        pcrs=(bytes(32), bytes(32)),
+    )
+    return request_of(answer, csr=STRANGER), replace(facts, first_request=first)
+
+
 # Another genuine TPM
 
 
@@ -171,6 +224,10 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D5-127": unrestricted,
     "D5-128": imported,
     "D5-129": of_the_owner_hierarchy,
+    "D5-200": of_another_agent,
+    "D5-201": of_another_agent_below_the_minimum,
+    "D5-202": of_another_agent_after_version_2,
+    "D5-203": of_another_agent_with_our_mark,
     "D5-130": another,
     "D5-131": guessing,
     "D5-132": copying,

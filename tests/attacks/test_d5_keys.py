@@ -19,6 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from handmade import roca_modulus
 from tpm_authority import YEAR, Authority, Extension, PublicKey, key_usage, leaf_extensions, name_of, self_signed
 from tpm_world import (
+    AK_PREFIXES,
     MACHINE,
     NOW,
     VERSION,
@@ -214,6 +215,12 @@ def data_of(version: int = VERSION, **changes: JsonValue) -> Case:
     return case
 
 
+def of_version(version: int, *, shows: int) -> Case:
+    """Evidence of one version with the attestation key of another."""
+    tpm = SoftTpm(ak_prefix=AK_PREFIXES[shows], version=version)
+    return lambda _: (request_of(tpm.first(), version=version), facts_of(tpm.settings))
+
+
 def shorter_coordinate(public: bytes) -> bytes:
     """Write y without its first byte, and a length that fits."""
     return public[:-34] + sized(public[-31:])
@@ -307,6 +314,8 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-063": data_of(secret="c2VjcmV0"),
     "D5-064": data_of(phase=True),
     "D5-065": ak_area(lambda public: public + bytes(2_000)),
+    "D5-204": of_version(1, shows=2),
+    "D5-205": of_version(2, shows=1),
     "D5-066": data_of(version=3),
 }
 
