@@ -87,7 +87,8 @@ def after_another_provider(sound: Exchange) -> object:
 
 def with_an_older_part(sound: Exchange) -> object:
     """Evidence of version 2 whose TPM part says to be of version 1."""
-    parts = parts_of(challenge={"phase": 1}) | {"tpm": {"v": 1, "data": sound.tpm.first().to_json()}}
+    older: JsonObject = {"v": 1, "data": sound.tpm.first().to_json()}
+    parts: JsonObject = {**parts_of(challenge={"phase": 1}), "tpm": older}
     return verify(filed({"phase": 1, "parts": parts}), facts_for(sound.tpm))
 
 

@@ -33,7 +33,7 @@ from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.verifier import TpmSigner
@@ -411,3 +411,35 @@ def test_the_first_request_of_a_two_step_part_is_that_of_its_own_provider(sound:
     )
     assert sound.facts.verified_at == NOW
     assert CHALLENGE in sound.texts
+
+
+# Versions
+
+
+def test_a_composite_of_version_1_carries_version_1_of_its_parts() -> None:
+    sound = sound_exchange(SoftTpm.of_version(1))
+    attested = verify(filed(sound.answer(), second=True, version=1), sound.facts)
+    assert set(attested.fingerprints) == {"tpm.ek", "tpm.ak", "challenge.secret"}
+    assert refused(filed(sound.answer(), second=True), sound.facts).reason is Reason.EVIDENCE_MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("parts", "minimum", "accepted"),
+    [
+        (["tpm", "challenge"], 1, (2, 1)),
+        (["tpm", "challenge"], 2, (2,)),
+        (["aws", "challenge"], 2, (2, 1)),
+    ],
+)
+def test_a_composites_version_is_accepted_where_that_of_each_part_is(
+    parts: list[JsonValue], minimum: int, accepted: tuple[int, ...]
+) -> None:
+    assert composite().accepted_versions({"allOf": parts}, {TPM: {"minimumVersion": minimum}}) == accepted
+
+
+def test_a_parts_refusal_of_a_version_names_the_composites() -> None:
+    tpm = SoftTpm.of_version(1)
+    pins = LedgerFacts(fingerprints={"tpm.ek": tpm.fingerprint, "tpm.akV2": "000b" + "0" * 64})
+    denied = refused(filed(first_of(tpm), version=1), facts_for(tpm, ledger=pins))
+    assert denied.reason is Reason.EVIDENCE_VERSION_UNSUPPORTED
+    assert denied.annotations == {ANNOTATION_SUPPORTED_VERSIONS: "composite/v2"}
