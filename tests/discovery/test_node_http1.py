@@ -68,6 +68,7 @@ WHOLE: dict[str, tuple[bytes, bytes]] = {
     "a trailer": (CHUNKED + b"1\r\nx\r\n0\r\nA: b\r\n\r\n", b"x"),
     "chunked, spelt otherwise": (OK + b"transfer-encoding:Chunked\r\n\r\n0\r\n\r\n", b""),
     "an interim response": (b"HTTP/1.1 103 Early\r\nA: b\r\n\r\n" + OK + b"Content-Length: 1\r\n\r\nx", b"x"),
+    "white space around a value": (OK + b"Content-Length:\t 1 \t\r\n\r\nx", b"x"),
     "no body, whatever the length": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", b""),
 }
 
@@ -103,6 +104,9 @@ REFUSED: dict[str, bytes] = {
     "a field's line end that is none": OK + b"A: b\nContent-Length: 0\r\n\r\n",
     "a carriage return in a value": OK + b"A: b\rc\r\n\r\n",
     "a zero in a value": OK + b"A: \0\r\n\r\n",
+    "spaces and what ends no line": OK + b"A:" + b" " * 16_000 + b"\0\r\n\r\n",
+    "tabs around a value without end": OK + b"A:" + b"\t" * 8_000 + b"b" + b"\t" * 8_000,
+    "a chunk's spaces": CHUNKED + b"0" + b" " * 16_000 + b"\r\n\r\n",
     "a folded field": OK + b"A: b\r\n c\r\n\r\n",
     "a space before the colon": OK + b"Content-Length : 0\r\n\r\n",
     "no name": OK + b": b\r\n\r\n",

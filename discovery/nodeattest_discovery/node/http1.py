@@ -25,7 +25,8 @@ _PIECE: Final = 64 * 1024
 """Bytes of a body that are read at once."""
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
-_FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[\t ]*([\t\x20-\x7e\x80-\xff]*?)[\t ]*\r\n")
+_FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)\r\n")
+"""White space around the value is in it: a pattern that leaves it out has many ways to try for a line of spaces."""
 _LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TARGET: Final = re.compile(r"[\x21-\x7e]+")
@@ -113,7 +114,7 @@ class ResponseReader:
             found = _FIELD.fullmatch(line)
             if found is None or len(fields) == _MAX_FIELDS:
                 raise ProtocolError("a field that is none, or too many")
-            fields.append((found[1].decode("ascii").lower(), found[2].decode("latin-1")))
+            fields.append((found[1].decode("ascii").lower(), found[2].strip(b"\t ").decode("latin-1")))
         return tuple(fields)
 
     def _body(self) -> Generator[bytes]:
