@@ -15,9 +15,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from aiohttp.abc import AbstractResolver
-
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
+from nodeattest_kube.dial import Resolver
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.watch_events import WatchEvent, WatchType
@@ -81,7 +80,7 @@ class FakeApi(ApiClient):
         """Say what a test says: this client connects to nobody."""
         return self.refuses
 
-    def use_resolver(self, resolver: AbstractResolver) -> None:
+    def use_resolver(self, resolver: Resolver) -> None:
         self.resolver = resolver
 
     def server_time(self) -> datetime | None:
