@@ -12,12 +12,12 @@ class Sizes:
     clusters: int = 200
     machines: int = 50
     """Of each of these clusters."""
-    joins: int = 10
+    joins: int = 5
     """Nodes of each cluster that join through one controller, and again through those that share."""
     replicas: int = 3
     ledgers: int = 10_000
     """MachineAttestations of a cold start."""
-    at_once: int = 1_000
+    at_once: int = 500
     """Nodes that are on their way at the same time."""
     joiners: int = 4
     """Processes of nodes."""

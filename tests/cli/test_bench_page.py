@@ -57,8 +57,13 @@ def test_ratios_are_pair_by_pair_and_none_is_made_of_nothing() -> None:
 )
 def test_a_goal_says_whether_it_is_met(bound: float, at_least: bool, said: str) -> None:
     run = run_of(tpm={"rate": [25.0]}, lifted={"rate": [100.0]})
-    goal = Goal("share", "", bound, ratio(("tpm", "rate"), ("lifted", "rate")), at_least=at_least)
-    assert goal.row(run)[2:] == ("0.25", said)
+    goal = Goal("share", "\u00d7", bound, ratio(("tpm", "rate"), ("lifted", "rate")), at_least=at_least)
+    assert goal.row(run)[2:] == ("0.25 \u00d7", said)
+
+
+def test_a_count_a_join_may_have_a_few_periodic_requests_in_it() -> None:
+    goal = Goal("requests", "", 8, of("tpm", "requests"))
+    assert [goal.is_met(value) for value in (8.04, 8.06)] == [True, False]
 
 
 def test_a_goal_that_was_not_measured_says_so() -> None:
