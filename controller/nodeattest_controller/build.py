@@ -106,10 +106,10 @@ def build_manager(
         inventory=settings.inventory,
         on_policies=changes.policies_changed,
         now=_now,
+        shares=leases is not None,
     )
     shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act, still_leads=still_leads)
-    client.may_send = may_act if shards is None else shards.may_write
-    ownership = LeaderOwnsAll(may_act) if shards is None else shards
+    client.may_send, ownership = (may_act, LeaderOwnsAll(may_act)) if shards is None else (shards.may_write, shards)
     events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     shared = _Shared(
         settings=settings,

@@ -83,6 +83,10 @@ class _LeftOut:
     def __len__(self) -> int:
         return len(self._known) + self._others + self.unread
 
+    def has(self, key: str) -> bool:
+        """Whether an object is known to be one of them."""
+        return hash(key) in self._known
+
     def add(self, key: str) -> None:
         """Note one; the same one again is no other, while these are not too many."""
         if len(self._known) < _MOST_LEFT_OUT:
@@ -96,6 +100,10 @@ class _LeftOut:
             self._known.remove(hash(key))
         elif may_be_other and self._others:
             self._others -= 1
+
+
+def _pass_over_again() -> None:
+    """Pass over what is too large to be read: the list or the watch has counted it."""
 
 
 class Reflector:
@@ -200,6 +208,50 @@ class Reflector:
     def by_index(self, name: str, value: str) -> list[JsonObject]:
         """Return the cached objects that an index has under a value."""
         return self._store.by_index(name, value)
+
+    def keep_anew(self, keys: Iterable[str]) -> None:
+        """Keep less of objects: what ``transform`` says now."""
+        for key in keys:
+            known = self._store.get(key)
+            if known is not None:
+                item = self._kept(known)
+                self._budget.take(key, object_size(key, self._store.version(key), item))
+                self._store.replace(key, item)
+                self._on_change(key, item)
+
+    async def read_again(self, path: str, selector: str | None) -> frozenset[str] | None:
+        """Keep more of objects: list some of the collection, and keep of each what ``transform`` says now.
+
+        ``path`` is of the collection or of one namespace's part of it; ``selector`` one of labels, None for that of the
+        collection. Returns the keys, or None where the cache has one of them in another version, or a list is under
+        way: then the watch, or that list, has to come first. What there is no room for is left out as ever.
+        """
+        listed: set[str] = set()
+        behind = self.is_listing
+        query = self._query if selector is None else {"labelSelector": selector}
+        async with aclosing(self._client.pages(path, query, PageSize(), skipped=_pass_over_again)) as pages:
+            async for page in pages:
+                kind = dig_text(page, "kind").removesuffix("List")
+                found = page.get("items")
+                for item in found if isinstance(found, list) else []:
+                    key, version, obj = self._identify(item)
+                    obj.setdefault("kind", kind)
+                    obj.setdefault("apiVersion", page.get("apiVersion"))
+                    listed.add(key)
+                    behind |= self.is_listing or not self._keep_same(key, version, obj)
+        return None if behind else frozenset(listed)
+
+    def _keep_same(self, key: str, version: Version, item: JsonObject) -> bool:
+        """Keep an object that was read apart if the cache is at this version; True also if it leaves the object out."""
+        if self._knows(key, version):
+            self._put(key, version, self._kept(item))
+            return True
+        return self._left_out.has(key)
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether a list of the whole collection is under way."""
+        return self._listing is not None
 
     async def run(self) -> None:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
@@ -334,8 +386,8 @@ class Reflector:
             self._store.put(key, version, item)
         for key in gone:
             self._on_change(key, None)
-        async for key, _version, item in in_batches(changed):
-            self._on_change(key, item)
+        async for key, _version, _item in in_batches(changed):
+            self._on_change(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""

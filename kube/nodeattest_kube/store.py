@@ -48,6 +48,10 @@ class Store:
         """Whether exactly this version of the object is stored; without a resourceVersion nobody can tell."""
         return version[1] != "" and self._versions.get(key) == version
 
+    def version(self, key: str) -> Version:
+        """Return the version of an object that is stored."""
+        return self._versions[key]
+
     def values(self) -> list[JsonObject]:
         """Return all objects, as they are now."""
         return list(self._objects.values())
@@ -71,6 +75,10 @@ class Store:
         self._versions[key] = version
         for name in self._functions:
             self._enter(key, item, name)
+
+    def replace(self, key: str, item: JsonObject) -> None:
+        """Store more or less of the same version of an object."""
+        self.put(key, self._versions[key], item)
 
     def remove(self, key: str) -> bool:
         """Forget an object; False when it was not here."""

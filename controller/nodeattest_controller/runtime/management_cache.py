@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, get_args
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
@@ -27,7 +27,15 @@ from nodeattest_controller.model.objects import items, key_of, mapping, number, 
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet
+from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
+from nodeattest_controller.runtime.kept_clusters import (
+    SECRET_SUFFIXES,
+    KeptClusters,
+    cluster_of_object,
+    cluster_of_secret,
+    is_summary,
+    summary_of_attestation,
+)
 from nodeattest_controller.runtime.sources import (
     OWN_GROUP,
     OWN_VERSION,
@@ -51,11 +59,12 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
-_KEPT_SECRETS: Final = ("-kubeconfig", "-ca")
 LEDGER_RETRY: Final = BackoffPolicy(initial=0.2, cap=10.0, jitter=0.25)
 """Between two comparisons of the cache with the API server; a watch lags by milliseconds, but each is a whole LIST."""
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
+AT_ONCE: Final = 8
+"""Clusters whose objects are read at the same time: a replica that starts takes dozens over."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
 SECRET_SUFFIX: Final = "-attestation"
 
@@ -74,17 +83,23 @@ class ManagementCache:
         memory: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        shares: bool = False,
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
         ``on_policies`` gets the namespace of a policy that changed, also where there is no Cluster in it. ``memory``:
-        bytes of all objects; None: by this container's limit.
+        bytes of all objects; None: by this container's limit. ``shares``: this replica serves some of the clusters, and
+        keeps whole only what belongs to those (``take_over``, ``give_up``).
         """
         self.client = client
         self.inventory = Inventory()
         self._namespace = namespace
+        self._kept_clusters = KeptClusters(everything=not shares)
+        self._takeovers = asyncio.Semaphore(AT_ONCE)
         self._on_change = on_change
-        self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
+        self._sources = sources_of(
+            inventory, self.inventory, namespace=namespace, on_change=on_change, kept=self._kept_clusters
+        )
         self._on_policies = on_policies or _ignore_policies
         self._sleep = sleep
         self._now = now
@@ -110,10 +125,16 @@ class ManagementCache:
             start, kept = self._caches.start, self._reflectors
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
             kept["policies"].index("namespace", namespaces)
-            kept["ledgers"] = start("ledgers", self._own("machineattestations"), self._attestation_changed)
+            whole = self._kept_clusters.transform
+            attestations = whole(without_managed_fields, of=cluster_of_object, summary=summary_of_attestation)
+            path = self._own("machineattestations")
+            kept["ledgers"] = start("ledgers", path, self._attestation_changed, keep=attestations)
+            kept["ledgers"].index("cluster", lambda obj: [cluster_of_object(obj)])
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
-            kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
+            slim = whole(_slim_secret, of=cluster_of_secret)
+            kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=slim)
+            kept["secrets"].index("cluster", lambda obj: [cluster_of_secret(obj)])
             await self._caches.wait_synced()
             ready.set()
 
@@ -187,6 +208,60 @@ class ManagementCache:
                     behind = behind or known is None or version_of(known) != version_of(attestation)
             if not behind:
                 return
+            failures += 1
+            await self._sleep(LEDGER_RETRY.delay(failures, random.random))
+
+    async def take_over(self, cluster: ClusterKey) -> None:
+        """Keep a cluster's objects whole, and wait until the cache has each as the API server has it; raises ApiError.
+
+        For who serves it from now on: what its last owner wrote a moment ago may still be on its way here.
+        """
+        if self._kept_clusters.everything:
+            await self.await_ledgers(cluster)
+            return
+        self._kept_clusters.add(cluster)
+        async with self._takeovers:
+            for objects, collection in self._objects_by_cluster(cluster):
+                await self._complete(cluster, objects, collection)
+        self._authorities.pop(cluster, None)
+
+    def give_up(self, cluster: ClusterKey) -> None:
+        """Keep summaries of a cluster's objects only, unless all clusters' are kept whole."""
+        if self._kept_clusters.everything:
+            return
+        self._kept_clusters.discard(cluster)
+        for objects, _collection in self._objects_by_cluster(cluster):
+            objects.keep_anew([key_of(obj) for obj in objects.by_index("cluster", cluster)])
+        self._authorities.pop(cluster, None)
+
+    def _objects_by_cluster(self, cluster: ClusterKey) -> list[tuple[Reflector, str]]:
+        """Return what is kept whole of served clusters only, with the path of each collection."""
+        namespace = cluster.partition("/")[0]
+        found = [
+            (kept.objects, paths.collection_path(kept.group, kept.version, resource, namespace=namespace))
+            for resource in get_args(MachineResource)
+            if (kept := self._kept(resource)) is not None
+        ]
+        ledgers = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
+        secrets = paths.core_path("secrets", namespace=namespace)
+        return [*found, (self._reflectors["secrets"], secrets), (self._reflectors["ledgers"], ledgers)]
+
+    async def _complete(self, cluster: ClusterKey, objects: Reflector, collection: str) -> None:
+        """Read the objects of a cluster until the cache has each of them whole.
+
+        By the label, of which the API server knows; where not all of them have it, by listing the namespace. No ledger
+        may be left out. A kind that nobody serves, or that is not listed yet, is whole once it is.
+        """
+        selector: str | None = f"{CLUSTER_LABEL}={cluster.partition('/')[2]}"
+        failures = 0
+        while objects.synced or objects.is_listing:
+            read = await objects.read_again(collection, selector)
+            summaries = any(is_summary(obj) for obj in objects.by_index("cluster", cluster))
+            if read is not None and not summaries:
+                if objects is not self._reflectors["ledgers"] or all(map(objects.get, read)):
+                    return
+            elif read is not None:
+                selector = None
             failures += 1
             await self._sleep(LEDGER_RETRY.delay(failures, random.random))
 
@@ -352,7 +427,7 @@ class ManagementCache:
         self.inventory.put_attestation(key, attestation)
 
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
-        for suffix in _KEPT_SECRETS:
+        for suffix in SECRET_SUFFIXES:
             if key.endswith(suffix):
                 self._on_change(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
@@ -400,7 +475,7 @@ def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
 def _slim_secret(secret: JsonObject) -> JsonObject:
     """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
     meta = mapping(secret, "metadata")
-    wanted = text(meta, "name").endswith(_KEPT_SECRETS)
+    wanted = text(meta, "name").endswith(SECRET_SUFFIXES)
     return {"metadata": _identity(meta), "data": mapping(secret, "data") if wanted else {}}
 
 

@@ -142,14 +142,15 @@ class ShardManager:
         return self._wanted
 
     async def acquire(self, shard: str) -> None:
-        """Wait until the cache holds what the shard's last owner wrote."""
+        """Wait until the cache holds the shard's objects whole, with what its last owner wrote."""
         failures = 0
         while shard != MANAGEMENT_SHARD:
             try:
-                await self._management.await_ledgers(ClusterKey(shard))
+                await self._management.take_over(ClusterKey(shard))
             except ApiError as error:
                 _LOG.warning(
-                    "cannot compare the MachineAttestations of a cluster", extra=fields(cluster=shard, error=str(error))
+                    "cannot read the objects of a cluster that is taken over",
+                    extra=fields(cluster=shard, error=str(error)),
                 )
                 failures += 1
                 await asyncio.sleep(RECONNECT.delay(failures, random.random))
@@ -166,6 +167,8 @@ class ShardManager:
         """Release a shard: afterwards nothing of it is under way."""
         for stop in self._stop if shard != MANAGEMENT_SHARD else ():
             await stop(ClusterKey(shard))
+        if shard != MANAGEMENT_SHARD:
+            self._management.give_up(ClusterKey(shard))
         self._changes.shard_released(shard)
         _LOG.info("no longer owning", extra=fields(shard=shard))
         self._count("lost", shard)

@@ -21,8 +21,9 @@ from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
-from nodeattest_controller.runtime.informers import InformerSet
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
+from nodeattest_controller.runtime.kept_clusters import KeptClusters, cluster_of_object, is_summary
 from nodeattest_kube import paths
 from nodeattest_kube.backoff import RECONNECT
 from nodeattest_kube.client import ApiError, NotFound
@@ -86,11 +87,13 @@ class Source(Protocol):
 
 
 def sources_of(
-    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed
+    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed, kept: KeptClusters
 ) -> tuple[Source, ...]:
     """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
     return tuple(
-        make(inventory, namespace=namespace, on_change=on_change) for name, make in _SOURCES.items() if name in names
+        make(inventory, namespace=namespace, on_change=on_change, clusters=kept)
+        for name, make in _SOURCES.items()
+        if name in names
     )
 
 
@@ -107,8 +110,12 @@ def namespaces(obj: JsonObject) -> list[str]:
 class BaseSource:
     """What both sources do with a change: update the index, then notify."""
 
-    def __init__(self, inventory: Inventory, *, namespace: str | None, on_change: Changed) -> None:
+    def __init__(
+        self, inventory: Inventory, *, namespace: str | None, on_change: Changed, clusters: KeptClusters
+    ) -> None:
+        """``clusters``: those whose objects are kept whole."""
         self._inventory = inventory
+        self._whole = clusters
         self._namespace = namespace
         self._on_change = on_change
         self._clusters: Reflector | None = None
@@ -134,6 +141,10 @@ class BaseSource:
         objects.index("cluster", _cluster_keys)
         self._kept[resource] = InformerRef(objects, group, version)
 
+    def _bounded(self) -> Callable[[JsonObject], JsonObject]:
+        """Make what is kept of a machine's object."""
+        return self._whole.transform(bounded, of=cluster_of_object)
+
     def _path(self, group: str, version: str, resource: str) -> str:
         return paths.collection_path(group, version, resource, namespace=self._namespace)
 
@@ -146,7 +157,7 @@ class BaseSource:
         for member in members:
             concerned.add(member.provider_id)
             concerned.update(map(node_key, allowed_node_names(member)))
-        self._on_change(_cluster_of(obj), frozenset(concerned))
+        self._on_change(cluster_of_object(obj), frozenset(concerned))
 
 
 class ClusterAPI(BaseSource):
@@ -161,9 +172,14 @@ class ClusterAPI(BaseSource):
 
         self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
         self._clusters.index("namespace", namespaces)
-        machines = caches.start("machines", path("machines"), self._machine_changed, keep=bounded)
+        machines = caches.start("machines", path("machines"), self._machine_changed, keep=self._bounded())
         pools = caches.start(
-            "machinepools", path("machinepools"), self._pool_changed, keep=bounded, required=False, may_be_absent=True
+            "machinepools",
+            path("machinepools"),
+            self._pool_changed,
+            keep=self._bounded(),
+            required=False,
+            may_be_absent=True,
         )
         self._keep("machines", machines, CLUSTER_GROUP, version)
         self._keep("machinepools", pools, CLUSTER_GROUP, version)
@@ -189,14 +205,18 @@ class ClusterAPI(BaseSource):
             await asyncio.sleep(RECONNECT.delay(failures, random.random))
 
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
+        machine = _unless_summary(machine)
         found = self._inventory.put_machine(key, machine)
         if machine is not None:
             self._machines_changed(machine, found or ())
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
+        pool = _unless_summary(pool)
         found = self._inventory.put_pool(key, pool)
         if pool is not None:
-            self._on_change(_cluster_of(pool), frozenset[str]().union(*(view.provider_ids for view in found or ())))
+            self._on_change(
+                cluster_of_object(pool), frozenset[str]().union(*(view.provider_ids for view in found or ()))
+            )
 
 
 class MachineRecords(BaseSource):
@@ -209,10 +229,12 @@ class MachineRecords(BaseSource):
         )
         self._clusters.index("namespace", namespaces)
         path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
-        records = caches.start("machinerecords", path, self._record_changed)
+        keep = self._whole.transform(without_managed_fields, of=cluster_of_object)
+        records = caches.start("machinerecords", path, self._record_changed, keep=keep)
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:
+        record = _unless_summary(record)
         found = self._inventory.put_record(key, record)
         if record is None:
             return
@@ -225,12 +247,13 @@ class MachineRecords(BaseSource):
         self._machines_changed(record, members)
 
 
-def _cluster_of(obj: JsonObject) -> ClusterKey:
-    return cluster_key(text(obj, "metadata", "namespace"), text(obj, "spec", "clusterName"))
-
-
 def _cluster_keys(obj: JsonObject) -> list[str]:
-    return [_cluster_of(obj)]
+    return [cluster_of_object(obj)]
+
+
+def _unless_summary(obj: JsonObject | None) -> JsonObject | None:
+    """Return an object that is kept whole; of another replica's cluster nothing goes to the inventory."""
+    return None if obj is None or is_summary(obj) else obj
 
 
 _SOURCES: Final[Mapping[str, Callable[..., Source]]] = MappingProxyType(
