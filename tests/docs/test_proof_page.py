@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from tools.prove.ledger_runs import LEDGER_RUNS
+from tools.prove.mutants import MUTANTS
 from tools.prove.page import NOT_MEASURED, PAGE, rewrite
-from tools.prove.protocol_runs import MUTANTS, SCENARIOS
+from tools.prove.protocol_runs import SCENARIOS
 from tools.prove.proverif import edited, queries_of
 
 MODELS = PAGE.parent

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from csr_world import OneRound
 from mutants import GRANTED, Ended
 
 from nodeattest_providers.errors import Reason
+from tools.prove.mutants import MUTANTS
 
 __all__ = ["Row", "by_check", "rendered", "steps"]
 
 S = TypeVar("S")
+_MUTANTS: Final = frozenset(mutant.check for mutant in MUTANTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Row(Generic[S]):
     versions: tuple[int, ...] = ()
     """Of the TPM's evidence, for which the row holds."""
     mutants: tuple[str, ...] = ()
-    """Mutants of the model that lack the same check."""
+    """Runs of the ledger's models that lack the same check; a mutant of the protocol's has the check's name."""
 
 
 def by_check(rows: Iterable[Row[S]]) -> dict[str, Row[S]]:
@@ -64,5 +66,8 @@ def rendered(row: Row[S]) -> list[str]:
         without += f"; without these, too: {row.gains}"
     if row.stays:
         without += f". Stays, because {row.stays}"
-    mutants = ", ".join(f"`{one}`" for one in row.mutants)
-    return [row.check.partition(": ")[2], row.attack, f"`{row.reason}`", without, mutants]
+    name = row.check.partition(": ")[2]
+    models = [f"[{run}](README.md#the-ledger)" for run in row.mutants]
+    if name in _MUTANTS:
+        models.append("[ProVerif](README.md#what-each-check-is-for)")
+    return [name, row.attack, f"`{row.reason}`", without, ", ".join(models)]

@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tools.prove.declared import Mutant, Scenario, SpinRun, Verdict
+from tools.prove.declared import Mutant, Scenario, SpinRun
 from tools.prove.ledger_runs import LEDGER_RUNS
+from tools.prove.mutants import MUTANTS
 from tools.prove.page import PAGE, rewrite
-from tools.prove.protocol_runs import MUTANTS, SCENARIOS
+from tools.prove.protocol_runs import SCENARIOS
 from tools.prove.proverif import proverif_program, run_proverif
 from tools.prove.spin import RunError, run_spin, spin_missing
 
@@ -63,9 +64,10 @@ class Table:
 def main() -> None:
     """Run what is declared; the exit code says whether all is as declared."""
     parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["models", "mutations", "spin", "all"], default="models")
+    parser.add_argument("what", nargs="?", choices=["models", "mutations", "spin", "proverif", "all"], default="models")
     parser.add_argument("--only", default="", metavar="TEXT", help="only runs whose name contains this")
     parser.add_argument("--write", action="store_true", help="write the tables of docs/proof/README.md")
+    parser.add_argument("--jobs", type=int, default=2, help="programs at a time (%(default)s)")
     options = parser.parse_args()
     what: str = options.what
     runs = [(name, run) for name, run in _declared(what) if options.only in name]
@@ -73,7 +75,7 @@ def main() -> None:
         raise SystemExit(f"no declared run has {options.only!r} in its name")
     shown = Table()
     begun = time.monotonic()
-    with ProcessPoolExecutor(2) as pool:  # processes: each measures what it started
+    with ProcessPoolExecutor(options.jobs) as pool:  # processes: each measures what it started
         for row in pool.map(_guarded, runs):
             shown.add(row)
     differing = [row for row in shown.rows if row.differs]
@@ -89,17 +91,17 @@ def main() -> None:
 
 def _declared(what: str) -> Iterator[tuple[str, Callable[[Path], Row]]]:
     """Yield each run that was asked for and is possible here, under its name."""
-    if what != "mutations":
+    if what in {"models", "spin", "all"}:
         if spin_missing():
             raise SystemExit(spin_missing())
         for run in LEDGER_RUNS:
             yield run.name, partial(_spin_row, run)
     program = proverif_program()
     if program is None:
-        if what in {"mutations", "all"}:
+        if what in {"mutations", "proverif", "all"}:
             raise SystemExit(NO_PROVERIF)
         return
-    if what in {"models", "all"}:
+    if what in {"models", "proverif", "all"}:
         for scenario in SCENARIOS:
             yield scenario.file, partial(_scenario_row, program, scenario)
     if what in {"mutations", "all"}:
@@ -136,9 +138,12 @@ def _scenario_row(program: str, scenario: Scenario, work: Path) -> Row:
 def _mutant_row(program: str, mutant: Mutant, work: Path) -> Row:
     scenario = next(each for each in SCENARIOS if each.file == mutant.scenario)
     result = run_proverif(program, scenario, MODELS, work, edits=mutant.edits, query=mutant.query)
-    got = set(result.verdicts)
-    verdict = got.pop() if len(got) == 1 else Verdict.UNKNOWN
-    return Row(mutant.name, mutant.expected, verdict, f"{result.seconds:.1f} s")
+    seconds = f"{result.seconds:.1f} s"
+    declared = {query.name: query.expected for query in scenario.queries}
+    if not mutant.query:  # all of them: each as without the change
+        same = result.verdicts == tuple(declared.values())
+        return Row(mutant.name, "nothing fails", "nothing fails" if same else " ".join(result.verdicts), seconds)
+    return Row(mutant.name, mutant.expected, result.verdicts[0], seconds)
 
 
 if __name__ == "__main__":

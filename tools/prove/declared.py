@@ -81,7 +81,7 @@ class Mutant:
     """The scenario's file."""
     edits: tuple[Edit, ...]
     query: str = ""
-    """The query that is run; all of the scenario's if empty."""
+    """The query that fails; empty if none of the scenario does."""
     expected: Verdict = Verdict.FALSE
     sentence: str
     """What the attacker does in the trace; if no query fails, why not, and why the check stays."""

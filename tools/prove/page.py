@@ -14,7 +14,8 @@ from typing import Final
 from tools.markdown_tables import cell, code, table
 from tools.prove.declared import Verdict
 from tools.prove.ledger_runs import LEDGER_RUNS
-from tools.prove.protocol_runs import MUTANTS, SCENARIOS
+from tools.prove.mutants import MUTANTS, NOT_MODELLED
+from tools.prove.protocol_runs import SCENARIOS
 
 __all__ = ["NOT_MEASURED", "PAGE", "rewrite", "tables"]
 
@@ -24,13 +25,19 @@ NOT_MEASURED: Final = "not measured"
 _COLUMNS: Final = {
     "queries": ("file", "query", "what it says", "verdict", "time"),
     "mutants": ("without", "the query that fails", "what the attacker does, or why nothing fails", "verdict", "time"),
+    "checks": ("check", "why it has no mutant"),
     "ledger": ("file", "run", "macros", "the claim that fails", "what is shown", "states, time"),
 }
 
 
 def tables(measured: Mapping[str, str]) -> dict[str, str]:
     """Return the page's tables; ``measured`` has the last column's cells by the names of the runs."""
-    rows = {"queries": _queries(measured), "mutants": _mutants(measured), "ledger": _ledger(measured)}
+    rows = {
+        "queries": _queries(measured),
+        "mutants": _mutants(measured),
+        "checks": ((cell(check), cell(reason)) for check, reason in NOT_MODELLED.items()),
+        "ledger": _ledger(measured),
+    }
     return {name: table(columns, rows[name]) for name, columns in _COLUMNS.items()}
 
 

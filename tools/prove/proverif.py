@@ -24,7 +24,7 @@ TIMEOUT: Final = 900
 """Seconds for one run, on a machine that has other work."""
 _QUERY: Final = re.compile(r"\(\* query: (.+?) \*\)\s*query\b.*?\.\n", re.DOTALL)
 _SUMMARY: Final = re.compile(
-    r"^(?:Query|Non-interference) .*?(is true|is false|cannot be proved)\b[^\n]*\.$", re.MULTILINE
+    r"^(?: - )?(?:Query|Non-interference) .*?(is true|is false|cannot be proved)\b[^\n]*\.$", re.MULTILINE
 )
 _VERDICTS: Final = {"is true": Verdict.TRUE, "is false": Verdict.FALSE, "cannot be proved": Verdict.UNKNOWN}
 
