@@ -24,6 +24,7 @@ from fuzz import (
     issuer_publish,
     kube,
     tpm,
+    tpm_device,
     wire,
 )
 from fuzz.target import Target
@@ -39,6 +40,7 @@ TARGETS: Final[dict[str, Target]] = {
         *wire.TARGETS,
         *admission.TARGETS,
         *tpm.TARGETS,
+        *tpm_device.TARGETS,
         *controller.TARGETS,
         *kube.TARGETS,
         *cli.TARGETS,

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from fuzz import agent, agent_discovery, discovery, discovery_node, gcp
+from fuzz import agent, agent_discovery, discovery, discovery_node, gcp, tpm_device
 from fuzz.costs import worst
 from fuzz.costs.handler import KIB, MIB, Handler, runner
 from fuzz.keys import NODE_KEY, authority, key_pem, pem_of
+from fuzz.seeds.tpm_device import listed, response
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.commands import kubeadm_config
@@ -18,13 +19,14 @@ from nodeattest_authenticator.formats import csr_object, exec_credential
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import configmap, discovery_file, https
+from nodeattest_discovery.node.http1 import ProtocolError
 from nodeattest_parsing import strict_json, strict_yaml, times
 from nodeattest_parsing.durations import parse_duration, parse_seconds
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers import metadata_service
 from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.gcp.api.instance import parse_instance, parse_page
 from nodeattest_providers.names import NodeName
 from nodeattest_providers.tpm.node import nv_certificates
@@ -37,10 +39,17 @@ _PAGE: Final = 4 * MIB
 """Bytes of one answer of the Compute API (``gcp.api.client``)."""
 _TARGETS: Final = {
     target.name: target
-    for module in (agent, agent_discovery, discovery, discovery_node, gcp)
+    for module in (agent, agent_discovery, discovery, discovery_node, gcp, tpm_device)
     for target in module.TARGETS
 }
 _CERTIFICATE: Final = 64 * KIB
+_RESPONSE: Final = https.LIMIT + 64 * KIB
+"""Bytes of a body and what comes with it (``https``)."""
+_HEAD: Final = b"HTTP/1.1 200 OK\r\n"
+_CHUNKED: Final = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+_LINE: Final = 16 * KIB
+_NO_VALUES: Final = bytes.fromhex("00000000 00000001 000b 03 000000 000007f0") + bytes(2 * 0x7F0)
+"""Parameters of a response to TPM2_PCR_Read: as many values as fit, of no bytes."""
 
 
 def _answer(data: bytes) -> object:
@@ -52,6 +61,15 @@ def _certificate(data: bytes) -> object:
     with suppress(ValueError):
         certificate.names_of(data)
     return certificate.validate(data, key_pem(NODE_KEY), wanted)
+
+
+def _by_lines(data: bytes) -> object:
+    response = discovery_node.response_reader(data)
+    return sum(1 for _ in iter(lambda: response.readline(https.LIMIT), b""))
+
+
+def _response(data: bytes) -> object:
+    return discovery_node.response_reader(data).read(https.LIMIT), _by_lines(data)
 
 
 def _cluster_info(data: bytes) -> object:
@@ -152,6 +170,27 @@ HANDLERS: Final = (
         strangers=True,
     ),
     Handler(
+        name="https-response",
+        reads="the HTTP of an unverified server's answer to a node, whole and by lines",
+        runs="process",
+        run=runner(_response, ProtocolError),
+        largest=_RESPONSE,
+        milliseconds=2000.0,
+        mebibytes=6.0,
+        worst={
+            "chunks": lambda: worst.filled(_CHUNKED, b"1\r\na\r\n", b"0\r\n\r\n", _RESPONSE),
+            "chunks of line ends": lambda: worst.filled(_CHUNKED, b"1\r\n\n\r\n", b"0\r\n\r\n", _RESPONSE),
+            "lines": lambda: worst.filled(_HEAD + b"\r\n", b"\n", b"", _RESPONSE),
+            "interim responses": lambda: worst.filled(b"", b"HTTP/1.1 100\r\n\r\n", _HEAD + b"\r\n", _RESPONSE),
+            "spaces": lambda: (
+                _HEAD + (b"A:" + b" " * (_LINE - 4) + b"\r\n") * 64 + b"A:" + b" " * (_LINE - 5) + b"\0\r\n"
+            ),
+            "a field without end": lambda: _HEAD + b"A:" + b" " * (_LINE - 2),
+        },
+        target=_TARGETS["discovery-response"],
+        strangers=True,
+    ),
+    Handler(
         name="cluster-info",
         reads="the answer of an unverified server to a node that looks for its cluster",
         runs="process",
@@ -227,6 +266,22 @@ HANDLERS: Final = (
         milliseconds=30.0,
         mebibytes=4.0,
         worst={"elements": lambda: b"\x30\x00" * (32 * KIB), "padding": lambda: b"\xff" * (64 * KIB)},
+    ),
+    Handler(
+        name="tpm-responses",
+        reads="a TPM's responses to one operation of the agent",
+        runs="process",
+        run=runner(tpm_device.converse, Denied, Unavailable),
+        largest=MIB,
+        milliseconds=600.0,
+        mebibytes=16.0,
+        worst={
+            "an index a response": lambda: (
+                b"\0" + b"".join(listed(0x01C00000 + number, more=b"\1") for number in range(0x8000))
+            ),
+            "values of no PCR": lambda: b"\6" + response(_NO_VALUES) * 256,
+        },
+        target=_TARGETS["tpm-responses"],
     ),
     Handler(
         name="compute-instances",

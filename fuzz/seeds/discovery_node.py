@@ -17,6 +17,18 @@ _ENDPOINTS = (
     *("10.0.0.1:6443", "api.example:6443", "[fd00::1]:6443", _SERVER, "https://api.example", "https://[::1]/"),
     *("10.0.0.1", f"{_SERVER}/path", "a@b:1", "[::1%eth0]:1", "[a]:1", "a:0", "::1:1"),
 )
+_RESPONSES = (
+    b"200 OK\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\n{\n\n}\n",
+    b"200\r\ntransfer-encoding:\tChunked \r\n\r\n2;a=b\r\n{\n\r\n01\r\n}\r\n0\r\nA: b\r\n\r\n",
+    b"103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.0 404 Not Found\r\nServer: \xe4\r\n\r\nnothing\nhere",
+    b'304 Not Modified\r\nETag: "a"\r\n\r\n',
+    b"101 Switching Protocols\r\n\r\n",
+    b"200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+    b"200 OK\r\nA: b\r\n c\r\n\r\n",
+    b"200 OK\nContent-Length: 0\n\n",
+    b"200 OK\r\nA:" + b" " * 2_000 + b"\0\r\n\r\n",
+)
 
 
 def seeds() -> dict[str, list[bytes]]:
@@ -25,6 +37,7 @@ def seeds() -> dict[str, list[bytes]]:
         "discovery-endpoint": [each.encode() for each in _ENDPOINTS],
         "discovery-configmap": [json.dumps(each).encode() for each in _config_maps()],
         "discovery-file": [json.dumps(each).encode() for each in _files()],
+        "discovery-response": [b"HTTP/1.1 " + each for each in _RESPONSES],
     }
 
 

@@ -10,7 +10,7 @@ Source: TCG TPM 2.0 Library, Part 3; docs/tpm-protocol.md §4 (6, 16).
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +20,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.commands import TpmCodeError, authorisation, execute, uint16, uint32
-from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, connect
+from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection, connect
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size, sized
 
 __all__ = ["Device", "LoadedKey"]
@@ -82,7 +82,7 @@ class LoadedKey:
 class Device:
     """One connection to one TPM; keys stay loaded until ``close``."""
 
-    def __init__(self, tcti: str) -> None:
+    def __init__(self, tcti: str, *, connect: Callable[[str], TpmConnection] = connect) -> None:
         """Connect through a TCTI such as ``device:/dev/tpmrm0``; raises ``Unavailable``."""
         self._keys: list[LoadedKey] = []
         self._nv_indices: frozenset[int] | None = None
