@@ -7,6 +7,8 @@ Leaves to others: what the objects mean. Source: RFC 8259; api-conventions.md of
 
 from __future__ import annotations
 
+from typing import Final
+
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import JsonObject, JsonValue
 
@@ -17,10 +19,14 @@ __all__ = [
     "check_value_count",
     "dig",
     "dig_text",
+    "is_before",
     "key_of",
     "parse_json",
     "version_of",
 ]
+
+_LONGEST_VERSION: Final = 20
+"""Digits of an unsigned number of 64 bits."""
 
 
 class TooManyValues(ValueError):
@@ -70,3 +76,10 @@ def key_of(item: JsonObject) -> str:
 def version_of(item: JsonObject) -> tuple[str, str]:
     """Tell one state of one object from every other: its UID and its opaque resourceVersion."""
     return dig_text(item, "metadata", "uid"), dig_text(item, "metadata", "resourceVersion")
+
+
+def is_before(version: str, other: str) -> bool:
+    """Tell whether a resourceVersion is an earlier one, if both are numbers (KEP-5504)."""
+    if not all(each.isascii() and each.isdecimal() and len(each) <= _LONGEST_VERSION for each in (version, other)):
+        return False
+    return int(version) < int(other)

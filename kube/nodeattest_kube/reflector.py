@@ -34,7 +34,7 @@ from nodeattest_kube.client import (
     WatchHung,
     WatchType,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, key_of, version_of
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, is_before, key_of, version_of
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.paths import is_segment
@@ -56,8 +56,6 @@ _AWAY: Final = frozenset({502, 503})
 
 _LONGEST_NAME: Final = 1024
 """Characters of a name or namespace; Kubernetes has 253, but takes a request of any length for a name."""
-_LONGEST_VERSION: Final = 20
-"""Digits of an unsigned number of 64 bits."""
 _LOG_PERIOD: Final = 60.0
 """Seconds between two log lines of one kind about one collection."""
 
@@ -311,7 +309,7 @@ class Reflector:
             self._version, self._set_back = None, True
             return
         version = dig_text(page, "metadata", "resourceVersion")
-        if _is_before(version, reached):
+        if is_before(version, reached):
             where = f"{self._client.server}{self._path}"
             _log.warning("%s was set back from version %s to %s and is listed again", where, reached, version)
             self._version, self._set_back = None, True
@@ -525,10 +523,3 @@ class Reflector:
 
     def _malformed(self, what: str) -> Malformed:
         return Malformed(200, "MalformedAnswer", f"GET {self._path}: {what}")
-
-
-def _is_before(version: str, other: str) -> bool:
-    """Compare two versions, if both are numbers."""
-    if not all(each.isascii() and each.isdecimal() and len(each) <= _LONGEST_VERSION for each in (version, other)):
-        return False
-    return int(version) < int(other)

@@ -127,6 +127,15 @@ class ScriptedApi(FakeApi):
         super().__init__()
         self._faults: list[tuple[str, str, ApiError]] = []
         self.on_call = self._fault
+        self.on_answer: Callable[[str], Awaitable[None]] | None = None
+        """Awaited, by path, between what a GET reads and its answer."""
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        try:
+            return await super().get(path, query)
+        finally:
+            if self.on_answer is not None:
+                await self.on_answer(path)
 
     def fail(self, method: str, part: str, error: ApiError, times: int = 1) -> None:
         """Answer the next requests of a method whose path has a part with an error."""

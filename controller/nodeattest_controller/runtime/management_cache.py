@@ -25,6 +25,7 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.objects import items, key_of, mapping, number, text, text_map
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
+from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
@@ -93,6 +94,8 @@ class ManagementCache:
         """
         self.client = client
         self.inventory = Inventory()
+        self.attestation_order = AttestationOrder(self.inventory.put_attestation)
+        """What puts records into the inventory, whoever tells of them."""
         self._namespace = namespace
         self._kept_clusters = KeptClusters(everything=not shares)
         self._takeovers = asyncio.Semaphore(AT_ONCE)
@@ -193,7 +196,7 @@ class ManagementCache:
         return frozenset(ClusterKey(key_of(cluster)) for cluster in self.clusters() if self.opts_in(cluster))
 
     async def await_ledgers(self, cluster: ClusterKey) -> None:
-        """Wait until the cache holds each ledger of a cluster as the API server has it; raises ApiError.
+        """Wait until the inventory has each ledger of a cluster as the API server has it; raises ApiError.
 
         For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here.
         """
@@ -204,8 +207,8 @@ class ManagementCache:
             behind = False
             async for page in self.client.pages(path, query, PageSize()):
                 for attestation in items(page, "items"):
-                    known = self._reflectors["ledgers"].get(key_of(attestation))
-                    behind = behind or known is None or version_of(known) != version_of(attestation)
+                    known = self.attestation_order.known(key_of(attestation))
+                    behind = behind or known != version_of(attestation)
             if not behind:
                 return
             failures += 1
@@ -424,7 +427,7 @@ class ManagementCache:
         self._on_policies(namespace)
 
     def _attestation_changed(self, key: str, attestation: JsonObject | None) -> None:
-        self.inventory.put_attestation(key, attestation)
+        self.attestation_order.shown(key, attestation)
 
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
         for suffix in SECRET_SUFFIXES:

@@ -23,7 +23,6 @@ from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.certificate_authority import SubjectAltNames, names_in, sign_certificate
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
 from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
-from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -190,7 +189,9 @@ class Issuer:
         collection = paths.collection_path(
             OWN_GROUP, OWN_VERSION, "machineattestations", namespace=attestation.namespace
         )
-        client = self._management.client
+        client, order = self._management.client, self._management.attestation_order
+        key = f"{attestation.namespace}/{attestation.name}"
+        before = order.known(key)
         exists = bool(attestation.resource_version)
         try:
             if exists:
@@ -201,7 +202,7 @@ class Issuer:
             if isinstance(error, NotFound) and not exists:  # not the record is absent, but what it is created in
                 raise
             raise AttestationConflict(error.status, error.reason, error.message) from error
-        self._management.inventory.put_attestation(key_of(written), written)
+        order.answered(key, before, written)
 
     def _report(self, workload: WorkloadClient, approval: Approval, entry: attestations.IssuedCertificate) -> None:
         request, provider = approval.request, approval.attested.provider

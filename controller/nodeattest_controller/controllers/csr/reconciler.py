@@ -397,11 +397,13 @@ class Reconciler:
         namespace, _, cluster_name = cluster.partition("/")
         name = attestations.attestation_name(cluster_name, request.csr.provider_id)
         path = paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
+        order, key = self._management.attestation_order, f"{namespace}/{name}"
+        before = order.known(key)
         try:
             found = await self._management.client.get(path)
         except NotFound:
             found = None
-        self._management.inventory.put_attestation(f"{namespace}/{name}", found)
+        order.answered(key, before, found)
 
 
 def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime) -> CSRDenied:

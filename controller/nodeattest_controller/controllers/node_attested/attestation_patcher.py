@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.last_decision import LastDecision, Remediation
-from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.refusals import RecordedRefusal, render_refusals
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
 from nodeattest_kube import paths
@@ -43,15 +42,17 @@ class AttestationPatcher:
             OWN_GROUP, OWN_VERSION, "machineattestations", attestation.name, namespace=attestation.namespace
         )
         patch: JsonObject = {"metadata": {"resourceVersion": attestation.resource_version}, **change}
-        client, inventory = self._management.client, self._management.inventory
+        client, order = self._management.client, self._management.attestation_order
         key = f"{attestation.namespace}/{attestation.name}"
+        before = order.known(key)
         try:
             written = await client.merge_patch(path + subresource, patch)
         except Conflict:
-            inventory.put_attestation(key, await client.get(path))
+            before = order.known(key)
+            order.answered(key, before, await client.get(path))
             raise
         except NotFound:
-            inventory.put_attestation(key, None)
+            order.answered(key, before, None)
             raise
-        inventory.put_attestation(key_of(written), written)
+        order.answered(key, before, written)
         return parse_attestation(written)
