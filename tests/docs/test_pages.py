@@ -118,6 +118,14 @@ def test_every_page_is_in_the_index() -> None:
     assert pages - named == {"README.md"}
 
 
+def test_a_decision_has_a_number_of_its_own_and_names_it() -> None:
+    pages = sorted((DOCS / "adr").glob("0*.md"))
+    numbers = [int(page.name[:4]) for page in pages]
+    assert numbers == list(range(1, len(pages) + 1))
+    titles = [page.read_text().partition("\n")[0] for page in pages]
+    assert [title for title, number in zip(titles, numbers, strict=True) if not title.startswith(f"# {number}. ")] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= MAX_README_LINES
 
