@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from filing_requests import Wanted, file_request
 from operator_commands import nodeattest
 from polling import eventually
 from world import BIN, CSRS, NAMESPACE, Controller, World
@@ -199,6 +200,14 @@ def test_a_signed_result_is_verified_without_a_cluster(world: World) -> None:
         ["pkey", "-in", str(private), "-pubout", "-out", str(public)],
     ):
         subprocess.run(["/usr/bin/env", "openssl", *command], check=True, capture_output=True)
+    requests = world.requests_of(name)
+    newest = max(text_at(one, "metadata", "creationTimestamp") for one in requests)
+
+    def is_newer() -> bool:
+        """Whoever has a token files a request that names this machine, after its own."""
+        return text_at(file_request(world, Wanted(node=name)).read(), "metadata", "creationTimestamp") > newest
+
+    eventually(is_newer, what="a later request by somebody else")
     signed = ("--signing-key", str(private))
     exported = nodeattest(world, "evidence", "export", f"machine/{name}", "-o", str(file), *signed)
     assert exported.returncode == 0, exported.stderr
@@ -211,6 +220,8 @@ def test_a_signed_result_is_verified_without_a_cluster(world: World) -> None:
 
     said = explained(verify(), 0)
     assert text_at(said, "appraisal", "ear_status") == "affirming"
+    own = {text_at(one, "metadata", "name") for one in requests}
+    assert text_at(said, "explanation", "facts", "request") in own
     assert "failed" not in outcomes(map_at(said, "explanation")).values()
     file.write_bytes(file.read_bytes().replace(b".", b".A", 1))
     assert verify().returncode == 1

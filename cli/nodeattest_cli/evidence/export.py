@@ -66,7 +66,8 @@ def export(
     data.
 
     With --signing-key it is an EAT Attestation Result, signed by this key: what the machine's record says now, with the
-    same bundle inside. nodeattest evidence verify verifies it, years later, without any cluster.
+    same bundle inside. nodeattest evidence verify verifies it, years later, without any cluster. The request of a
+    machine that joined is then the newest that it filed itself: a token that somebody else holds cannot replace it.
     """
     key = _read_key(signing_key) if signing_key is not None else None
     named = parse_target(target)
@@ -78,6 +79,7 @@ def export(
         namespace=namespace,
         cluster=cluster,
         workload_kubeconfig=workload_kubeconfig,
+        others_too=key is None,
     )
     now = datetime.now(UTC).replace(microsecond=0)
     written = to_json(make_bundle(found, now)) + "\n"

@@ -18,6 +18,7 @@ def fetch_target(
     namespace: str | None,
     cluster: str | None,
     workload_kubeconfig: str | None,
+    others_too: bool = True,
 ) -> Collected:
     """Fetch; raises ``UserError``."""
     where = connection.namespace(namespace)
@@ -25,6 +26,14 @@ def fetch_target(
 
     async def ask(client: ApiClient) -> Collected:
         now = datetime.now(UTC)
-        return await collect(client, target, namespace=where, cluster=cluster, workload=workload, now=now)
+        return await collect(
+            client,
+            target,
+            namespace=where,
+            cluster=cluster,
+            workload=workload,
+            now=now,
+            others_too=others_too,
+        )
 
     return run(connection, ask)
