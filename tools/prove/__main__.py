@@ -65,14 +65,15 @@ def main() -> None:
     """Run what is declared; the exit code says whether all is as declared."""
     parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["models", "mutations", "spin", "proverif", "all"], default="models")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only runs whose name contains this")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only runs whose name contains this, as boot.pv")
     parser.add_argument("--write", action="store_true", help="write the tables of docs/proof/README.md")
     parser.add_argument("--jobs", type=int, default=2, help="programs at a time (%(default)s)")
     options = parser.parse_args()
     what: str = options.what
     runs = [(name, run) for name, run in _declared(what) if options.only in name]
     if not runs:
-        raise SystemExit(f"no declared run has {options.only!r} in its name")
+        missing = f"; {NO_PROVERIF}" if proverif_program() is None else ""
+        raise SystemExit(f"no run of {what!r} has {options.only!r} in its name{missing}")
     shown = Table()
     begun = time.monotonic()
     with ProcessPoolExecutor(options.jobs) as pool:  # processes: each measures what it started

@@ -389,14 +389,14 @@ _PROVIDERS: Final = (
         scenario="challenge.pv",
         edits=(Edit("  if p1 = p then\n"),),
         expected=Verdict.TRUE,
-        sentence="The MAC covers the request, and the secret has one key. It stays as a rule of all two steps.",
+        sentence="The MAC covers the request, and the secret has one key. It is a rule of all providers of two steps.",
     ),
     Mutant(
         check="challenge: own challenge only (node)",
         scenario="challenge.pv",
         edits=(Edit("  if spki = h(k) then                                       (* its own challenge only *)\n"),),
         expected=Verdict.TRUE,
-        sentence="The MAC covers the node's own request. It stays as a rule of all two steps.",
+        sentence="The MAC covers the node's own request. It is a rule of all providers of two steps.",
     ),
     Mutant(
         check="challenge: one key for a secret",

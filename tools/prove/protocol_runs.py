@@ -107,7 +107,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         file="boot.pv",
         title="Root on the machine, in a boot that the policy does not allow",
         libraries=("wire_format.pvl", "join.pvl"),
-        queries=(Query("boot state", "Never: a certificate for this machine."),),
+        queries=(Query("boot state", "The machine gets no certificate, whatever root on it has the TPM do."),),
     ),
     Scenario(
         file="left.pv",
