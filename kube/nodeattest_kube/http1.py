@@ -2,8 +2,9 @@
 
 Promises: llhttp parses, in its strict mode, and what it calls dangerous stays off: of two lengths, of a length beside a
 transfer coding, and of line ends that are none, the answer is refused. A head has a bounded size, whatever is in it;
-what arrives is bounded by what was read. Bytes that nobody asked for end the connection, so no answer can be taken for
-another's. Every wait ends in time, or with what ended the connection.
+what arrives is bounded by what was read. An answer that grants something says itself where it ends: anybody on the way
+can end a connection, and asyncio does not tell whether TLS was ended in order. Bytes that nobody asked for end the
+connection, so no answer can be taken for another's. Every wait ends in time, or with what ended the connection.
 Leaves to others: what may be on a request's lines (``transport``), TLS and addresses (``dial``).
 Source: RFC 9112; https://llhttp.org.
 """
@@ -31,6 +32,7 @@ _READ_AHEAD: Final = 1 << 19
 """Bytes read ahead of us before the peer is slowed down."""
 _KEPT: Final = frozenset({b"content-type", b"content-length", b"transfer-encoding", b"retry-after", b"date"})
 _FIRST_FINAL: Final = 200
+_FIRST_REFUSAL: Final = 300
 _SWITCHING_PROTOCOLS: Final = 101
 
 
@@ -242,8 +244,9 @@ class HttpConnection(asyncio.Protocol):
         self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the answer, if this is its end (RFC 9112 §6.3), and everything else."""
-        if exc is None and self._is_asked and self._head is not None and not self._is_framed():
+        """End a refusal, if this is its end (RFC 9112 §6.3), and everything else."""
+        refuses = self._head is not None and self._head.status >= _FIRST_REFUSAL
+        if exc is None and self._is_asked and refuses and not self._is_framed():
             self._is_asked = False
         self._fail(exc if isinstance(exc, OSError) else Disconnected("the connection ended before the answer"))
 
