@@ -1,7 +1,8 @@
 """Requests to one API server: kept connections, without retries, redirects, cookies or settings of the machine.
 
-Promises: a request is sent once, and again only where the server cannot have seen it: it changes nothing when it is
-repeated, and a connection that was used before turned out closed. A connection goes back only when its answer was read
+Promises: a request is sent once, and once more where a connection that was used before was closed without a byte of an
+answer, if doing it twice is as doing it once (GET, PUT, DELETE): the server may have seen the first one, so the second
+one's Conflict or NotFound may be about our own write. A connection goes back only when its answer was read
 to its end. Every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API
 server must not aim our requests at something else); no body is unpacked. No socket is left open by ``close``.
 Leaves to others: HTTP (``http1``), TLS, addresses and proxies (``dial``), what the bytes mean (``client``).
