@@ -116,7 +116,8 @@ def with_shared_strings(obj: JsonObject) -> JsonObject:
 def _shared(value: JsonValue, depth: int) -> JsonValue:
     match value:
         case str():
-            return sys.intern(value) if len(value) <= _SHARED_LENGTH else value
+            # As a str itself: ``intern`` refuses those of a subclass with a TypeError, and a transform must be total.
+            return sys.intern(str(value)) if len(value) <= _SHARED_LENGTH else value
         case dict() if depth:
             return {sys.intern(name): _shared(each, depth - 1) for name, each in value.items()}
         case list() if depth:
