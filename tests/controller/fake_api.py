@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
 from nodeattest_kube.dial import Resolver
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.watch_events import WatchEvent, WatchType
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
@@ -221,7 +222,7 @@ class FakeApi(ApiClient):
         generation = before if isinstance(before, int) else 0
         same = known is not None and known.get("spec") == body.get("spec")
         meta["generation"] = generation if same else generation + 1
-        stored: JsonObject = {**copy.deepcopy(body), "metadata": meta}
+        stored: JsonObject = {**_as_read(body), "metadata": _as_read(meta)}
         self.objects[path] = stored
         self._record(path, kind, stored)
         return stored
@@ -271,6 +272,11 @@ def _selected(obj: JsonObject, query: Mapping[str, str]) -> bool:
 def _meta(obj: JsonObject) -> JsonObject:
     found = obj.get("metadata")
     return found if isinstance(found, dict) else {}
+
+
+def _as_read(value: JsonObject) -> JsonObject:
+    """Return what a client reads of it: plain texts, also where our own types were written."""
+    return parse_json(json.dumps(value).encode())
 
 
 def _plain(value: JsonObject) -> JsonObject:
