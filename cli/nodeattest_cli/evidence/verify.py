@@ -74,14 +74,14 @@ def verify(*, path: str, keys: tuple[Path, ...], config: Path | None, output: st
 
 def _lines(result: AttestationResult) -> Iterator[str]:
     record = mapping(result.appraisal, RECORD)
-    yield f"signed by  key {result.key_id}, {rfc3339(result.made)}, nodeattest {result.build}"
-    yield f"machine    {result.machine}"
-    yield f"status     {result.tier}"
-    for name, label in (("state", "state"), ("provider", "provider"), ("providerID", "its ID"), ("nodeName", "node")):
+    yield f"signed by    key {result.key_id}, {rfc3339(result.made)}, nodeattest {result.build}"
+    yield f"machine      {result.machine}"
+    yield f"status       {result.tier}"
+    for name, label in (("state", "state"), ("provider", "provider"), ("providerID", "provider ID"), ("nodeName", "node")):
         if said := text(record, name):
-            yield f"{label.ljust(9)}  {said}"
+            yield f"{label.ljust(11)}  {said}"
     if serial := text(record, "certificate", "serial"):
-        yield f"serial     {serial}, certificate until {text(record, 'certificate', 'notAfter')}"
+        yield f"serial       {serial}, certificate until {text(record, 'certificate', 'notAfter')}"
 
 
 def _read(path: str) -> bytes:
