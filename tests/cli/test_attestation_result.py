@@ -240,8 +240,8 @@ def test_verify_shows_the_result_and_evaluates_the_request_again(
     path = _written(tmp_path / "blue.ear", signed(make_claims(evidence, NOW, build="1")))
     assert main(["evidence", "verify", path, "--key", public_key]) == 0
     shown = capsys.readouterr().out
-    assert f"machine    fleet/blue/{MACHINE}" in shown
-    assert "status     affirming" in shown
+    assert f"machine      fleet/blue/{MACHINE}" in shown
+    assert "status       affirming" in shown
     assert "pass  quote signature" in shown
     assert main(["evidence", "verify", path, "--key", public_key, "-o", "json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -77,7 +77,12 @@ def _lines(result: AttestationResult) -> Iterator[str]:
     yield f"signed by    key {result.key_id}, {rfc3339(result.made)}, nodeattest {result.build}"
     yield f"machine      {result.machine}"
     yield f"status       {result.tier}"
-    for name, label in (("state", "state"), ("provider", "provider"), ("providerID", "provider ID"), ("nodeName", "node")):
+    for name, label in (
+        ("state", "state"),
+        ("provider", "provider"),
+        ("providerID", "provider ID"),
+        ("nodeName", "node"),
+    ):
         if said := text(record, name):
             yield f"{label.ljust(11)}  {said}"
     if serial := text(record, "certificate", "serial"):
