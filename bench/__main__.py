@@ -52,10 +52,15 @@ def main() -> int:
         tools = _tools()
         return 2 if tools is None else RUNS[sys.argv[1]](sys.argv[2:], tools)
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure; real API servers where KUBEBUILDER_ASSETS is set."
+        prog="python -m bench",
+        description="Measure; docs/performance.md says what. API servers are real where KUBEBUILDER_ASSETS names a "
+        "folder with etcd and kube-apiserver (page: kube-controller-manager, too), else the sandbox's.",
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} (all), or one of {', '.join(RUNS)}"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which of {', '.join(NAMES)} (all), or one of {', '.join(RUNS)}, which take minutes and have --help",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--flood-requests", type=int, default=FLOOD, metavar="N", help="of flood (%(default)s)")

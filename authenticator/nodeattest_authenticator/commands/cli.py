@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "parser"]
 
+_JOIN = (
+    "Joins a cluster, before kubelet starts: finds it, proves what the machine is, writes certificate and kubeconfig. "
+    "Say which cluster in one of the ways below, a bootstrap token, and --provider."
+)
+_EVIDENCE = (
+    "Shows what this machine would send, and sends nothing. With --provider tpm it needs no configuration, and prints "
+    "the fingerprint of the endorsement key, to be registered."
+)
 _REFRESH_LIMIT = 60
 _COLUMNS = 100
 """Of help."""
@@ -104,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
             "join",
             parents=[places],
             help="join a cluster: first certificate, kubeconfig",
+            description=_JOIN,
             allow_abbrev=False,
         )
     )
@@ -135,6 +144,7 @@ def parser() -> argparse.ArgumentParser:
         "evidence",
         parents=[places],
         help="show what would be sent, and the EK fingerprint to register",
+        description=_EVIDENCE,
     )
     evidence.add_argument("--provider", help="without a configuration: the fingerprint of this provider's key only")
     describe_provider_settings(evidence)
