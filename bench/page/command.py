@@ -37,6 +37,8 @@ def main(arguments: list[str], tools: Tools) -> int:
     parser.add_argument("--no-write", action="store_true", help="show, and leave files alone")
     add_sizes(parser)
     options = parser.parse_args(arguments)
+    if tools.assets is None and not (options.from_last or options.no_write):
+        parser.error("the page is of real API servers: set KUBEBUILDER_ASSETS, or show the sandbox's by --no-write")
     run = Run.read(LAST) if options.from_last else measure(tools, read_sizes(options), options.cases)
     if options.no_write:
         print("\n\n".join((report.where(run), report.peers(run), report.alone(run), report.goals(run))))

@@ -57,7 +57,13 @@ JOIN_GOALS: Sequence[Goal] = (
         ratio((TPM, "rate"), (LIFTED, "rate")),
         at_least=True,
     ),
-    Goal("the stretch of the same", TIMES, 0.35, ratio((TPM, "rate"), (LIFTED, "rate")), at_least=True),
+    Goal(
+        "TPM joins a second / in-tree, limits lifted: stretch goal",
+        TIMES,
+        0.35,
+        ratio((TPM, "rate"), (LIFTED, "rate")),
+        at_least=True,
+    ),
     Goal(
         "TPM joins a second / in-tree, default limits", TIMES, 3, ratio((TPM, "rate"), (LIMITED, "rate")), at_least=True
     ),

@@ -83,7 +83,7 @@ def test_a_name_that_a_proof_could_give_a_pools_instance_is_not_denied_before_th
 class Proves:
     """A verifier of one round that proves a node name."""
 
-    versions, secure = (1,), True
+    versions, secure = (2,), True
 
     def __init__(self, provider: ProviderName, name: NodeName) -> None:
         self.provider = provider
