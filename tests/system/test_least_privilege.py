@@ -131,11 +131,15 @@ def furnish(world: World) -> None:
 
 
 def live(world: World) -> None:
-    """Join, be refused, join by two steps, renew."""
+    """Join, be refused, be refused as kubelet, whose requests are read whole, join by two steps, renew."""
     assert ends(file_request(world, Wanted(node="one"))) == "issued"
     assert ends(file_request(world, Wanted(node="one"))).startswith("Denied:")
     assert ends(file_request(world, Wanted(node="recorded"))) == "issued"
     assert ends(file_request(world, Wanted(node="pool-0"))) == "Denied:NodeNameMismatch"
+    kubelet = world.workload.client_kubeconfig("system:node:one", ["system:nodes"])
+    signer, usages = "kubernetes.io/kubelet-serving", ["digital signature", "server auth"]
+    own = file_request(world, Wanted(node="one"), kubeconfig=kubelet, signerName=signer, usages=[*usages])
+    assert ends(own).startswith("Denied:")
     world.set_policy(authorizedAttestors=["tpm"], **POLICY)
     agent = world.agent("two", "tpm", tcti=world.tpm("two").tcti)
     for flags in ((), ("--renew",)):
