@@ -6,6 +6,8 @@ All that a node sends stands in its requests, which every bootstrap token may re
 from __future__ import annotations
 
 import base64
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +17,8 @@ from polling import eventually
 from serving_requests import USAGES, Asked, Node, pin_of
 from world import World
 
-from nodeattest_providers import csr, envelope, registry
+from nodeattest_authenticator.enrollment.issue import attestor_of
+from nodeattest_providers import csr, envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
@@ -104,10 +107,12 @@ def evidence_of(filed: Filed) -> Evidence:
     return envelope.decode(base64.b64decode(text_at(filed.read(), "spec", "request")))[1]
 
 
-def tpm_node(world: World, name: str) -> Node:
-    """Make what answers for a machine by its software TPM."""
+@contextmanager
+def tpm_node(world: World, name: str) -> Generator[Node]:
+    """Make what answers for a machine by its software TPM, and release the TPM at the end."""
     provider = ProviderName("tpm")
-    return Node(world, name, provider, registry.make_attestor(provider, {"tcti": world.tpm(name).tcti}))
+    with attestor_of(provider, {"tcti": world.tpm(name).tcti}) as attestor:
+        yield Node(world, name, provider, attestor)
 
 
 def token_client(world: World, *groups: str) -> Client:

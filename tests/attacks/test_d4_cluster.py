@@ -59,10 +59,11 @@ def scene(world: World) -> Iterator[Scene]:
     with controlled(world, "d4.log", authorizedAttestors=["challenge", "tpm"]):
         made, key = enrol(world, "d4-member"), Asked()
         world.machine("d4-tpm", tpm=world.tpm("d4-tpm"))
-        built = Scene(world, made, key, tpm_node(world, "d4-tpm"), Lock())
-        certificate_of(opened(made, asked=key).carry_out(built.token()))
-        register_node(world, "d4-member")
-        yield built
+        with tpm_node(world, "d4-tpm") as tpm:
+            built = Scene(world, made, key, tpm, Lock())
+            certificate_of(opened(made, asked=key).carry_out(built.token()))
+            register_node(world, "d4-member")
+            yield built
 
 
 Attempt = Callable[[Scene], Filed]
