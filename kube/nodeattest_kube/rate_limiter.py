@@ -1,7 +1,7 @@
 """Token-bucket rate limiters by key.
 
-Every operation takes constant time. At most ``remembered`` buckets are kept; the least recently used one is dropped
-first, which refills it.
+An operation takes constant time, on average over many. A bucket is dropped once it is full again and no longer used
+one is not; at most ``remembered`` are kept, and beyond that the least recently used one is dropped, which refills it.
 Source: the generic cell rate algorithm (ITU-T I.371): a bucket is the time at which its next token is there.
 """
 
@@ -48,9 +48,15 @@ class RateLimiter:
         if ready - now > max_wait:
             return None
         self._next[key] = ready + self._pause
+        self._drop_full(now)
         if len(self._next) > self._remembered:
             self._next.popitem(last=False)
         return max(0.0, ready - now)
+
+    def _drop_full(self, now: float) -> None:
+        """Forget the least recently used ones that are full: one that is not known is."""
+        while self._next and next(iter(self._next.values())) <= now - self._depth:
+            self._next.popitem(last=False)
 
     def _ready(self, key: Hashable, now: float) -> float:
         """Return when the next token is there; the bucket counts as used."""

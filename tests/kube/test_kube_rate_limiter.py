@@ -76,3 +76,17 @@ def test_never_more_passes_than_burst_and_rate_allow(pauses: list[float], burst:
     for first, begun in enumerate(passed):
         for last in range(first, len(passed)):
             assert last - first + 1 <= burst + (passed[last] - begun) * rate + 1e-6
+
+
+def test_a_bucket_that_is_full_again_is_forgotten_and_nothing_passes_that_would_not_have() -> None:
+    clock = Clock()
+    buckets = RateLimiter(burst=3, per_second=1.0, clock=clock)
+    for number in range(100):
+        buckets.take(number)
+    for _ in range(3):
+        buckets.take("used up")
+    assert len(buckets) == 101
+    clock.now += 1.0
+    buckets.take("other")
+    assert len(buckets) == 2
+    assert [buckets.take("used up") for _ in range(2)] == [True, False]
