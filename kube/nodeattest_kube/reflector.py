@@ -116,6 +116,7 @@ class Reflector:
         on_recovery: Callable[[], None] | None = None,
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
+        rest: Callable[[JsonObject], JsonObject] | None = None,
         max_objects: int = 100_000,
         max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
@@ -126,11 +127,12 @@ class Reflector:
     ) -> None:
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
-        ``on_change``, ``transform`` and index functions get whatever the server sent, so they must be total. A server
-        that claims more than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory (a pool where
-        several collections share it), as they are after ``transform``; one that weighs more than a 64th of what is left
-        is passed over. ``shares``: namespaces are of different tenants, so none may fill the cache; what is over its
-        share of either limit is passed over.
+        ``rest`` drops what nobody reads once ``on_change`` has got an object; indexes must find it as before, and its
+        size counts as before, for ``on_change`` keeps what it took. These, ``transform`` and index functions get
+        whatever the server sent, so they must be total. A server that claims more than ``max_objects`` is not believed.
+        Objects are kept in ``max_bytes`` of memory (a pool where several collections share it), as they are after
+        ``transform``; one that weighs more than a 64th of what is left is passed over. ``shares``: namespaces are of
+        different tenants, so none may fill the cache; what is over its share of either limit is passed over.
         """
         self.passed_over = 0
         """How often an object was not taken for its size or its name."""
@@ -142,13 +144,11 @@ class Reflector:
         self._client, self._path = client, path
         self._query = dict(query or {})
         self._on_change, self._on_recovery = on_change, on_recovery
-        self._transform = transform
-        self._max_objects = max_objects
-        self._shares = shares
+        self._transform, self._rest = transform, rest
+        self._max_objects, self._shares = max_objects, shares
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
-        self._store = Store()
-        self._synced = asyncio.Event()
+        self._store, self._synced = Store(), asyncio.Event()
         self._version: str | None = None
         """Where the next watch starts; None to list first."""
         self._page_size = PageSize()
@@ -215,7 +215,7 @@ class Reflector:
                 item = self._kept(known)
                 self._budget.take(key, object_size(key, self._store.version(key), item))
                 self._store.replace(key, item)
-                self._on_change(key, item)
+                self._tell(key, item)
 
     async def read_again(self, path: str, selector: str | None) -> frozenset[str] | None:
         """Keep more of objects: list some of the collection, and keep of each what ``transform`` says now.
@@ -385,7 +385,7 @@ class Reflector:
         for key in gone:
             self._on_change(key, None)
         async for key, _version, _item in in_batches(changed):
-            self._on_change(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
+            self._tell(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
@@ -417,9 +417,15 @@ class Reflector:
         if self._has_room(self._budget, key, object_size(key, version, item)):
             self._left_out.discard(key, may_be_other=self._store.get(key) is None)
             self._store.put(key, version, item)
-            self._on_change(key, item)
+            self._tell(key, item)
         else:
             self._drop(key)
+
+    def _tell(self, key: str, item: JsonObject | None) -> None:
+        """Tell what an object is now, and keep the rest of it."""
+        self._on_change(key, item)
+        if self._rest is not None and item is not None and self._store.get(key) is item:
+            self._store.replace(key, self._rest(item))
 
     def _drop(self, key: str) -> None:
         """Forget an object."""

@@ -7,6 +7,7 @@ cluster are read when somebody first asks for it: of one that no policy selects 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import datetime
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 def cluster_key(namespace: str, name: str) -> ClusterKey:
     """Name a cluster."""
-    return ClusterKey(f"{namespace}/{name}")
+    return ClusterKey(sys.intern(f"{namespace}/{name}"))  # each of its objects is kept under it
 
 
 class _Index(Generic[T]):

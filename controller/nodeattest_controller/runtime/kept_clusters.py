@@ -22,7 +22,9 @@ __all__ = [
     "KeptClusters",
     "cluster_of_object",
     "cluster_of_secret",
+    "is_read",
     "is_summary",
+    "rest_of_attestation",
     "summary_of_attestation",
 ]
 
@@ -77,6 +79,11 @@ def cluster_of_object(obj: JsonObject) -> ClusterKey:
     return cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj))
 
 
+def is_read(secret: JsonObject) -> bool:
+    """Return whether a Secret has a kubeconfig or a CA, by its name."""
+    return text(secret, "metadata", "name").endswith(SECRET_SUFFIXES)
+
+
 def cluster_of_secret(secret: JsonObject) -> ClusterKey:
     """Name the cluster whose kubeconfig or CA a Secret has, by its name, as readers look for it."""
     name = text(secret, "metadata", "name")
@@ -100,3 +107,10 @@ def summary_of_attestation(attestation: JsonObject) -> JsonObject:
     usable = [entry for entry in clients if all(moment(text(entry, name)) for name in _TIMES)]
     newest: list[JsonValue] = [{name: entry[name] for name in (*_TIMES, "policy") if name in entry} for entry in usable]
     return {**found, "spec": {**mapping(found, "spec"), "issued": newest[-1:]}}
+
+
+def rest_of_attestation(attestation: JsonObject) -> JsonObject:
+    """Return what stays of one that the inventory has taken: whose it is, and what its summary is made of."""
+    if is_summary(attestation):
+        return attestation
+    return {name: value for name, value in summary_of_attestation(attestation).items() if name != _SUMMARY}

@@ -34,7 +34,9 @@ from nodeattest_controller.runtime.kept_clusters import (
     KeptClusters,
     cluster_of_object,
     cluster_of_secret,
+    is_read,
     is_summary,
+    rest_of_attestation,
     summary_of_attestation,
 )
 from nodeattest_controller.runtime.sources import (
@@ -131,13 +133,14 @@ class ManagementCache:
             whole = self._kept_clusters.transform
             attestations = whole(without_managed_fields, of=cluster_of_object, summary=summary_of_attestation)
             path = self._own("machineattestations")
-            kept["ledgers"] = start("ledgers", path, self._attestation_changed, keep=attestations)
+            changed, rest = self._attestation_changed, rest_of_attestation
+            kept["ledgers"] = start("ledgers", path, changed, keep=attestations, rest=rest)
             kept["ledgers"].index("cluster", lambda obj: [cluster_of_object(obj)])
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
             slim = whole(_slim_secret, of=cluster_of_secret)
             kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=slim)
-            kept["secrets"].index("cluster", lambda obj: [cluster_of_secret(obj)])
+            kept["secrets"].index("cluster", lambda obj: [cluster_of_secret(obj)] if is_read(obj) else [])
             await self._caches.wait_synced()
             ready.set()
 
@@ -478,8 +481,8 @@ def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
 def _slim_secret(secret: JsonObject) -> JsonObject:
     """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
     meta = mapping(secret, "metadata")
-    wanted = text(meta, "name").endswith(SECRET_SUFFIXES)
-    return {"metadata": _identity(meta), "data": mapping(secret, "data") if wanted else {}}
+    identity: JsonObject = {"metadata": _identity(meta)}
+    return {**identity, "data": mapping(secret, "data")} if is_read(secret) else identity
 
 
 def _identity(meta: JsonObject) -> JsonObject:
