@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.installed_tpm import software_tpm
 from bench.joiner import Kind, Node, Orders, Outcome, Server
 from bench.kept_client import KeptClient
 from bench.processes import cpu_seconds
-from bench.software_tpm import SoftwareAttestor
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_cli.demo.world import World
 from nodeattest_kube.jsontypes import JsonObject
@@ -62,7 +62,7 @@ def provision(
     def one(number: int) -> Node:
         node = Node(number, f"worker-{number}", f"demo://rack-2/{number}", new_token(), server)
         create_bootstrap_token(there, node.token)
-        proof = {ANNOTATION_TPM_ENDORSEMENT_KEY: SoftwareAttestor(number).fingerprint} if kind is Kind.TPM else {}
+        proof = {ANNOTATION_TPM_ENDORSEMENT_KEY: software_tpm(number).fingerprint} if kind is Kind.TPM else {}
         create_machine(
             here,
             f"md-{number}",

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from bench.installed_tpm import software_tpm
 from bench.processes import own_cpu
-from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
@@ -170,7 +170,7 @@ class Crowd:
     def _attestor(self, node: Node) -> Attestor | None:
         match self._orders.kind:
             case Kind.TPM:
-                return SoftwareAttestor(node.number)
+                return software_tpm(node.number)
             case Kind.ONE_STEP:
                 return registry.make_attestor(ProviderName("insecure"), {})
             case Kind.IN_TREE:

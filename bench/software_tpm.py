@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
+from bench.fixed_keys import fixed_key
 from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
@@ -34,8 +35,8 @@ class SoftwareAttestor:
 
     def __init__(self, number: int | None = None) -> None:
         """``number``: its keys are the same in every process; None: new ones."""
-        self.endorsement_key = _key("endorsement", number)
-        self.attestation_key = _key("attestation", number)
+        self.endorsement_key = fixed_key("endorsement", number)
+        self.attestation_key = fixed_key("attestation", number)
 
     @property
     def tpm(self) -> ForgedTpm:
@@ -73,13 +74,6 @@ class SoftwareAttestor:
         _, encrypted = challenge.blob[:34], challenge.blob[34:]
         decryptor = Cipher(AES(kdfa(Alg.SHA256, seed, b"STORAGE", name, BITS)), CFB(bytes(16))).decryptor()
         return (decryptor.update(encrypted) + decryptor.finalize())[2:]
-
-
-def _key(what: str, number: int | None) -> ec.EllipticCurvePrivateKey:
-    if number is None:
-        return ec.generate_private_key(ec.SECP256R1())
-    drawn = hashlib.sha256(f"{what} {number}".encode()).digest()[:31]  # 31 bytes: below the order of the curve
-    return ec.derive_private_key(int.from_bytes(drawn, "big") + 1, ec.SECP256R1())
 
 
 def _sized_parts(data: bytes) -> list[bytes]:
