@@ -88,16 +88,8 @@ class AttestationResult:
 
 def make_claims(bundle: bytes, now: datetime, *, build: str) -> JsonObject:
     """Appraise the machine of a bundle as its record stood at ``now``; raises Denied where it has none."""
-    found = _bundle(bundle)
-    label, appraisal = _appraise(found, now)
-    return {
-        "eat_profile": PROFILE,
-        "iat": int(now.timestamp()),
-        "ear_status": appraisal["ear_status"],
-        "ear_verifier_id": {"developer": DEVELOPER, "build": build},
-        "ear_raw_evidence": encode_base64url(bundle),
-        "submods": {label: appraisal},
-    }
+    label, appraisal = _appraise(_bundle(bundle), now)
+    return _claims(label, appraisal, bundle, now, build=build)
 
 
 def verify_result(token: bytes, keys: Sequence[VerifyingKey], now: datetime) -> AttestationResult:
@@ -132,10 +124,10 @@ def verify_result(token: bytes, keys: Sequence[VerifyingKey], now: datetime) -> 
         bundle = decode_base64url(str(claims["ear_raw_evidence"]).encode())
     except ParseError as error:
         raise _malformed("ear_raw_evidence in base64url", error.found) from None
-    if make_claims(bundle, made, build=build) != claims:
-        raise _denied(Reason.EVIDENCE_MALFORMED, "the appraisal that follows from the evidence", "another appraisal")
     evidence = _bundle(bundle)
     label, appraisal = _appraise(evidence, made)
+    if _claims(label, appraisal, bundle, made, build=build) != claims:
+        raise _denied(Reason.EVIDENCE_MALFORMED, "the appraisal that follows from the evidence", "another appraisal")
     return AttestationResult(
         machine=label,
         tier=Tier(str(appraisal["ear_status"])),
@@ -145,6 +137,17 @@ def verify_result(token: bytes, keys: Sequence[VerifyingKey], now: datetime) -> 
         appraisal=appraisal,
         evidence=evidence,
     )
+
+
+def _claims(label: str, appraisal: JsonObject, bundle: bytes, now: datetime, *, build: str) -> JsonObject:
+    return {
+        "eat_profile": PROFILE,
+        "iat": int(now.timestamp()),
+        "ear_status": appraisal["ear_status"],
+        "ear_verifier_id": {"developer": DEVELOPER, "build": build},
+        "ear_raw_evidence": encode_base64url(bundle),
+        "submods": {label: appraisal},
+    }
 
 
 def _read_claims(payload: bytes) -> tuple[JsonObject, datetime, str]:
