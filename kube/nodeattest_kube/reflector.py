@@ -18,6 +18,7 @@ import asyncio
 import logging
 import random as random_module
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -77,6 +78,8 @@ class _LeftOut:
         """Hashes of keys: a key may be long."""
         self._others = 0
         """How many there are beyond these."""
+        self._namespaces: Counter[str] = Counter()
+        """How many there are of each namespace, or more where they are too many to be known."""
 
     def __len__(self) -> int:
         return len(self._known) + self._others + self.unread
@@ -85,12 +88,19 @@ class _LeftOut:
         """Whether an object is known to be one of them."""
         return hash(key) in self._known
 
+    def has_any_of(self, namespace: str) -> bool:
+        """Whether any is, or may be, of a namespace; what was too large to be read counts for none."""
+        return self._namespaces[namespace] > 0
+
     def add(self, key: str) -> None:
         """Note one; the same one again is no other, while these are not too many."""
+        if hash(key) in self._known:
+            return
         if len(self._known) < _MOST_LEFT_OUT:
             self._known.add(hash(key))
-        elif hash(key) not in self._known:
+        else:
             self._others += 1
+        self._namespaces[key.partition("/")[0]] += 1
 
     def discard(self, key: str, *, may_be_other: bool) -> None:
         """Note that one is gone, or in the cache; ``may_be_other``: it was not there before."""
@@ -98,6 +108,12 @@ class _LeftOut:
             self._known.remove(hash(key))
         elif may_be_other and self._others:
             self._others -= 1
+        else:
+            return
+        namespace = key.partition("/")[0]
+        self._namespaces[namespace] -= 1
+        if self._namespaces[namespace] <= 0:
+            del self._namespaces[namespace]
 
 
 def _pass_over_again() -> None:
@@ -172,6 +188,10 @@ class Reflector:
     def left_out(self) -> int:
         """How many objects of the server are not in the cache for their size or their name, as far as it is known."""
         return len(self._left_out)
+
+    def lacks_any_of(self, namespace: str) -> bool:
+        """Whether an object of a namespace is, or until the next list may be, left out for its size or name."""
+        return self._left_out.has_any_of(namespace)
 
     @property
     def synced(self) -> bool:

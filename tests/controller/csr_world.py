@@ -179,10 +179,11 @@ class World:
         evaluator: type[Evaluator] = Evaluator,
         kubelet_serving: type[KubeletServingEvaluator] = KubeletServingEvaluator,
         beside: World | None = None,
+        memory: int | None = None,
     ) -> None:
         """``signer`` is a real one in the verifier's place; the evaluators may be a test's own.
 
-        ``beside``: another replica, of the same API servers.
+        ``beside``: another replica, of the same API servers. ``memory``: bytes of the management cluster's objects.
         """
         self.pki = pki
         self.verifier = verifier
@@ -201,7 +202,9 @@ class World:
         self.observed = Observed()
         self.observers: list[CSRObserver] = [self.observed]
         self.metrics = Metrics()
-        self.management = ManagementCache(self.management_api, namespace=None, on_change=lambda _key, _ids: None)
+        self.management = ManagementCache(
+            self.management_api, namespace=None, on_change=lambda _key, _ids: None, memory=memory
+        )
         self.workload = WorkloadClient(
             KEY,
             self.workload_api,

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 
 import pytest
-from csr_world import CREATED, CSRS, WAIT_LIMIT, Observed, OneRound, TwoRounds, World, attested
+from csr_world import CREATED, CSRS, OWN, WAIT_LIMIT, Observed, OneRound, TwoRounds, World, attested
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
@@ -260,6 +260,32 @@ async def test_what_cannot_be_verified_now_waits_with_a_reason_and_is_requeued(w
     assert world.annotation(ANNOTATION_REASON).startswith(Reason.PLATFORM_UNAVAILABLE)
     await world.reconcile()
     assert world.workload_api.writes(CSRS) == ["PATCH"]  # the same reason is written once
+
+
+async def test_a_cluster_waits_while_there_is_no_room_for_a_record_of_its_namespace(pki: ClusterPki) -> None:
+    def record(namespace: str, more: str) -> str:
+        path = f"{OWN.replace('fleet', namespace)}/machineattestations/m-9"
+        spec: JsonObject = {"nodeName": "worker-1", "more": more}
+        labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
+        meta: JsonObject = {"name": "m-9", "namespace": namespace, "labels": labels}
+        world.management_api.put(path, {"metadata": meta, "spec": spec})
+        return path
+
+    memory = 1 << 20
+    world = World(pki, OneRound(), memory=memory)
+    record("other", "x" * memory)
+    own = record("fleet", "x" * memory)
+    async with world.running():
+        world.file()
+        waiting = await world.reconcile()
+        assert waiting.requeue_after is not None
+        assert world.annotation(ANNOTATION_REASON).startswith(Reason.API_UNAVAILABLE)
+        assert world.verifier.calls == 0
+        await world.management_api.delete(own)
+        await world.settle()
+        assert await world.reconcile() == DONE
+        assert world.condition("Approved") == "Attested"
+        assert world.management.left_out == 1
 
 
 async def test_a_wait_ends_in_a_denial(world: World) -> None:

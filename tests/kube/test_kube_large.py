@@ -397,6 +397,22 @@ async def test_of_very_many_that_are_left_out_it_is_known_how_many_there_are(ser
     assert follower.reflector.left_out == 0
 
 
+async def test_it_is_known_of_which_namespaces_something_is_left_out(server: Server, client: ApiClient) -> None:
+    blue = [thing(f"n{number}", number + 2, namespace="blue") for number in range(10_050)]
+    red = thing("n", 20_000, namespace="red")
+    follower = Follower(client, max_bytes=100)
+    changes = streams(*[event("ADDED", item) for item in [*blue, red, red]])
+    await follower.follow(server, answers(listing(1)), changes)
+    assert follower.reflector.lacks_any_of("blue")
+    assert follower.reflector.lacks_any_of("red"), "one of those that are too many to be known"
+    assert not follower.reflector.lacks_any_of("green")
+    await follower.follow(server, streams(*[event("DELETED", item) for item in blue]))
+    assert not follower.reflector.lacks_any_of("blue")
+    assert follower.reflector.lacks_any_of("red"), "it was told of twice"
+    await follower.follow(server, refuses(410, "Expired"), answers(listing(30_000)), streams(), waits=2)
+    assert not follower.reflector.lacks_any_of("red")
+
+
 async def test_an_object_that_grew_too_heavy_is_dropped_and_one_that_goes_makes_room(
     server: Server, client: ApiClient
 ) -> None:

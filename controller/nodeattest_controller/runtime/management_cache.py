@@ -198,6 +198,19 @@ class ManagementCache:
         """Name the clusters that are served, those on their way out included."""
         return frozenset(ClusterKey(key_of(cluster)) for cluster in self.clusters() if self.opts_in(cluster))
 
+    def check_attestations(self, cluster: ClusterKey) -> None:
+        """Raise Unavailable while there is no room for a MachineAttestation of the cluster's namespace.
+
+        What it holds, a node name, a key or a TPM, would pass as nobody's.
+        """
+        namespace = cluster.partition("/")[0]
+        if self._reflectors["ledgers"].lacks_any_of(namespace):
+            raise Unavailable(
+                Reason.API_UNAVAILABLE,
+                f"the controller has no room for all MachineAttestations of namespace {namespace}",
+                remedy="raise the controller's memory limit, or delete what the namespace does not need",
+            )
+
     async def await_ledgers(self, cluster: ClusterKey) -> None:
         """Wait until the inventory has each ledger of a cluster as the API server has it; raises ApiError.
 

@@ -276,8 +276,10 @@ class ControllerFacts:
         return self.clock()
 
     def cluster(self) -> JsonObject:
-        """Return the cluster's object; raises Unavailable while it is paused or going away."""
-        return check_cluster_active(self.key, self.management.cluster(self.key))
+        """Return the cluster's object; raises Unavailable while it is paused, going away, or not all of it is known."""
+        found = check_cluster_active(self.key, self.management.cluster(self.key))
+        self.management.check_attestations(self.key)
+        return found
 
     def policy(self) -> Policy:
         """Return the cluster's one policy; raises Denied or Unavailable."""
