@@ -5,16 +5,17 @@ Source: RFC 3986 §3.2.2 (brackets around IPv6).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from nodeattest_parsing.record import record
 
 __all__ = ["Endpoint"]
 
 _HTTPS_PORT: Final = 443
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Endpoint:
     """An https URL taken apart."""
 

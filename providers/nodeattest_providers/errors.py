@@ -20,7 +20,10 @@ NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes."""
+    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes.
+
+    No record, though nodes load it: the controller makes and shows dozens a request.
+    """
 
     name: str
     section: str

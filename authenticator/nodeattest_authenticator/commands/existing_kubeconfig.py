@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, cast
 
 from cryptography import x509
@@ -30,6 +30,7 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
@@ -47,7 +48,7 @@ _MOST: Final = 1 << 20
 """Bytes of a kubeconfig or of a file that it names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class KubeletAccess:
     """How kubelet reaches its cluster now."""
 
@@ -88,7 +89,7 @@ def read_access(path: str, data: bytes, read: Callable[[str], bytes]) -> Kubelet
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Source:
     path: str
     folder: str

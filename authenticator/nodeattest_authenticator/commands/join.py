@@ -8,7 +8,7 @@ nothing, or takes up a join that was interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from nodeattest_authenticator.cluster.source import StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
@@ -28,11 +28,12 @@ from nodeattest_authenticator.state.storage import Storage
 from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.record import record
 
 __all__ = ["JoinOptions", "KubeletFiles", "join"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class KubeletFiles:
     """What join writes for kubelet in addition to its kubeconfig."""
 
@@ -44,7 +45,7 @@ class KubeletFiles:
     """Whether files that join did not write may be replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class JoinOptions:
     """What was typed, parsed."""
 
@@ -64,7 +65,7 @@ class JoinOptions:
     """Whether to attest anew even with a certificate that is still valid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class _Located:
     """What is known once the cluster is."""
 
@@ -73,7 +74,7 @@ class _Located:
     cluster_info: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _File:
     """A file for kubelet."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.cluster.source import ByFile, ByToken, ClusterSource
@@ -22,6 +22,7 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -43,7 +44,7 @@ _MAX_VALUES: Final = 4096
 _MAX_DOCUMENTS: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Joining:
     """What a JoinConfiguration says."""
 

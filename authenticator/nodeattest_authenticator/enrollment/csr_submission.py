@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from nodeattest_authenticator.enrollment.state_machine import KeyRefused, RequestRefused, Restart, VersionRefused
@@ -22,6 +22,7 @@ from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_parsing.printable import one_line
+from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import SignerName
 from nodeattest_providers.node_interface import JsonObject
@@ -86,7 +87,7 @@ def csr_name_for(request: bytes, signer_name: SignerName) -> str:
     return NAME_PREFIX + hashlib.sha256(request + signer_name.encode()).hexdigest()[:_NAME_DIGITS]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CsrSession:
     """The client by which requests are submitted, and until when."""
 

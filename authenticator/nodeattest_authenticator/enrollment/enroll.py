@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -66,6 +66,7 @@ from nodeattest_authenticator.state.pending_request import (
     SubmittedCsr,
 )
 from nodeattest_discovery.node.clock import Deadline
+from nodeattest_parsing.record import record
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
@@ -88,7 +89,7 @@ _RESUMABLE: Final = frozenset(set(AgentReason) - {AgentReason.CERTIFICATE_REFUSE
 """Failures after which the same request may still get its certificate (clock off: this very one will do later)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class CertificateSpec:
     """The certificate to be requested."""
 

@@ -10,7 +10,6 @@ Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14); the f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
+from nodeattest_parsing.record import record
 
 __all__ = [
     "FINAL",
@@ -60,49 +60,49 @@ class EnrollmentState(StrEnum):
 FINAL: Final = frozenset({EnrollmentState.CERTIFIED, EnrollmentState.DENIED, EnrollmentState.INTERRUPTED})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FirstRequestMade:
     """The attestor made evidence for the first request."""
 
     request: SubmittedCsr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SecondRequestMade:
     """The attestor answered the challenge of the first request."""
 
     request: SubmittedCsr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestRenamed:
     """The request was created under another name, because a foreign object has its own."""
 
     request: SubmittedCsr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Certified:
     """The cluster issued a certificate, and it passed every check."""
 
     credential: CachedCredential
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestRefused:
     """The request is dead; a new first request with the same key may be approved."""
 
     error: AgentError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeyRefused:
     """The request is dead, and so is its key (superseded, or certified before)."""
 
     error: AgentError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VersionRefused:
     """The controller does not know the version of this request's evidence."""
 
@@ -111,14 +111,14 @@ class VersionRefused:
     """The annotation that says which versions it knows, as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestDenied:
     """The cluster, or a check of ours, refused for good."""
 
     error: AgentError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interrupted:
     """Something did not answer, or not in time."""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from nodeattest_parsing.endpoint import Endpoint
+from nodeattest_parsing.record import record
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["Cluster"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Cluster:
     """Where a cluster is, or was, and the CAs of its certificates."""
 

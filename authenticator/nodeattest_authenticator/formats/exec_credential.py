@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
@@ -18,13 +17,14 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
+from nodeattest_parsing.record import record
 
 __all__ = ["API_VERSIONS", "ExecInfo", "check_cluster", "parse", "render"]
 
 API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ExecInfo:
     """One call of the plugin. Whether it is interactive does not matter: nothing is ever asked of a person."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import binascii
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_parsing.record import record
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.node_interface import JsonObject
 
@@ -31,7 +32,7 @@ FIRST_VERSION: Final = 1
 """The version of a pending request that names none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubmittedCsr:
     """One request as it is, or is about to be, created."""
 
@@ -40,7 +41,7 @@ class SubmittedCsr:
     """``spec.request``, byte for byte."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PendingRequest:
     """A key, its PKCS#10 request, and the requests made of it."""
 

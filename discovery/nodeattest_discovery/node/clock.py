@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from nodeattest_parsing.record import record
 
 __all__ = ["Backoff", "Clock", "Deadline", "random_unit"]
 
 _MAX_EXPONENT: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Clock:
     """The functions of a clock."""
 
@@ -26,7 +27,7 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deadline:
     """A moment of the monotonic clock."""
 
@@ -64,7 +65,7 @@ class Deadline:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Backoff:
     """Pauses between attempts in seconds: doubling from the first to the longest, each with half of it as jitter."""
 

@@ -9,12 +9,13 @@ Source: client-go tools/clientcmd/api/v1 and validation.go; kubeadm app/util/kub
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Final
 
 from nodeattest_discovery import kubeconfigs
 from nodeattest_discovery.clusterinfo import check_server
+from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
@@ -48,7 +49,7 @@ _CLUSTER_FIELDS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileReference:
     """Something that is in another local file."""
 
@@ -58,7 +59,7 @@ class FileReference:
 Stored = bytes | FileReference | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class User:
     """Who the file says that the node shall be; nothing of it shows in a repr."""
 
@@ -71,7 +72,7 @@ class User:
     runs_authenticator: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class DiscoveryFile:
     """The cluster that the file means."""
 

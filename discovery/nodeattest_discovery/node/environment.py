@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from nodeattest_discovery.node.clock import Clock, Deadline
+from nodeattest_parsing.record import record
 
 __all__ = ["LIMIT", "RETRY", "Environment"]
 
@@ -20,7 +21,7 @@ def _tell_nobody(line: str) -> None:
     del line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Environment:
     """Arguments of every way of discovery."""
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Self
 
+from nodeattest_parsing.record import record
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -51,7 +52,7 @@ _QUOTE_ATTEMPTS: Final = 3
 """An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Opened:
     """The connection, and the two keys that are loaded there."""
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Final, Self
 
+from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.node import commands
@@ -70,7 +71,7 @@ _NO_CONNECTION: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadedKey:
     """A key that is loaded in the TPM."""
 
