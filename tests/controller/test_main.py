@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from asyncio import sslproto
 from importlib import metadata
 from pathlib import Path
 from typing import Self
@@ -14,7 +15,9 @@ import pytest
 import yaml
 
 from nodeattest_controller import configfile
+from nodeattest_controller.main import serve
 from nodeattest_controller.settings import Settings
+from nodeattest_serving.read_buffers import TLS_READ
 
 COMMAND = str(Path(sys.executable).with_name("node-attestation-controller"))
 
@@ -193,3 +196,12 @@ def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
         code, _, err = work.end()
     assert code == 1
     assert "CancelledError" in err
+
+
+def test_every_connection_of_a_program_takes_small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", sslproto.SSLProtocol.max_size)  # put back afterwards
+
+    async def size() -> int:
+        return sslproto.SSLProtocol.max_size
+
+    assert serve(size()) == TLS_READ
