@@ -82,9 +82,10 @@ async def _changes(store: Store, asked: WatchRequest, subscription: Subscription
             async with asyncio.timeout(wait):
                 await subscription.wake.wait()
         except TimeoutError:
-            if asked.bookmarks:
-                yield _bookmark(asked.kind, store.version)
-            continue
+            if not subscription.pending:  # else the bookmark would skip what came at this very moment
+                if asked.bookmarks:
+                    yield _bookmark(asked.kind, store.version)
+                continue
         subscription.wake.clear()
         lines: list[bytes] = []
         while subscription.pending:
