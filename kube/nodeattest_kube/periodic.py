@@ -38,6 +38,8 @@ class ResyncConfig:
     max_retry: float = 300.0
     share: int = 10
     """One part in so many of the time may be spent reconciling."""
+    share_of_changes: int = 0
+    """The same of what changes start; a run follows within the period all the same. 0: no less than ``share``."""
 
 
 class PeriodicTask(Protocol):
@@ -103,8 +105,9 @@ class PeriodicReconciler:
             if self._failures:
                 await self._rest(delay)
                 continue
-            share = self._config.share * (self._clock() - started)
-            await self._rest(max(min(self._config.min_interval, delay), share))
+            spent = self._clock() - started
+            for_changes = max(self._config.min_interval, self._config.share_of_changes * spent)
+            await self._rest(max(min(for_changes, delay), self._config.share * spent))
             await _wait(self._wake, delay)
 
     async def _rest(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from virtual import advance, now, run_virtually
 
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.events import EventLimiter
@@ -110,13 +111,40 @@ async def test_a_change_does_not_cut_short_what_follows_a_failure() -> None:
     assert waited >= looker.failures[0][1]
 
 
+@pytest.mark.parametrize(("takes", "most"), [(0.1, 61), (1.0, 13), (3.0, 10), (120.0, 1)])
+def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes: float, most: int) -> None:
+    looks = 0
+
+    class Slow:
+        async def reconcile(self) -> float | None:
+            nonlocal looks
+            looks += 1
+            await advance(takes)
+            reconciler.changed()
+            return None
+
+        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+            raise AssertionError(error, failures, delay)
+
+    pace = ResyncConfig(spread=0, share_of_changes=50)
+    reconciler = PeriodicReconciler(Slow(), pace, clock=now, random=lambda: 0.5)
+
+    async def main() -> None:
+        task = asyncio.create_task(reconciler.run())
+        await advance(600)
+        task.cancel()
+
+    run_virtually(main())
+    assert looks in {most - 1, most}
+
+
 def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> None:
-    now = [0.0]
-    limiter = EventLimiter(lambda: now[0])
+    time = [0.0]
+    limiter = EventLimiter(lambda: time[0])
     assert limiter.allow("a", 60)
     assert not limiter.allow("a", 60)
     assert limiter.allow("b", 60)
-    now[0] = 60
+    time[0] = 60
     assert limiter.allow("a", 60)
 
 
@@ -128,18 +156,18 @@ def test_what_may_be_told_again_is_forgotten_and_asking_looks_at_no_other() -> N
             Key.looks += 1
             return id(self)
 
-    now = [0.0]
-    limiter = EventLimiter(lambda: now[0])
+    time = [0.0]
+    limiter = EventLimiter(lambda: time[0])
     keys = [Key() for _ in range(1000)]
     for number, key in enumerate(keys):
         assert limiter.allow(key, 1000 - number)
     Key.looks = 0
     assert not any(limiter.allow(keys[0], 60) for _ in range(100))
     assert Key.looks == 100
-    now[0] = 900.0
+    time[0] = 900.0
     assert not limiter.allow(keys[0], 60)
     assert len(limiter) == 100
-    now[0] = 1000.0
+    time[0] = 1000.0
     assert limiter.allow(keys[0], 60)
     assert len(limiter) == 1
 

@@ -1,9 +1,10 @@
 """The controller ``hardening``: for each connected cluster a reconciler, and the watches that trigger it.
 
 Promises: the block is installed within a second after the API server of a new cluster answers, before its control plane
-counts as initialized; a new permission or certificate triggers an audit within seconds, and so does a watch that
-recovers after an audit that could not verify, in turn where many clusters recover together; otherwise one follows each
-resync period. When no policy selects the cluster any more, the block is removed.
+counts as initialized; a new permission triggers an audit within seconds, and so does a watch that recovers after an
+audit that could not verify, in turn where many clusters recover together; so does a certificate, where audits take
+little time; otherwise one follows each resync period. When no policy selects the cluster any more, the block is
+removed.
 Leaves to others: connections (``runtime.cluster_manager``), what is done and reported (``reconciler``), whose turn it
 is (``recovery_pace``).
 """
@@ -35,8 +36,9 @@ from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 __all__ = ["AutoApprovalController", "AutoApprovalRunner"]
 
 _LOG: Final = logging.getLogger(__name__)
-_RESYNC: Final = ResyncConfig(period=300.0)
-"""The resync finds what no watch shows: other authorizers, and changes of RBAC that a watch missed."""
+_RESYNC: Final = ResyncConfig(period=300.0, share_of_changes=50)
+"""The resync finds what no watch shows: other authorizers, and changes of RBAC that a watch missed. An audit reads all
+bootstrap tokens, and each certificate is a change; one of a permission is urgent, and does not wait for its share."""
 _FIRST_CONTACT: Final = 1.0
 """Seconds between two attempts while the control plane is not initialized: kubeadm makes its bindings some seconds
 after the API server answers (cmd/kubeadm/app/cmd/init.go, the order of its phases)."""

@@ -1,8 +1,9 @@
 """Runs the reconciler of bootstrap tokens in each cluster, and reports what it does.
 
 Promises: nothing is done in a cluster that is paused, being deleted, another replica's, or under ``enforcement:
-Audit``; a run follows a change within seconds and otherwise after a minute; failures are retried with back-off and
-reported once in ten minutes, a missing permission with the manifest that grants it.
+Audit``; a run follows a change within seconds, where there are thousands of tokens within a minute, and comes after a
+minute in any case; failures are retried with back-off and reported once in ten minutes, a missing permission with the
+manifest that grants it.
 Leaves to others: the work (``reconciler``), connections (``cluster_manager``).
 """
 
@@ -38,7 +39,8 @@ LOST: Final = "BootstrapTokenLost"
 REMEDY: Final = (
     "apply manifests/workload-bootstrap-token in the workload cluster, or take bootstrap-token from --controllers"
 )
-_RESYNC: Final = ResyncConfig()
+_RESYNC: Final = ResyncConfig(share_of_changes=50)
+"""A run reads all tokens and Machines, and each machine that joins is a change: thousands pay for it once a minute."""
 _MAX_CLOCK_SKEW: Final = timedelta(days=1)
 """A server's clock that differs more from ours is not believed."""
 
