@@ -30,6 +30,7 @@ from nodeattest_controller.settings import (
 )
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_parsing.printable import visible_lines
+from nodeattest_serving.free_memory import collect_rarely
 from nodeattest_serving.read_buffers import use_small_buffers
 from nodeattest_serving.settings import SettingsError
 
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
 def serve(work: Coroutine[object, object, int]) -> int:
     """Run until the work ends or a signal asks it to, and return the exit code."""
     use_small_buffers()  # of connections: the controller keeps several watches in each cluster
+    collect_rarely()
     with asyncio.Runner() as runner:
         return runner.run(_until_signal(work))
 

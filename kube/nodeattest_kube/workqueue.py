@@ -150,6 +150,13 @@ class WorkQueue(Generic[K]):
         """Start the key's back-off anew: it went well, or it is gone."""
         self._failures.pop(key, None)
 
+    def drop(self, key: K) -> None:
+        """Forget a key, and take back what ``add_after`` and ``retry`` have planned for it: nothing is left to do."""
+        self.forget(key)
+        planned = self._later.pop(key, None)
+        if planned is not None:
+            planned[1].cancel()
+
     def failures(self, key: K) -> int:
         """Count the key's retries since it was forgotten."""
         return self._failures.get(key, 0)

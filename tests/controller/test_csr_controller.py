@@ -19,6 +19,7 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import Unreachable
+from nodeattest_kube.jsontypes import dig_text
 
 KEY = ClusterKey("fleet/blue")
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -35,6 +36,11 @@ class Scripted:
         self.cancelled: list[str] = []
         self.hung: set[ClusterKey] = set()
         """Clusters whose requests never end."""
+        self.ended: list[str] = []
+        """UIDs of requests that are open no more."""
+
+    def settled(self, uid: str) -> None:
+        self.ended.append(uid)
 
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
         self.seen.append(name)
@@ -112,6 +118,35 @@ async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() ->
         await until(lambda: script.seen == ["a", "a"])
         runner.changed(None)
         await until(lambda: len(script.seen) == 3)
+
+
+async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -> None:
+    script = Scripted()
+    controller = CSRController(
+        script, has_provider=lambda name: name == "tpm", metrics=Metrics(), now=lambda: datetime.now(UTC), workers=2
+    )
+    api = FakeApi()
+    runner = controller.for_cluster(KEY, api)
+    script.results |= {name: Result(requeue_after=900, waits_for="tpm://a") for name in "ab"}
+    add_request(api, "a")
+    add_request(api, "b")
+    tasks = [asyncio.create_task(controller.run()), asyncio.create_task(runner.run())]
+    try:
+        await until(lambda: controller.queue.delayed == 2)
+        script.results["a"] = Result()
+        await runner.reconcile("a")
+        assert controller.queue.delayed == 1
+        kept = runner.workload.requests.get("b")
+        assert kept is not None
+        await runner.workload.deny(kept, "Tested", "by somebody else")
+        await until(lambda: script.ended == [dig_text(kept, "metadata", "uid")])
+        assert controller.queue.delayed == 0
+        runner.changed(frozenset({"tpm://a"}))
+        assert controller.queue.depth == 0
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_change_while_a_request_is_worked_on_brings_it_back() -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from asyncio import sslproto
 from importlib import metadata
 from pathlib import Path
 from typing import Self
@@ -15,7 +14,6 @@ import pytest
 import yaml
 
 from nodeattest_controller import configfile
-from nodeattest_controller.main import serve
 from nodeattest_controller.settings import Settings
 from nodeattest_serving.read_buffers import TLS_READ
 
@@ -198,10 +196,11 @@ def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
     assert "CancelledError" in err
 
 
-def test_every_connection_of_a_program_takes_small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", sslproto.SSLProtocol.max_size)  # put back afterwards
+def test_every_connection_of_a_program_takes_small_buffers() -> None:
+    with Work("from asyncio import sslproto; print(sslproto.SSLProtocol.max_size)") as work:
+        assert work.end() == (7, f"{TLS_READ}\ncleaned up\n", "")
 
-    async def size() -> int:
-        return sslproto.SSLProtocol.max_size
 
-    assert serve(size()) == TLS_READ
+def test_what_is_loaded_is_not_searched_for_cycles_while_a_program_serves() -> None:
+    with Work("import gc; print(gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 1_000)") as work:
+        assert work.end() == (7, "True True\ncleaned up\n", "")

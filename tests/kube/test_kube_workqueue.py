@@ -106,6 +106,27 @@ def test_the_earliest_of_several_delays_counts() -> None:
     assert done == [10]
 
 
+def test_what_is_planned_for_a_dropped_key_is_not_done() -> None:
+    done: list[str] = []
+
+    async def main() -> None:
+        made = queue()
+        made.add_after("a", 10)
+        made.retry("b")
+        made.add_after("c", 10)
+        made.drop("a")
+        made.drop("b")
+        assert (made.delayed, made.failures("b")) == (1, 0)
+
+        async def worker(key: str) -> None:
+            done.append(key)
+
+        await drive(made, worker)
+
+    run_virtually(main())
+    assert done == ["c"]
+
+
 def test_retries_of_a_key_wait_longer_and_longer_until_it_is_forgotten() -> None:
     waits: list[float] = []
 

@@ -75,12 +75,16 @@ class WorkloadClient:
         has_provider: Callable[[ProviderName], bool],
         on_request: Callable[[str], None],
         now: Callable[[], datetime],
+        on_settled: Callable[[str, str], None] = lambda _name, _uid: None,
     ) -> None:
-        """``has_provider``: whose signers are ours; requests for any other signer are left alone."""
+        """``has_provider``: whose signers are ours; requests for any other signer are left alone.
+
+        ``on_settled`` hears of a request that is open no more, by name and UID (empty: it is gone); once or more often.
+        """
         self.key = key
         self.client = client
         self._has_provider = has_provider
-        self._on_request = on_request
+        self._on_request, self._on_settled = on_request, on_settled
         self._now = now
         self._own_writes: dict[str, set[str]] = defaultdict(set)
         self._in_flight: Counter[str] = Counter()
@@ -94,6 +98,11 @@ class WorkloadClient:
             transform=self._slim,
             max_bytes=MAX_REQUESTS,
         )
+
+    @property
+    def noted(self) -> int:
+        """Of how many requests our own writes are remembered."""
+        return len(self._own_writes)
 
     async def run(self) -> None:
         """Watch the cluster's requests until cancelled."""
@@ -207,15 +216,21 @@ class WorkloadClient:
         self._in_flight[name] += 1
         try:
             written = await request
-            self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
+            if self._is_open(name):  # else the watch has shown how it ended, and shows nothing more
+                self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
         finally:
             self._in_flight[name] -= 1
             if not self._in_flight[name]:
                 del self._in_flight[name]
                 seen = self._seen_meanwhile.pop(name, None)
-                if seen is not None and seen not in self._own_writes[name]:
+                if seen is not None and seen not in self._own_writes.get(name, ()):
                     self._on_request(name)
         return written
+
+    def _is_open(self, name: str) -> bool:
+        kept = self.requests.get(name)
+        stored = self.summarize(kept) if kept is not None else None
+        return stored is not None and stored.is_open
 
     def _slim(self, request: JsonObject) -> JsonObject:
         return _slim_request(request, self.summarize(request))
@@ -229,6 +244,7 @@ class WorkloadClient:
         if stored is None or not stored.is_open:
             self._own_writes.pop(name, None)
             self._seen_meanwhile.pop(name, None)
+            self._on_settled(name, stored.uid if stored is not None else "")
         elif name in self._in_flight:
             self._seen_meanwhile[name] = stored.resource_version
         elif stored.resource_version not in self._own_writes.get(name, ()):

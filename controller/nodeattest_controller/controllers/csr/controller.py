@@ -46,6 +46,10 @@ class RequestReconciler(Protocol):
         """Read, decide, act; raises ApiError for the queue's back-off."""
         ...
 
+    def settled(self, uid: str) -> None:
+        """Keep nothing of a request that is open no more."""
+        ...
+
 
 class CSRController:
     """The queue of all clusters' requests (``ClusterController``)."""
@@ -130,7 +134,12 @@ class CSRRunner:
         self.tasks: set[asyncio.Task[None]] = set()
         """Requests that are being worked on."""
         self.workload = WorkloadClient(
-            key, client, has_provider=controller.has_provider, on_request=self._enqueue, now=controller.now
+            key,
+            client,
+            has_provider=controller.has_provider,
+            on_request=self._enqueue,
+            on_settled=self._settled,
+            now=controller.now,
         )
         self._controller = controller
         self._queue = controller.queue
@@ -198,7 +207,7 @@ class CSRRunner:
         if result.requeue:
             self._retry(key)
             return
-        self._queue.forget(key)
+        self._queue.drop(key)
         self._waiting.pop(name, None)
         if result.waits_for is not None and changes != self._changes:
             self._queue.add(key)  # what it waits for may have changed while it was worked on
@@ -213,6 +222,12 @@ class CSRRunner:
         if self._queue.failures(key) >= REPEATED:
             more = fields(cluster=self._key, csr=key[1], attempts=self._queue.failures(key), delay=delay)
             _LOG.warning("a request meets a conflict, or an object that is gone, again and again", extra=more)
+
+    def _settled(self, name: str, uid: str) -> None:
+        """Keep nothing of a request that is open no more: each join leaves one that was denied here."""
+        self._queue.drop((self._key, name))
+        self._waiting.pop(name, None)
+        self._controller.reconciler.settled(uid)
 
     def _enqueue(self, name: str) -> None:
         self._queue.add((self._key, name))

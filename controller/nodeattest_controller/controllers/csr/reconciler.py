@@ -153,7 +153,7 @@ class Reconciler:
         csr = workload.requests.get(name)
         stored = workload.summarize(csr) if csr else None
         if csr is None or stored is None or not stored.is_open:
-            self._settled(stored.uid if stored else "")
+            self.settled(stored.uid if stored else "")
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
@@ -228,7 +228,7 @@ class Reconciler:
         if task.request is None:
             await self._kubelet_serving.approve(workload, csr)
             self._tracer.note(decision="approve")
-            self._settled(stored.uid)
+            self.settled(stored.uid)
             return DONE
         started = self._now()
         with self._tracer.span("csr.verify"):
@@ -236,7 +236,7 @@ class Reconciler:
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
         await self._issuer.issue(workload, csr, stored, approval)
         self._tracer.note(decision="approve")
-        self._settled(stored.uid)
+        self.settled(stored.uid)
         asked = moment(text(approval.first, "metadata", "creationTimestamp")) if approval.first else None
         closed = self._duplicates.certified(workload.key, approval.request, asked or approval.request.created)
         return Result(requeue_keys=closed)
@@ -252,7 +252,8 @@ class Reconciler:
         key = LimiterKey(cluster=cluster, username=task.username, node_name=node_name, uid=task.stored.uid)
         self._limiter.admit(key, (self._wait_limit - self._age(task)).total_seconds())
 
-    def _settled(self, uid: str) -> None:
+    def settled(self, uid: str) -> None:
+        """Keep nothing of a request that is open no more."""
         self._ages.forget(uid)
         self._limiter.forget(uid)
         self._duplicates.forget(uid)
@@ -334,7 +335,7 @@ class Reconciler:
                 await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
             else:
                 await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
-        self._settled(stored.uid)
+        self.settled(stored.uid)
         self._count(task, "deny", denied.reason)
         _LOG.warning(
             "refused",
@@ -362,7 +363,7 @@ class Reconciler:
     def _report(self, task: _Task, denied: Denied) -> Result:
         """Report what Enforce would deny, and leave kubelet's own request to its present approver."""
         stored = task.stored
-        self._settled(stored.uid)
+        self.settled(stored.uid)
         self._count(task, "ignore", denied.reason)
         _LOG.info("audit", extra=fields(cluster=task.workload.key, csr=stored.name, reason=denied.reason))
         self._warn(task, denied.reason, f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}")
@@ -380,7 +381,7 @@ class Reconciler:
         """Read anew what a write conflicted with, and requeue; raises the error that nothing read anew explains."""
         live = await task.workload.read_request(task.stored.name)
         if live is None or text(live, "metadata", "uid") != task.stored.uid:
-            self._settled(task.stored.uid)
+            self.settled(task.stored.uid)
             return DONE
         if isinstance(error, AttestationConflict):
             self._metrics.attestation_conflict()
