@@ -1,9 +1,9 @@
 """An API server in memory that is an ``ApiClient``: objects by path, resourceVersions, patches, lists and watches.
 
 It has what the controller's parts rely on: compare-and-swap by resourceVersion, 404, 409, preconditions of deletes,
-label selectors of equality, watches that start at a list's version. ``on_call`` may raise an ``ApiError`` or wait, by
-method and path; ``calls`` keeps them. It knows no schema: an object is what was written, and ``/status`` and
-``/approval`` write the object itself.
+label selectors of equality and of ``in``, watches that start at a list's version. ``on_call`` may raise an ``ApiError``
+or wait, by method and path; ``calls`` keeps them. It knows no schema: an object is what was written, and ``/status``
+and ``/approval`` write the object itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import copy
 import itertools
 import json
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
@@ -258,12 +259,16 @@ def _namespace(path: str) -> str:
     return parts[at + 1] if at >= 0 and len(parts) > at + 3 else ""
 
 
+_TERM = re.compile(r"([\w./-]+)(?:=([^,]*)| in \(([^)]*)\))?(?:,|$)")
+
+
 def _selected(obj: JsonObject, query: Mapping[str, str]) -> bool:
     labels = dig(obj, "metadata", "labels")
     known = labels if isinstance(labels, dict) else {}
-    for term in filter(None, query.get("labelSelector", "").split(",")):
-        name, equals, value = term.partition("=")
-        if name not in known or (equals and known[name] != value):
+    for term in _TERM.finditer(query.get("labelSelector", "")):
+        name, value, values = term.groups()
+        wanted = [value] if value else (values or "").split(",")
+        if name not in known or ("" not in wanted and known[name] not in wanted):
             return False
     field, _, value = query.get("fieldSelector", "").partition("=")
     return not field or dig_text(obj, *field.split(".")) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kept_clusters import is_summary
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import MOST_NAMED, ManagementCache
 from nodeattest_kube.client import Gone
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.paging import PageSize
@@ -37,6 +38,8 @@ class PagedApi(FakeApi):
         super().__init__("https://management.example")
         self.documents[CAPI] = {"preferredVersion": {"version": "v1beta2"}}
         self.held = ""
+        self.listed: Counter[str] = Counter()
+        """How often each collection was."""
         self.first_page, self.go_on = asyncio.Event(), asyncio.Event()
         self._broken = asyncio.Event()
 
@@ -75,6 +78,7 @@ class PagedApi(FakeApi):
         *,
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:
+        self.listed[path] += 1
         async for page in super().pages(path, query, limit, skipped=skipped):
             yield page
             if path == self.held:
@@ -127,10 +131,11 @@ def fill(api: FakeApi, name: str) -> None:
 
 
 @asynccontextmanager
-async def sharing() -> AsyncGenerator[Replica]:
+async def sharing(*more: str) -> AsyncGenerator[Replica]:
+    """``more``: clusters beside blue and red."""
     api, changes, waits = PagedApi(), ChangeBus(), list[float]()
     add_policy(api)
-    for name in ("blue", "red"):
+    for name in ("blue", "red", *more):
         fill(api, name)
 
     async def sleep(seconds: float) -> None:
@@ -176,6 +181,41 @@ async def test_who_takes_a_cluster_over_has_all_of_it_and_nothing_of_others() ->
         assert replica.certificates(BLUE) == [f"{CERTIFICATE} blue"] * 3
         assert replica.certificates(RED) == [""]
         assert replica.waits == []
+
+
+async def test_clusters_that_are_taken_over_together_share_their_lists() -> None:
+    names = [f"green-{number}" for number in range(40)]
+    async with sharing(*names) as replica:
+        replica.api.listed.clear()
+        taken = [ClusterKey(f"fleet/{name}") for name in names]
+        await asyncio.gather(*map(replica.cache.take_over, taken))
+        assert [machines(replica, cluster) for cluster in taken] == [1] * len(taken)
+        assert replica.certificates(taken[-1]) == [f"{CERTIFICATE} {names[-1]}"] * 3
+        assert (machines(replica, BLUE), replica.waits) == (0, [])
+        assert {path: count for path, count in replica.api.listed.items() if count > 1} == {}
+
+
+async def test_more_clusters_than_a_selector_names_are_taken_over_by_a_list_of_their_namespace() -> None:
+    names = [f"green-{number}" for number in range(MOST_NAMED + 1)]
+    async with sharing(*names) as replica:
+        await asyncio.gather(*(replica.cache.take_over(ClusterKey(f"fleet/{name}")) for name in names))
+        assert [machines(replica, ClusterKey(f"fleet/{name}")) for name in names] == [1] * len(names)
+        assert (machines(replica, BLUE), replica.waits) == (0, [])
+
+
+async def test_who_asks_while_a_list_is_under_way_gets_the_next_one() -> None:
+    async with sharing() as replica:
+        replica.api.listed.clear()
+        replica.api.held = MACHINES
+        first = asyncio.create_task(replica.cache.take_over(BLUE))
+        await replica.api.first_page.wait()
+        second = asyncio.create_task(replica.cache.take_over(RED))
+        await asyncio.sleep(0)
+        replica.api.held = ""
+        replica.api.go_on.set()
+        await asyncio.gather(first, second)
+        assert (machines(replica, BLUE), machines(replica, RED)) == (1, 1)
+        assert replica.api.listed[MACHINES] == 2
 
 
 async def test_what_changes_of_a_served_cluster_is_kept_whole_and_of_another_one_is_not() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final, get_args
@@ -53,6 +54,7 @@ from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_kube.next_read import NextRead
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -66,8 +68,10 @@ LEDGER_RETRY: Final = BackoffPolicy(initial=0.2, cap=10.0, jitter=0.25)
 """Between two comparisons of the cache with the API server; a watch lags by milliseconds, but each is a whole LIST."""
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
-AT_ONCE: Final = 8
-"""Clusters whose objects are read at the same time: a replica that starts takes dozens over."""
+AT_ONCE: Final = 4
+"""Lists for clusters that are taken over, at the same time."""
+MOST_NAMED: Final = 64
+"""Clusters that one list's selector names; of more, all of the namespace is listed."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
 SECRET_SUFFIX: Final = "-attestation"
 
@@ -100,7 +104,12 @@ class ManagementCache:
         """What puts records into the inventory, whoever tells of them."""
         self._namespace = namespace
         self._kept_clusters = KeptClusters(everything=not shares)
-        self._takeovers = asyncio.Semaphore(AT_ONCE)
+        self._taking: defaultdict[str, set[str]] = defaultdict(set)
+        """By namespace: the names of clusters that are being taken over."""
+        self._reads: dict[tuple[str, bool], NextRead[frozenset[str] | None]] = {}
+        """By a collection's path, and whether all of it is read: a replica that starts takes hundreds of clusters over,
+        and each list costs the API server a look at every object of the namespace."""
+        self._reading = asyncio.Semaphore(AT_ONCE)
         self._on_change = on_change
         self._sources = sources_of(
             inventory, self.inventory, namespace=namespace, on_change=on_change, kept=self._kept_clusters
@@ -239,9 +248,17 @@ class ManagementCache:
             await self.await_ledgers(cluster)
             return
         self._kept_clusters.add(cluster)
-        async with self._takeovers:
+        namespace, _, name = cluster.partition("/")
+        self._taking[namespace].add(name)
+        try:
             for objects, collection in self._objects_by_cluster(cluster):
                 await self._complete(cluster, objects, collection)
+        finally:
+            self._taking[namespace].discard(name)
+            if not self._taking[namespace]:
+                del self._taking[namespace]
+                for path in [path for path in self._reads if f"/namespaces/{namespace}/" in path[0]]:
+                    del self._reads[path]
         self._authorities.pop(cluster, None)
 
     def give_up(self, cluster: ClusterKey) -> None:
@@ -271,18 +288,35 @@ class ManagementCache:
         By the label, of which the API server knows; where not all of them have it, by listing the namespace. No ledger
         may be left out. A kind that nobody serves, or that is not listed yet, is whole once it is.
         """
-        selector: str | None = f"{CLUSTER_LABEL}={cluster.partition('/')[2]}"
-        failures = 0
+        whole, failures = False, 0
         while objects.synced or objects.is_listing:
-            read = await objects.read_again(collection, selector)
+            read = await self._read_of(cluster, objects, collection, whole=whole)
             summaries = any(is_summary(obj) for obj in objects.by_index("cluster", cluster))
             if read is not None and not summaries:
                 if objects is not self._reflectors["ledgers"] or all(map(objects.get, read)):
                     return
             elif read is not None:
-                selector = None
+                whole = True
             failures += 1
             await self._sleep(LEDGER_RETRY.delay(failures, random.random))
+
+    async def _read_of(
+        self, cluster: ClusterKey, objects: Reflector, collection: str, *, whole: bool
+    ) -> frozenset[str] | None:
+        """Read again, by a list that begins now, the objects of all clusters of a namespace that are taken over.
+
+        Who asks while one is under way shares the next. ``whole``: read all of the namespace.
+        """
+        namespace = cluster.partition("/")[0]
+
+        async def read() -> frozenset[str] | None:
+            async with self._reading:
+                names = sorted(self._taking.get(namespace, ()))
+                selector = None if whole or len(names) > MOST_NAMED else _selector_of(names)
+                return await objects.read_again(collection, selector) if names else None
+
+        shared = self._reads.setdefault((collection, whole), NextRead(read))
+        return await shared.read()
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
@@ -451,6 +485,11 @@ class ManagementCache:
                 self._on_change(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
+
+
+def _selector_of(names: list[str]) -> str:
+    """Select the objects of clusters by their names."""
+    return f"{CLUSTER_LABEL} in ({','.join(names)})"
 
 
 def _spec_version(policy: JsonObject) -> str:
