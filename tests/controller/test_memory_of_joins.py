@@ -82,6 +82,11 @@ def machine(number: int) -> tuple[str, JsonObject]:
         "status": {
             "addresses": [{"type": "Hostname", "address": f"worker-{number}"}], "bootstrapReady": True,
             "nodeRef": {"kind": "Node", "name": f"worker-{number}", "uid": uid("node", number)}, "phase": "Running",
+            "nodeInfo": {
+                "machineID": uid("id", number), "systemUUID": uid("system", number), "bootID": uid("boot", number),
+                "kernelVersion": "6.8.0", "osImage": "Ubuntu 24.04", "containerRuntimeVersion": "containerd://2.0.0",
+                "kubeletVersion": "v1.33.0", "operatingSystem": "linux", "architecture": "amd64",
+            },
             "conditions": [
                 {"type": "BootstrapReady", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"},
                 {

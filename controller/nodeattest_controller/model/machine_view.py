@@ -229,16 +229,21 @@ def views_of_pool(pool: JsonObject) -> list[MachineView]:
     return [view.member(provider_id) for provider_id in sorted(view.provider_ids)]
 
 
-def bounded(obj: JsonObject) -> JsonObject:
-    """Return a Machine or MachinePool without what is past the bounds, and without the pool's nodeRefs.
+_UNREAD: Final = frozenset({"nodeInfo", "nodeRefs"})
+"""Parts of a status; a patch of one of its conditions leaves them as they are."""
 
-    Nobody reads these, and each change of the object would cost what all of them weigh.
+
+def bounded(obj: JsonObject) -> JsonObject:
+    """Return a Machine or MachinePool without what is past the bounds, and without what nobody reads.
+
+    That is what a Machine repeats of its Node, and a pool's nodeRefs: each change of the object would cost what all
+    of them weigh.
     """
     status, spec = mapping(obj, "status"), mapping(obj, "spec")
     addresses, provider_ids = status.get("addresses"), spec.get("providerIDList")
     kept = dict(obj)
-    if "nodeRefs" in status:
-        kept["status"] = status = {name: value for name, value in status.items() if name != "nodeRefs"}
+    if not _UNREAD.isdisjoint(status):
+        kept["status"] = status = {name: value for name, value in status.items() if name not in _UNREAD}
     if isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES:
         kept["status"] = {**status, "addresses": addresses[: MAX_ADDRESSES + 1]}
     if isinstance(provider_ids, list) and len(provider_ids) > MAX_INSTANCES:
