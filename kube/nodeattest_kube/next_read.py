@@ -1,22 +1,19 @@
 """One read for everybody who needs to know how something is after now.
 
 Promises: an answer is of a read that began after it was asked for, unlike that of a single-flight, which joins one that
-is under way. At most one is under way, and two begin ``GATHER`` seconds apart at least: all who ask meanwhile share
-the next. Who asks alone waits for nothing but the read. A caller that is cancelled takes nothing from the others.
+is under way. At most one read is under way, and all who ask meanwhile share the next. A caller that is cancelled takes
+nothing from the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-__all__ = ["GATHER", "NextRead"]
+__all__ = ["NextRead"]
 
 T = TypeVar("T")
-
-GATHER: Final = 0.1
-"""Seconds: a read takes 5 ms, and of 20 joins a second nearly each had one of its own."""
 
 
 class NextRead(Generic[T]):
@@ -27,8 +24,6 @@ class NextRead(Generic[T]):
         self._begun: asyncio.Task[T] | None = None
         """The read under way; it began too early for whoever asks now."""
         self._next: asyncio.Task[T] | None = None
-        self._not_before = float("-inf")
-        """When the next may begin, by the loop's clock."""
 
     async def read(self) -> T:
         """Return what the next read gives, or raise what it raises."""
@@ -40,10 +35,6 @@ class NextRead(Generic[T]):
     async def _after(self, begun: asyncio.Task[T] | None) -> T:
         if begun is not None:
             await asyncio.wait({begun})
-        loop = asyncio.get_running_loop()
-        if (early := self._not_before - loop.time()) > 0:
-            await asyncio.sleep(early)
-        self._not_before = loop.time() + GATHER
         self._begun, self._next = self._next, None
         return await self._read()
 
