@@ -20,6 +20,9 @@ from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 
 BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodeattest:node-bootstrapper"
+CONNECTED = "nodeattest_cluster_connected{"
+LOOK = 0.2
+"""Seconds between two looks at a controller's metrics."""
 NOTHING: Mapping[str, object] = {}
 
 
@@ -67,6 +70,19 @@ class RunningController:
     def await_ready(self) -> float:
         """Wait until it is ready, and return the seconds since its start."""
         wait(self.process, self.is_ready)
+        return time.monotonic() - self.began
+
+    def await_serving(self) -> float:
+        """Wait until it leads, its caches are complete, and a cluster is connected; return the seconds since its start.
+
+        A standby is ready, too.
+        """
+
+        def serves() -> bool:
+            time.sleep(LOOK)  # each look costs the controller some milliseconds
+            return self.gauge(CONNECTED) >= 1
+
+        wait(self.process, serves)
         return time.monotonic() - self.began
 
     def kill(self) -> None:

@@ -52,7 +52,10 @@ def measure(tools: Tools, sizes: Sizes, parts: list[str]) -> Run:
     setting.add(clusters=sizes.clusters, machines=sizes.machines)
     cases = {"setting": setting}
     for part in parts:
-        cases |= {case.name: case for case in PARTS[part](tools, sizes)}
-    if set(parts) != set(PARTS) and LAST.exists():
-        cases = Run.read(LAST).cases | cases
+        for case in PARTS[part](tools, sizes):
+            cases[case.name] = case
+            case.notes["part"] = part
+    kept = Run.read(LAST).cases if LAST.exists() else {}
+    others = {name: case for name, case in kept.items() if case.notes.get("part") in set(PARTS) - set(parts)}
+    cases = others | cases
     return Run(datetime.now(UTC).date().isoformat(), commit_of(ROOT), describe(tools.assets), cases)

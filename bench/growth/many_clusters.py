@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.burst import Joiners, count_requests, run, settle
-from bench.controllers import RunningController, launch
+from bench.controllers import CONNECTED, RunningController, launch
 from bench.environment import BenchEnvironment, start_environment
 from bench.growth.one_cluster import SETTLE, add, say
 from bench.growth.sizes import Sizes
@@ -24,7 +24,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import text_at
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases"
 SHARD = "nodeattest.x-k8s.io/shard"
-CONNECTED = "nodeattest_cluster_connected{"
 LIMIT = 300.0
 """Seconds for all clusters to be connected, or shared."""
 

@@ -116,11 +116,11 @@ def _restarted(env: BenchEnvironment, case: Case, node: Node, sizes: Sizes, *, w
     controller = launch(env.world, env.directory / f"controller-{what}", env.tools)
     env.stack.callback(controller.stop)
     joiner.go()
-    ready = controller.await_ready()
+    serves = controller.await_serving()
     outcome = joiner.outcome()
     assert outcome.joins, f"nobody joined after a start: {outcome.failures}"
-    case.add(**{f"{what}_ready": ready, f"{what}_join": outcome.joins[0][1] - controller.began})
-    say(f"{what}: ready after {ready:.1f} s, a node after {outcome.joins[0][1] - controller.began:.1f} s")
+    case.add(**{f"{what}_serves": serves, f"{what}_join": outcome.joins[0][1] - controller.began})
+    say(f"{what}: serves after {serves:.1f} s, a node after {outcome.joins[0][1] - controller.began:.1f} s")
     return controller
 
 
