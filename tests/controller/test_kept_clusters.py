@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -18,8 +19,8 @@ from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kept_clusters import is_summary
-from nodeattest_controller.runtime.management_cache import MOST_NAMED, ManagementCache
-from nodeattest_kube.client import Gone
+from nodeattest_controller.runtime.management_cache import LONGEST_VALUE, MOST_NAMED, ManagementCache
+from nodeattest_kube.client import ApiError, Gone
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.watch_events import WatchEvent
@@ -79,6 +80,8 @@ class PagedApi(FakeApi):
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:
         self.listed[path] += 1
+        if re.search(r"[^\s(,)=]{64}", (query or {}).get("labelSelector", "")):
+            raise ApiError(400, "BadRequest", "a label's value has at most 63 characters")
         async for page in super().pages(path, query, limit, skipped=skipped):
             yield page
             if path == self.held:
@@ -201,6 +204,14 @@ async def test_more_clusters_than_a_selector_names_are_taken_over_by_a_list_of_t
         await asyncio.gather(*(replica.cache.take_over(ClusterKey(f"fleet/{name}")) for name in names))
         assert [machines(replica, ClusterKey(f"fleet/{name}")) for name in names] == [1] * len(names)
         assert (machines(replica, BLUE), replica.waits) == (0, [])
+
+
+async def test_a_cluster_whose_name_no_label_can_hold_keeps_no_other_from_being_taken_over() -> None:
+    long = "l" * (LONGEST_VALUE + 1)
+    async with sharing(long) as replica:
+        await asyncio.gather(*map(replica.cache.take_over, [BLUE, ClusterKey(f"fleet/{long}")]))
+        assert (machines(replica, BLUE), machines(replica, ClusterKey(f"fleet/{long}"))) == (1, 1)
+        assert replica.waits == []
 
 
 async def test_who_asks_while_a_list_is_under_way_gets_the_next_one() -> None:

@@ -72,6 +72,8 @@ AT_ONCE: Final = 4
 """Lists for clusters that are taken over, at the same time."""
 MOST_NAMED: Final = 64
 """Clusters that one list's selector names; of more, all of the namespace is listed."""
+LONGEST_VALUE: Final = 63
+"""Characters of a label's value (apimachinery pkg/util/validation); a name may have more, but no selector."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
 SECRET_SUFFIX: Final = "-attestation"
 
@@ -288,7 +290,7 @@ class ManagementCache:
         By the label, of which the API server knows; where not all of them have it, by listing the namespace. No ledger
         may be left out. A kind that nobody serves, or that is not listed yet, is whole once it is.
         """
-        whole, failures = False, 0
+        whole, failures = len(cluster.partition("/")[2]) > LONGEST_VALUE, 0
         while objects.synced or objects.is_listing:
             read = await self._read_of(cluster, objects, collection, whole=whole)
             summaries = any(is_summary(obj) for obj in objects.by_index("cluster", cluster))
@@ -311,7 +313,7 @@ class ManagementCache:
 
         async def read() -> frozenset[str] | None:
             async with self._reading:
-                names = sorted(self._taking.get(namespace, ()))
+                names = sorted(name for name in self._taking.get(namespace, ()) if whole or len(name) <= LONGEST_VALUE)
                 selector = None if whole or len(names) > MOST_NAMED else _selector_of(names)
                 return await objects.read_again(collection, selector) if names else None
 
