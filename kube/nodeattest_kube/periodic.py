@@ -107,8 +107,9 @@ class PeriodicReconciler:
                 continue
             spent = self._clock() - started
             for_changes = max(self._config.min_interval, self._config.share_of_changes * spent)
+            ended = self._clock()
             await self._rest(max(min(for_changes, delay), self._config.share * spent))
-            await _wait(self._wake, delay)
+            await _wait(self._wake, max(0.0, delay - (self._clock() - ended)))
 
     async def _rest(self, seconds: float) -> None:
         """Wait so long, or for ``urgent`` seconds where it is urgent."""

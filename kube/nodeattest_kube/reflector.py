@@ -104,12 +104,11 @@ class _LeftOut:
 
     def discard(self, key: str, *, may_be_other: bool) -> None:
         """Note that one is gone, or in the cache; ``may_be_other``: it was not there before."""
-        if hash(key) in self._known:
-            self._known.remove(hash(key))
-        elif may_be_other and self._others:
-            self._others -= 1
-        else:
+        if hash(key) not in self._known:
+            if may_be_other and self._others:
+                self._others -= 1  # perhaps of another namespace: how many each has of these says the next list
             return
+        self._known.remove(hash(key))
         namespace = key.partition("/")[0]
         self._namespaces[namespace] -= 1
         if self._namespaces[namespace] <= 0:

@@ -39,6 +39,8 @@ class PagedApi(FakeApi):
         super().__init__("https://management.example")
         self.documents[CAPI] = {"preferredVersion": {"version": "v1beta2"}}
         self.held = ""
+        self.busy = ""
+        """An object that changes whenever its collection is listed."""
         self.listed: Counter[str] = Counter()
         """How often each collection was."""
         self.first_page, self.go_on = asyncio.Event(), asyncio.Event()
@@ -82,6 +84,8 @@ class PagedApi(FakeApi):
         self.listed[path] += 1
         if re.search(r"[^\s(,)=]{64}", (query or {}).get("labelSelector", "")):
             raise ApiError(400, "BadRequest", "a label's value has at most 63 characters")
+        if self.busy.startswith(path):
+            self.put(self.busy, {**self.objects[self.busy], "n": self.listed[path]})
         async for page in super().pages(path, query, limit, skipped=skipped):
             yield page
             if path == self.held:
@@ -204,6 +208,16 @@ async def test_more_clusters_than_a_selector_names_are_taken_over_by_a_list_of_t
         await asyncio.gather(*(replica.cache.take_over(ClusterKey(f"fleet/{name}")) for name in names))
         assert [machines(replica, ClusterKey(f"fleet/{name}")) for name in names] == [1] * len(names)
         assert (machines(replica, BLUE), replica.waits) == (0, [])
+
+
+async def test_a_cluster_that_changes_all_the_time_holds_up_no_other_takeover() -> None:
+    async with sharing() as replica:
+        replica.api.busy = f"{MACHINES}/red-0"
+        taking = asyncio.create_task(replica.cache.take_over(RED))
+        await asyncio.wait_for(replica.cache.take_over(BLUE), 5)
+        assert machines(replica, BLUE) == 1
+        replica.api.busy = ""
+        await asyncio.wait_for(taking, 5)
 
 
 async def test_a_cluster_whose_name_no_label_can_hold_keeps_no_other_from_being_taken_over() -> None:

@@ -108,9 +108,9 @@ class ManagementCache:
         self._kept_clusters = KeptClusters(everything=not shares)
         self._taking: defaultdict[str, set[str]] = defaultdict(set)
         """By namespace: the names of clusters that are being taken over."""
-        self._reads: dict[tuple[str, bool], NextRead[frozenset[str] | None]] = {}
-        """By a collection's path, and whether all of it is read: a replica that starts takes hundreds of clusters over,
-        and each list costs the API server a look at every object of the namespace."""
+        self._reads: dict[str, NextRead[frozenset[str] | None]] = {}
+        """By a collection's path: a replica that starts takes hundreds of clusters over, and each list costs the API
+        server a look at every object of the namespace."""
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._on_change = on_change
         self._sources = sources_of(
@@ -259,7 +259,7 @@ class ManagementCache:
             self._taking[namespace].discard(name)
             if not self._taking[namespace]:
                 del self._taking[namespace]
-                for path in [path for path in self._reads if f"/namespaces/{namespace}/" in path[0]]:
+                for path in [path for path in self._reads if f"/namespaces/{namespace}/" in path]:
                     del self._reads[path]
         self._authorities.pop(cluster, None)
 
@@ -290,9 +290,14 @@ class ManagementCache:
         By the label, of which the API server knows; where not all of them have it, by listing the namespace. No ledger
         may be left out. A kind that nobody serves, or that is not listed yet, is whole once it is.
         """
-        whole, failures = len(cluster.partition("/")[2]) > LONGEST_VALUE, 0
+        name, failures = cluster.partition("/")[2], 0
+        whole = len(name) > LONGEST_VALUE
         while objects.synced or objects.is_listing:
-            read = await self._read_of(cluster, objects, collection, whole=whole)
+            if not failures and not whole:
+                read = await self._read_together(cluster, objects, collection)
+            else:  # alone: what changes all the time in another cluster holds up nobody here
+                async with self._reading:
+                    read = await objects.read_again(collection, None if whole else _selector_of([name]))
             summaries = any(is_summary(obj) for obj in objects.by_index("cluster", cluster))
             if read is not None and not summaries:
                 if objects is not self._reflectors["ledgers"] or all(map(objects.get, read)):
@@ -302,23 +307,20 @@ class ManagementCache:
             failures += 1
             await self._sleep(LEDGER_RETRY.delay(failures, random.random))
 
-    async def _read_of(
-        self, cluster: ClusterKey, objects: Reflector, collection: str, *, whole: bool
-    ) -> frozenset[str] | None:
+    async def _read_together(self, cluster: ClusterKey, objects: Reflector, collection: str) -> frozenset[str] | None:
         """Read again, by a list that begins now, the objects of all clusters of a namespace that are taken over.
 
-        Who asks while one is under way shares the next. ``whole``: read all of the namespace.
+        Who asks while one is under way shares the next.
         """
         namespace = cluster.partition("/")[0]
 
         async def read() -> frozenset[str] | None:
             async with self._reading:
-                names = sorted(name for name in self._taking.get(namespace, ()) if whole or len(name) <= LONGEST_VALUE)
-                selector = None if whole or len(names) > MOST_NAMED else _selector_of(names)
+                names = sorted(name for name in self._taking.get(namespace, ()) if len(name) <= LONGEST_VALUE)
+                selector = None if len(names) > MOST_NAMED else _selector_of(names)
                 return await objects.read_again(collection, selector) if names else None
 
-        shared = self._reads.setdefault((collection, whole), NextRead(read))
-        return await shared.read()
+        return await self._reads.setdefault(collection, NextRead(read)).read()
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
