@@ -138,6 +138,30 @@ def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes
     assert looks in {most - 1, most}
 
 
+def test_what_took_long_and_where_nothing_changes_is_looked_at_once_a_period() -> None:
+    begun: list[float] = []
+
+    class Slow:
+        async def reconcile(self) -> float | None:
+            begun.append(now())
+            await advance(1.5)
+            return None
+
+        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+            raise AssertionError(error, failures, delay)
+
+    pace = ResyncConfig(spread=0, period=60, share_of_changes=50)
+    reconciler = PeriodicReconciler(Slow(), pace, clock=now, random=lambda: 0.5)
+
+    async def main() -> None:
+        task = asyncio.create_task(reconciler.run())
+        await advance(300)
+        task.cancel()
+
+    run_virtually(main())
+    assert {round(later - earlier, 1) for earlier, later in pairwise(begun)} == {61.5}
+
+
 def test_a_thing_is_told_once_in_its_period_and_others_are_told_besides() -> None:
     time = [0.0]
     limiter = EventLimiter(lambda: time[0])
