@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.installed_tpm import software_tpm
 from bench.joiner import Kind, Node, Orders, Outcome, Server
-from bench.kept_client import KeptClient
+from bench.persistent_client import PersistentClient
 from bench.processes import cpu_seconds
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_cli.demo.world import World
@@ -80,7 +80,9 @@ def provision(
 
 def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
     """Do it in the demo's workload cluster, and wait until its API server knows the tokens."""
-    here, there = (KeptClient.from_kubeconfig(plane.admin_kubeconfig) for plane in (world.management, world.workload))
+    here, there = (
+        PersistentClient.from_kubeconfig(plane.admin_kubeconfig) for plane in (world.management, world.workload)
+    )
     made = provision(here, there, world.cluster, kind, numbers)
     world.workload.await_token(made[-1].token)
     return made

@@ -13,8 +13,8 @@ from bench.controllers import RunningController, launch, start_controller
 from bench.environment import BenchEnvironment, start_environment
 from bench.growth.sizes import Sizes
 from bench.joiner import Kind, Node
-from bench.kept_client import KeptClient
 from bench.page.samples import Case
+from bench.persistent_client import PersistentClient
 from bench.processes import resident
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import NAMESPACE, USER
@@ -138,7 +138,7 @@ def _server_restarted(env: BenchEnvironment, case: Case, node: Node, sizes: Size
 
 def _fill_ledgers(env: BenchEnvironment, wanted: int) -> int:
     """Copy ledgers under other names until there are so many; return how many there are."""
-    client = KeptClient.from_kubeconfig(env.world.management.admin_kubeconfig)
+    client = PersistentClient.from_kubeconfig(env.world.management.admin_kubeconfig)
     present = client.list(LEDGERS)
     sample, missing = present[0], wanted - len(present)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.burst import PROVISIONERS, ROOT, provision
 from bench.joiner import Kind, Node, Server
-from bench.kept_client import KeptClient
+from bench.persistent_client import PersistentClient
 from nodeattest_cli.demo.automatic_approval import leave_open
 from nodeattest_cli.demo.manifests import create_all
 from nodeattest_cli.demo.world import NAMESPACE, USER
@@ -42,7 +42,7 @@ class WorkloadCluster:
     def client(self) -> Client:
         directory = self.pki.directory.parent
         path = self.pki.client_kubeconfig(directory / "admin.kubeconfig", self.url, "admin", ("system:masters",))
-        return KeptClient.from_kubeconfig(path)
+        return PersistentClient.from_kubeconfig(path)
 
     def numbers(self, first: int, count: int) -> range:
         """Return the numbers of some of its nodes; no other cluster has them."""
@@ -78,7 +78,7 @@ class WorkloadClusters:
 
     def provision(self, management: ControlPlane, kind: Kind, first: int, count: int) -> list[Node]:
         """Make Machines and tokens of so many nodes in every cluster; nodes of all clusters take turns."""
-        here = KeptClient.from_kubeconfig(management.admin_kubeconfig)
+        here = PersistentClient.from_kubeconfig(management.admin_kubeconfig)
 
         def one(cluster: WorkloadCluster) -> list[Node]:
             return provision(
@@ -104,7 +104,7 @@ def workload_clusters(
         for process, share in zip(running, shares, strict=True):
             assert process.stdout is not None
             urls |= dict(zip(share, json.loads(process.stdout.readline()), strict=True))
-        here = KeptClient.from_kubeconfig(management.admin_kubeconfig)
+        here = PersistentClient.from_kubeconfig(management.admin_kubeconfig)
 
         def one(index: int) -> WorkloadCluster:
             return _join_fleet(here, index, folders[index], urls[folders[index]])

@@ -20,8 +20,8 @@ from fake_api import FakeApi
 from management_kit import CAPI, management_api
 
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kept_clusters import rest_of_attestation, summary_of_attestation
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.served_clusters import rest_of_attestation, summary_of_attestation
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 from nodeattest_kube.paging import PageSize

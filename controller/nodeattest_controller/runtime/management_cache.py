@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final, get_args
@@ -30,13 +29,12 @@ from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
-from nodeattest_controller.runtime.kept_clusters import (
+from nodeattest_controller.runtime.served_clusters import (
     SECRET_SUFFIXES,
-    KeptClusters,
+    ServedClusters,
     cluster_of_object,
     cluster_of_secret,
     is_read,
-    is_summary,
     rest_of_attestation,
     summary_of_attestation,
 )
@@ -49,12 +47,11 @@ from nodeattest_controller.runtime.sources import (
     node_key,
     sources_of,
 )
+from nodeattest_controller.runtime.takeover import LIST_RETRY, Takeover
 from nodeattest_kube import paths
-from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_kube.next_read import NextRead
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -64,16 +61,8 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
-LEDGER_RETRY: Final = BackoffPolicy(initial=0.2, cap=10.0, jitter=0.25)
-"""Between two comparisons of the cache with the API server; a watch lags by milliseconds, but each is a whole LIST."""
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
-AT_ONCE: Final = 4
-"""Lists for clusters that are taken over, at the same time."""
-MOST_NAMED: Final = 64
-"""Clusters that one list's selector names; of more, all of the namespace is listed."""
-LONGEST_VALUE: Final = 63
-"""Characters of a label's value (apimachinery pkg/util/validation); a name may have more, but no selector."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
 SECRET_SUFFIX: Final = "-attestation"
 
@@ -105,16 +94,11 @@ class ManagementCache:
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
         """What puts records into the inventory, whoever tells of them."""
         self._namespace = namespace
-        self._kept_clusters = KeptClusters(everything=not shares)
-        self._taking: defaultdict[str, set[str]] = defaultdict(set)
-        """By namespace: the names of clusters that are being taken over."""
-        self._reads: dict[str, NextRead[frozenset[str] | None]] = {}
-        """By a collection's path: a replica that starts takes hundreds of clusters over, and each list costs the API
-        server a look at every object of the namespace."""
-        self._reading = asyncio.Semaphore(AT_ONCE)
+        self._served = ServedClusters(everything=not shares)
+        self._takeover = Takeover(sleep)
         self._on_change = on_change
         self._sources = sources_of(
-            inventory, self.inventory, namespace=namespace, on_change=on_change, kept=self._kept_clusters
+            inventory, self.inventory, namespace=namespace, on_change=on_change, kept=self._served
         )
         self._on_policies = on_policies or _ignore_policies
         self._sleep = sleep
@@ -141,7 +125,7 @@ class ManagementCache:
             start, kept = self._caches.start, self._reflectors
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
             kept["policies"].index("namespace", namespaces)
-            whole = self._kept_clusters.transform
+            whole = self._served.transform
             attestations = whole(without_managed_fields, of=cluster_of_object, summary=summary_of_attestation)
             path = self._own("machineattestations")
             changed, rest = self._attestation_changed, rest_of_attestation
@@ -239,35 +223,25 @@ class ManagementCache:
             if not behind:
                 return
             failures += 1
-            await self._sleep(LEDGER_RETRY.delay(failures, random.random))
+            await self._sleep(LIST_RETRY.delay(failures, random.random))
 
     async def take_over(self, cluster: ClusterKey) -> None:
         """Keep a cluster's objects whole, and wait until the cache has each as the API server has it; raises ApiError.
 
         For who serves it from now on: what its last owner wrote a moment ago may still be on its way here.
         """
-        if self._kept_clusters.everything:
+        if self._served.everything:
             await self.await_ledgers(cluster)
             return
-        self._kept_clusters.add(cluster)
-        namespace, _, name = cluster.partition("/")
-        self._taking[namespace].add(name)
-        try:
-            for objects, collection in self._objects_by_cluster(cluster):
-                await self._complete(cluster, objects, collection)
-        finally:
-            self._taking[namespace].discard(name)
-            if not self._taking[namespace]:
-                del self._taking[namespace]
-                for path in [path for path in self._reads if f"/namespaces/{namespace}/" in path]:
-                    del self._reads[path]
+        self._served.add(cluster)
+        await self._takeover.complete(cluster, self._objects_by_cluster(cluster), all_of=self._reflectors["ledgers"])
         self._authorities.pop(cluster, None)
 
     def give_up(self, cluster: ClusterKey) -> None:
         """Keep summaries of a cluster's objects only, unless all clusters' are kept whole."""
-        if self._kept_clusters.everything:
+        if self._served.everything:
             return
-        self._kept_clusters.discard(cluster)
+        self._served.discard(cluster)
         for objects, _collection in self._objects_by_cluster(cluster):
             objects.keep_anew([key_of(obj) for obj in objects.by_index("cluster", cluster)])
         self._authorities.pop(cluster, None)
@@ -283,44 +257,6 @@ class ManagementCache:
         ledgers = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
         secrets = paths.core_path("secrets", namespace=namespace)
         return [*found, (self._reflectors["secrets"], secrets), (self._reflectors["ledgers"], ledgers)]
-
-    async def _complete(self, cluster: ClusterKey, objects: Reflector, collection: str) -> None:
-        """Read the objects of a cluster until the cache has each of them whole.
-
-        By the label, of which the API server knows; where not all of them have it, by listing the namespace. No ledger
-        may be left out. A kind that nobody serves, or that is not listed yet, is whole once it is.
-        """
-        name, failures = cluster.partition("/")[2], 0
-        whole = len(name) > LONGEST_VALUE
-        while objects.synced or objects.is_listing:
-            if not failures and not whole:
-                read = await self._read_together(cluster, objects, collection)
-            else:  # alone: what changes all the time in another cluster holds up nobody here
-                async with self._reading:
-                    read = await objects.read_again(collection, None if whole else _selector_of([name]))
-            summaries = any(is_summary(obj) for obj in objects.by_index("cluster", cluster))
-            if read is not None and not summaries:
-                if objects is not self._reflectors["ledgers"] or all(map(objects.get, read)):
-                    return
-            elif read is not None:
-                whole = True
-            failures += 1
-            await self._sleep(LEDGER_RETRY.delay(failures, random.random))
-
-    async def _read_together(self, cluster: ClusterKey, objects: Reflector, collection: str) -> frozenset[str] | None:
-        """Read again, by a list that begins now, the objects of all clusters of a namespace that are taken over.
-
-        Who asks while one is under way shares the next.
-        """
-        namespace = cluster.partition("/")[0]
-
-        async def read() -> frozenset[str] | None:
-            async with self._reading:
-                names = sorted(name for name in self._taking.get(namespace, ()) if len(name) <= LONGEST_VALUE)
-                selector = None if len(names) > MOST_NAMED else _selector_of(names)
-                return await objects.read_again(collection, selector) if names else None
-
-        return await self._reads.setdefault(collection, NextRead(read)).read()
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
@@ -489,11 +425,6 @@ class ManagementCache:
                 self._on_change(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
-
-
-def _selector_of(names: list[str]) -> str:
-    """Select the objects of clusters by their names."""
-    return f"{CLUSTER_LABEL} in ({','.join(names)})"
 
 
 def _spec_version(policy: JsonObject) -> str:

@@ -23,7 +23,7 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
-from nodeattest_controller.runtime.kept_clusters import KeptClusters, cluster_of_object, is_summary
+from nodeattest_controller.runtime.served_clusters import ServedClusters, cluster_of_object, is_summary
 from nodeattest_kube import paths
 from nodeattest_kube.backoff import RECONNECT
 from nodeattest_kube.client import ApiError, NotFound
@@ -87,7 +87,7 @@ class Source(Protocol):
 
 
 def sources_of(
-    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed, kept: KeptClusters
+    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed, kept: ServedClusters
 ) -> tuple[Source, ...]:
     """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
     return tuple(
@@ -111,7 +111,7 @@ class BaseSource:
     """What both sources do with a change: update the index, then notify."""
 
     def __init__(
-        self, inventory: Inventory, *, namespace: str | None, on_change: Changed, clusters: KeptClusters
+        self, inventory: Inventory, *, namespace: str | None, on_change: Changed, clusters: ServedClusters
     ) -> None:
         """``clusters``: those whose objects are kept whole."""
         self._inventory = inventory

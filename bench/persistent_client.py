@@ -14,7 +14,7 @@ FIRST_ERROR = 400
 _threads = threading.local()
 
 
-class KeptClient(Client):
+class PersistentClient(Client):
     """One connection a thread and server."""
 
     def send(

@@ -18,8 +18,9 @@ from polling import until
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kept_clusters import is_summary
-from nodeattest_controller.runtime.management_cache import LONGEST_VALUE, MOST_NAMED, ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.served_clusters import is_summary
+from nodeattest_controller.runtime.takeover import LONGEST_VALUE, MOST_NAMED
 from nodeattest_kube.client import ApiError, Gone
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.paging import PageSize

@@ -19,7 +19,7 @@ from nodeattest_providers.names import Purpose
 
 __all__ = [
     "SECRET_SUFFIXES",
-    "KeptClusters",
+    "ServedClusters",
     "cluster_of_object",
     "cluster_of_secret",
     "is_read",
@@ -38,7 +38,7 @@ _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "labels")
 Transform = Callable[[JsonObject], JsonObject]
 
 
-class KeptClusters:
+class ServedClusters:
     """Names the clusters whose objects are kept whole."""
 
     def __init__(self, *, everything: bool) -> None:
