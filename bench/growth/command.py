@@ -50,12 +50,12 @@ def measure(tools: Tools, sizes: Sizes, parts: list[str]) -> Run:
     )
     setting = Case("setting", notes={"said": said})
     setting.add(clusters=sizes.clusters, machines=sizes.machines)
-    cases = {"setting": setting}
+    kept = Run.read(LAST).cases if LAST.exists() else {}
+    others = set(PARTS) - set(parts)
+    cases = {name: case for name, case in kept.items() if case.notes.get("part") in others}
     for part in parts:
         for case in PARTS[part](tools, sizes):
-            cases[case.name] = case
             case.notes["part"] = part
-    kept = Run.read(LAST).cases if LAST.exists() else {}
-    others = {name: case for name, case in kept.items() if case.notes.get("part") in set(PARTS) - set(parts)}
-    cases = others | cases
+            cases[case.name] = case
+    cases["setting"] = setting
     return Run(datetime.now(UTC).date().isoformat(), commit_of(ROOT), describe(tools.assets), cases)

@@ -105,9 +105,9 @@ class PeriodicReconciler:
             if self._failures:
                 await self._rest(delay)
                 continue
-            spent = self._clock() - started
-            for_changes = max(self._config.min_interval, self._config.share_of_changes * spent)
             ended = self._clock()
+            spent = ended - started
+            for_changes = max(self._config.min_interval, self._config.share_of_changes * spent)
             await self._rest(max(min(for_changes, delay), self._config.share * spent))
             await _wait(self._wake, max(0.0, delay - (self._clock() - ended)))
 

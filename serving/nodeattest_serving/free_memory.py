@@ -27,9 +27,8 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 """malloc.h."""
 _THRESHOLDS: Final = (5_000, 2, 10)
-"""Containers that were made and not freed, young collections, and middle ones: 700, 10 and 10 by default. The middle
-generation, in which most cycles end, is collected as often as by default, and the young one, with less to find, once in
-seven times."""
+"""Containers that were made and not freed, young collections, and middle ones: 700, 10 and 10 by default. While 400,000
+containers are made, the three generations are collected 58, 19 and once, by default 519, 47 and 4 times."""
 _KEPT: Final = 16 << 20
 _LARGE: Final = 1 << 20
 """Bytes of a block that is mapped on its own, and so is returned at once; pieces of streams have less."""

@@ -56,6 +56,17 @@ def looks_of(looker: Seen) -> PeriodicReconciler:
     return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
 
 
+def look_for(looks: PeriodicReconciler, seconds: float) -> None:
+    """Let it look for so many seconds of virtual time."""
+
+    async def main() -> None:
+        task = asyncio.create_task(looks.run())
+        await advance(seconds)
+        task.cancel()
+
+    run_virtually(main())
+
+
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_cancellation_that_comes_with_a_change_ends_it(turns: int) -> None:
     looker = Seen([])
@@ -126,15 +137,8 @@ def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes
         async def failed(self, error: ApiError, failures: int, delay: float) -> None:
             raise AssertionError(error, failures, delay)
 
-    pace = ResyncConfig(spread=0, share_of_changes=50)
-    reconciler = PeriodicReconciler(Slow(), pace, clock=now, random=lambda: 0.5)
-
-    async def main() -> None:
-        task = asyncio.create_task(reconciler.run())
-        await advance(600)
-        task.cancel()
-
-    run_virtually(main())
+    reconciler = PeriodicReconciler(Slow(), ResyncConfig(spread=0, share_of_changes=50), clock=now, random=lambda: 0.5)
+    look_for(reconciler, 600)
     assert looks in {most - 1, most}
 
 
@@ -151,14 +155,7 @@ def test_what_took_long_and_where_nothing_changes_is_looked_at_once_a_period() -
             raise AssertionError(error, failures, delay)
 
     pace = ResyncConfig(spread=0, period=60, share_of_changes=50)
-    reconciler = PeriodicReconciler(Slow(), pace, clock=now, random=lambda: 0.5)
-
-    async def main() -> None:
-        task = asyncio.create_task(reconciler.run())
-        await advance(300)
-        task.cancel()
-
-    run_virtually(main())
+    look_for(PeriodicReconciler(Slow(), pace, clock=now, random=lambda: 0.5), 300)
     assert {round(later - earlier, 1) for earlier, later in pairwise(begun)} == {61.5}
 
 

@@ -42,6 +42,8 @@ class PagedApi(FakeApi):
         self.held = ""
         self.busy = ""
         """An object that changes whenever its collection is listed."""
+        self.selectors: set[str] = set()
+        """Of labels, of all lists."""
         self.listed: Counter[str] = Counter()
         """How often each collection was."""
         self.first_page, self.go_on = asyncio.Event(), asyncio.Event()
@@ -83,6 +85,7 @@ class PagedApi(FakeApi):
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:
         self.listed[path] += 1
+        self.selectors.add((query or {}).get("labelSelector", ""))
         if re.search(r"[^\s(,)=]{64}", (query or {}).get("labelSelector", "")):
             raise ApiError(400, "BadRequest", "a label's value has at most 63 characters")
         if self.busy.startswith(path):
@@ -207,6 +210,7 @@ async def test_more_clusters_than_a_selector_names_are_taken_over_by_a_list_of_t
     names = [f"green-{number}" for number in range(MOST_NAMED + 1)]
     async with sharing(*names) as replica:
         await asyncio.gather(*(replica.cache.take_over(ClusterKey(f"fleet/{name}")) for name in names))
+        assert max(selector.count(",") for selector in replica.api.selectors) < MOST_NAMED
         assert [machines(replica, ClusterKey(f"fleet/{name}")) for name in names] == [1] * len(names)
         assert (machines(replica, BLUE), replica.waits) == (0, [])
 

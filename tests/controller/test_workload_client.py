@@ -35,6 +35,16 @@ FAT: dict[str, JsonMap] = {
 }
 
 
+def workload_of(client: ApiClient, provider: str) -> WorkloadClient:
+    return WorkloadClient(
+        ClusterKey("ns/c"),
+        client,
+        has_provider=lambda name: name == provider,
+        on_request=lambda _name: None,
+        now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
 @pytest.mark.parametrize("fat", FAT)
 async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
     control_plane: ControlPlane, fat: str
@@ -56,13 +66,7 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
     }
     control_plane.client().create(CSRS, body)
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
-        workload = WorkloadClient(
-            ClusterKey("ns/c"),
-            client,
-            has_provider=lambda name: name == "insecure",
-            on_request=lambda _name: None,
-            now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-        )
+        workload = workload_of(client, "insecure")
         running = asyncio.create_task(workload.run())
         try:
             assert await workload.requests.wait_synced(20)
@@ -94,13 +98,7 @@ async def test_no_write_of_ours_is_remembered_of_a_request_that_has_ended() -> N
     spec = {"signerName": CLIENT_SIGNER_PREFIX + "tpm", "username": "system:bootstrap:abcdef", "request": ""}
     for name in ("ended", "open"):
         api.put(f"{CSRS}/{name}", {"metadata": {"name": name}, "spec": {**spec}})
-    workload = WorkloadClient(
-        ClusterKey("ns/c"),
-        api,
-        has_provider=lambda name: name == "tpm",
-        on_request=lambda _name: None,
-        now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-    )
+    workload = workload_of(api, "tpm")
     running = asyncio.create_task(workload.run())
     try:
         await until(lambda: workload.requests.synced)

@@ -55,7 +55,7 @@ named = st.dictionaries(st.sampled_from(["name", "secret", "port", "tags", "self
 
 
 def seen(make: Callable[..., Any], given_values: list[int], given_names: dict[str, int]) -> object:
-    """Fields, text, hash and the positional pattern of what is made; that it is refused."""
+    """Fields, text and the positional pattern of what is made; that it is refused."""
     try:
         made = make(*given_values, **given_names)
     except TypeError:
