@@ -1,8 +1,9 @@
 """Waiting in tests: the one place that polls, and that sleeps.
 
 Promises: ``eventually`` blocks its thread, ``until`` lets this process's event loop run meanwhile, ``succeeds`` repeats
-what is refused at first; each reads at least every 0.02 s. A deadline ends only a test that fails anyway, so it is
-generous, and the message says what was seen last.
+what is refused at first. Who waits for other processes reads every 0.02 s at first, and never less often than every
+0.1 s: each read costs both sides the CPU that what is waited for needs. A deadline ends only a test that fails anyway,
+so it is generous, and the message says what was seen last.
 Leaves to others: waiting for an event or a future, which needs no polling; that something does not happen, which no
 wall time shows: count work that was done instead (polls, requests, a clock that a test moves).
 """
@@ -20,8 +21,11 @@ from nodeattest_sandbox.client import ApiRefusal
 
 __all__ = ["SECONDS", "Turns", "eventually", "idle", "succeeds", "until"]
 
-INTERVAL: Final = 0.02
+MIN_INTERVAL: Final = 0.02
+MAX_INTERVAL: Final = 0.1
 """Seconds between two reads of what another process does."""
+SHARE: Final = 0.05
+"""Part of the time that was waited so far, which the next pause takes between these two."""
 TURN: Final = 0.005
 """Seconds that other tasks get between two reads."""
 SECONDS: Final = 20.0
@@ -41,14 +45,21 @@ class _Deadline:
         self._seconds = seconds
         self._state = state
         self._clock = clock
-        self._end = clock() + LOADED * seconds
+        self._start = clock()
 
     def passed(self) -> bool:
-        return self._clock() > self._end
+        return self._waited() > LOADED * self._seconds
+
+    def pause(self) -> float:
+        """Return the seconds until the next read of what another process does."""
+        return min(MAX_INTERVAL, max(MIN_INTERVAL, SHARE * self._waited()))
 
     def failure(self, last: object) -> AssertionError:
         seen = last if self._state is None else self._state()
         return AssertionError(f"{self._what} did not happen within {self._seconds} s; last seen: {seen!r}")
+
+    def _waited(self) -> float:
+        return self._clock() - self._start
 
 
 def eventually(
@@ -63,7 +74,7 @@ def eventually(
     while not (found := read()):
         if deadline.passed():
             raise deadline.failure(found)
-        time.sleep(INTERVAL)
+        time.sleep(deadline.pause())
     return found
 
 
@@ -109,7 +120,7 @@ def succeeds(call: Callable[[], T], *, seconds: float = SECONDS) -> T:
         except (ApiRefusal, AssertionError):
             if deadline.passed():
                 raise
-        time.sleep(INTERVAL)
+        time.sleep(deadline.pause())
 
 
 class Turns:

@@ -113,14 +113,15 @@ class Controller:
         """Return what it wrote so far."""
         return self._log.read_text() if self._log.exists() else ""
 
-    def events(self) -> list[JsonMap]:
-        """Return the log's entries; the last line may not be written to its end."""
-        lines = self.log().splitlines(keepends=True)
+    def events(self, containing: str = "") -> list[JsonMap]:
+        """Return the log's entries, or those lines that contain this; the last may not be written to its end."""
+        lines = [line for line in self.log().splitlines(keepends=True) if containing in line]
         return [cast("JsonMap", json.loads(line)) for line in lines if line.startswith("{") and line.endswith("\n")]
 
     def said(self, message: str) -> JsonMap | None:
         """Return the newest log entry with this message."""
-        return next((entry for entry in reversed(self.events()) if entry.get("msg") == message), None)
+        found = self.events(json.dumps(message))
+        return next((entry for entry in reversed(found) if entry.get("msg") == message), None)
 
     def __enter__(self) -> Self:
         return self.start()
