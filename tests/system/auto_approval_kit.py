@@ -127,8 +127,8 @@ def condition(world: World) -> JsonMap:
 
 
 def nudge(world: World) -> None:
-    """Change something of the cluster, so that it is looked at again."""
-    world.admin.patch(CLUSTERS, {"metadata": {"annotations": {"tests.example/nudge": uuid4().hex}}})
+    """Have the cluster audited within seconds: bind a role that is not there to bootstrap tokens."""
+    grant(world, f"tests:{uuid4().hex}", "tests:nothing", "system:bootstrappers:tests")
 
 
 def register_node(world: World, name: str, provider_id: str = "") -> JsonMap:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -129,6 +129,9 @@ class Controller:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if "--leader-elect" not in self._flags:  # it has a Lease to give back, for which the next one would wait
+            with suppress(subprocess.TimeoutExpired):
+                self.terminate()
         self.kill()
 
 
