@@ -165,7 +165,10 @@ class Metrics:
         for reason in POLICY_REASONS:
             self._policies.labels(reason).set(0)
         self._cache_bytes = Gauge(
-            "nodeattest_cache_bytes", "Memory of the management cluster's objects that are kept.", registry=registry
+            "nodeattest_cache_bytes",
+            "Memory of the management cluster's objects that are kept, counted as they were read; most are packed, "
+            "and take less.",
+            registry=registry,
         )
         self._cache_limit = Gauge(
             "nodeattest_cache_limit_bytes",

@@ -19,7 +19,7 @@ import logging
 import random as random_module
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -39,7 +39,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, is_before
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.paths import is_segment
-from nodeattest_kube.store import IndexFunction, Store, Version
+from nodeattest_kube.store import IndexFunction, Kept, Store, Version
 
 __all__ = ["Reflector"]
 
@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 _MOST_LEFT_OUT: Final = 10_000
 """Objects that are not in the cache and of which it is known which; of more, how many."""
 
-_Listed = dict[str, tuple[Version, JsonObject]]
+_Listed = dict[str, tuple[Version, Kept]]
 
 
 class _LeftOut:
@@ -131,7 +131,8 @@ class Reflector:
         on_recovery: Callable[[], None] | None = None,
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
-        rest: Callable[[JsonObject], JsonObject] | None = None,
+        rest: Callable[[JsonObject], JsonObject] = lambda item: item,
+        packs: Callable[[JsonObject], bool] = lambda _item: False,
         max_objects: int = 100_000,
         max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
@@ -143,8 +144,9 @@ class Reflector:
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
         ``rest`` drops what nobody reads once ``on_change`` has got an object; indexes must find it as before, and its
-        size counts as before, for ``on_change`` keeps what it took. These, ``transform`` and index functions get
-        whatever the server sent, so they must be total. A server that claims more than ``max_objects`` is not believed.
+        size counts as before, for ``on_change`` keeps what it took. ``packs`` says of what is left whether it is kept
+        packed (``object_packer``): that must hold no secret. These, ``transform`` and index functions get whatever the
+        server sent, so they must be total. A server that claims more than ``max_objects`` is not believed.
         Objects are kept in ``max_bytes`` of memory (a pool where several collections share it), as they are after
         ``transform``; one that weighs more than a 64th of what is left is passed over. ``shares``: namespaces are of
         different tenants, so none may fill the cache; what is over its share of either limit is passed over.
@@ -159,14 +161,13 @@ class Reflector:
         self._client, self._path = client, path
         self._query = dict(query or {})
         self._on_change, self._on_recovery = on_change, on_recovery
-        self._transform, self._rest = transform, rest
+        self._transform, self._rest, self._packs = transform, rest, packs
         self._max_objects, self._shares = max_objects, shares
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
-        self._store, self._synced = Store(), asyncio.Event()
+        self._store, self._synced, self._page_size = Store(), asyncio.Event(), PageSize()
         self._version: str | None = None
         """Where the next watch starts; None to list first."""
-        self._page_size = PageSize()
         self._outdated = False
         """Whether a change was too large to be read: whose it was shows the next list."""
         self._interrupted = False
@@ -175,10 +176,9 @@ class Reflector:
         """Whether versions that we know may mean other objects now."""
         self._recovered = False
         """Whether no error came since ``on_recovery``."""
-        self._failures = 0
+        self._failures, self._log_again = 0, dict[str, float]()
         self._room_again = float("-inf")
         """When it may be listed again for what has room again, on ``clock``."""
-        self._log_again: dict[str, float] = {}
         self._left_out = _LeftOut()
         self._listing: _LeftOut | None = None
         """The same of a list that is under way."""
@@ -225,6 +225,10 @@ class Reflector:
     def by_index(self, name: str, value: str) -> list[JsonObject]:
         """Return the cached objects that an index has under a value."""
         return self._store.by_index(name, value)
+
+    def each(self, name: str, value: str) -> Iterator[JsonObject]:
+        """Yield the same one by one, as each is then; so not all of many are unpacked at the same time."""
+        return self._store.each(name, value)
 
     def keep_anew(self, keys: Iterable[str]) -> None:
         """Keep less of objects: what ``transform`` says now."""
@@ -385,9 +389,12 @@ class Reflector:
             if kind:
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
-            known = self._store.get(key) if self._knows(key, version) else None
-            kept = self._kept(found) if known is None else known
-            size = object_size(key, version, kept) if known is None else self._budget.of(key)
+            known = self._store.kept(key) if self._knows(key, version) else None
+            if known is None:
+                kept = self._kept(found)
+                size = object_size(key, version, kept)
+            else:
+                kept, size = known, self._budget.of(key)
             if self._is_usable(key, found) and self._has_room(budget, key, size):
                 listed[key] = version, kept
             if not self._shares:
@@ -443,8 +450,9 @@ class Reflector:
     def _tell(self, key: str, item: JsonObject | None) -> None:
         """Tell what an object is now, and keep the rest of it."""
         self._on_change(key, item)
-        if self._rest is not None and item is not None and self._store.get(key) is item:
-            self._store.replace(key, self._rest(item))
+        if item is not None and self._store.kept(key) is item:
+            rest = self._rest(item)
+            self._store.settle(key, rest, packed=self._packs(rest))
 
     def _drop(self, key: str) -> None:
         """Forget an object."""

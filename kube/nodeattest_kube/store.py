@@ -1,22 +1,27 @@
 """The objects of one collection in memory, with secondary indexes.
 
-Promises: an object and its index entries change together; the same version twice is one change. Leaves to others:
-where the objects come from, and concurrency (everything here runs between two awaits).
+Promises: an object and its index entries change together; the same version twice is one change; an object that was
+``settled`` takes little memory, and is made anew for who reads it. Leaves to others: where the objects come from, and
+concurrency (everything here runs between two awaits).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.object_packer import ObjectPacker
 
-__all__ = ["IndexFunction", "Store", "Version"]
+__all__ = ["IndexFunction", "Kept", "Store", "Version"]
 
 Version = tuple[str, str]
 """UID and resourceVersion, taken before any transform."""
 IndexFunction = Callable[[JsonObject], Iterable[str]]
 """Names the values under which an object is found; called once a version, so it must depend on the object alone."""
+
+Kept = JsonObject | bytes
+"""An object as it is, or packed."""
 
 _NOTHING: Final[dict[str, None]] = {}
 
@@ -25,7 +30,8 @@ class Store:
     """Objects by key, and keys by the values of each index."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, JsonObject] = {}
+        self._objects: dict[str, Kept] = {}
+        self._packer = ObjectPacker()
         self._versions: dict[str, Version] = {}
         self._functions: dict[str, IndexFunction] = {}
         self._indexes: dict[str, dict[str, dict[str, None]]] = {}
@@ -38,10 +44,15 @@ class Store:
         self._functions[name] = function
         self._indexes[name] = {}
         for key, stored in self._objects.items():
-            self._enter(key, stored, name)
+            self._enter(key, self._read(stored), name)
 
     def get(self, key: str) -> JsonObject | None:
         """Return the object of a key."""
+        stored = self._objects.get(key)
+        return None if stored is None else self._read(stored)
+
+    def kept(self, key: str) -> Kept | None:
+        """Return the object of a key in the form that it is kept in."""
         return self._objects.get(key)
 
     def has(self, key: str, version: Version) -> bool:
@@ -54,7 +65,7 @@ class Store:
 
     def values(self) -> list[JsonObject]:
         """Return all objects, as they are now."""
-        return list(self._objects.values())
+        return list(map(self._read, self._objects.values()))
 
     def keys(self) -> list[str]:
         """Return all keys, as they are now."""
@@ -62,23 +73,35 @@ class Store:
 
     def by_index(self, name: str, value: str) -> list[JsonObject]:
         """Return the objects that an index has under a value."""
-        return [self._objects[key] for key in self._indexes[name].get(value, _NOTHING)]
+        return list(self.each(name, value))
+
+    def each(self, name: str, value: str) -> Iterator[JsonObject]:
+        """Yield the same one by one, as each is then; those that are there when the first is asked for and later."""
+        for key in list(self._indexes[name].get(value, _NOTHING)):
+            if key in self._objects:
+                yield self._read(self._objects[key])
 
     def index_values(self, name: str) -> list[str]:
         """Return the values that an index has objects under."""
         return list(self._indexes[name])
 
-    def put(self, key: str, version: Version, item: JsonObject) -> None:
+    def put(self, key: str, version: Version, item: Kept) -> None:
         """Store a version of an object in place of any other."""
         self._leave(key)
         self._objects[key] = item
         self._versions[key] = version
-        for name in self._functions:
-            self._enter(key, item, name)
+        if self._functions:
+            found = self._read(item)
+            for name in self._functions:
+                self._enter(key, found, name)
 
     def replace(self, key: str, item: JsonObject) -> None:
         """Store more or less of the same version of an object."""
         self.put(key, self._versions[key], item)
+
+    def settle(self, key: str, item: JsonObject, *, packed: bool) -> None:
+        """Store what stays of an object that is stored; indexes find it as before."""
+        self._objects[key] = self._packer.pack(item) if packed else item
 
     def remove(self, key: str) -> bool:
         """Forget an object; False when it was not here."""
@@ -88,6 +111,9 @@ class Store:
 
     def __len__(self) -> int:
         return len(self._objects)
+
+    def _read(self, stored: Kept) -> JsonObject:
+        return self._packer.unpack(stored) if isinstance(stored, bytes) else stored
 
     def _enter(self, key: str, item: JsonObject, name: str) -> None:
         for value in self._functions[name](item):

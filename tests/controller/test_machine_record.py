@@ -271,7 +271,7 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
             ]
             assert management.object_at("machinerecords", "default", "unit-7") is not None
             assert management.path_of(member.resource, "default", "unit-7") == f"{path}/unit-7"
-            assert management.objects_of(metal, "machines") == []
+            assert list(management.objects_of(metal, "machines")) == []
             plane.client().delete(f"{path}/unit-7")
             assert await management.live_member(member) is None
             running.cancel()

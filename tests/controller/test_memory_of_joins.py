@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 from fake_api import FakeApi
-from management_kit import CAPI, management_api
+from management_kit import CAPI, add_cluster, management_api
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -146,7 +146,7 @@ def settled_request(number: int) -> tuple[str, JsonObject]:
 
 
 @asynccontextmanager
-async def running(api: ParsedApi) -> AsyncGenerator[None]:
+async def running(api: ParsedApi) -> AsyncGenerator[ManagementCache]:
     """Follow an API server that is both, for a cluster that is served."""
     management = ManagementCache(api, namespace=None, on_change=lambda _key, _ids: None)
     workload = WorkloadClient(
@@ -158,7 +158,7 @@ async def running(api: ParsedApi) -> AsyncGenerator[None]:
         await asyncio.wait_for(ready.wait(), 60)
         assert await workload.requests.wait_synced(60)
         await management.inventory.load(BLUE)
-        yield
+        yield management
     finally:
         for task in tasks:
             task.cancel()
@@ -183,13 +183,26 @@ async def bytes_of(objects: list[tuple[str, JsonObject]]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "most"), [(machine, 5_800), (attestation, 6_400), (secret, 1_000), (settled_request, 800)]
+    ("kind", "most"), [(machine, 2_950), (attestation, 5_550), (secret, 680), (settled_request, 550)]
 )
 async def test_a_machine_that_has_joined_takes_so_many_bytes(
     kind: Callable[[int], tuple[str, JsonObject]], most: int
 ) -> None:
     few, many = [await bytes_of([kind(number) for number in range(count)]) for count in (200, 600)]
     assert (many - few) / 400 <= most
+
+
+async def test_a_kubeconfig_is_never_packed_so_nothing_of_it_outlives_it() -> None:
+    api = ParsedApi()
+    api.documents |= management_api().documents
+    add_cluster(api, "blue")
+    path, body = secret(1)
+    api.put(path, body)
+    async with running(api) as management:
+        store = management._reflectors["secrets"]._store  # pyright: ignore[reportPrivateUsage] - both forms read the same
+        assert isinstance(store.kept("fleet/blue-kubeconfig"), dict)
+        assert isinstance(store.kept("fleet/md-1-bootstrap"), bytes)
+        assert management.kubeconfig(BLUE) == b"good"
 
 
 def test_what_stays_of_a_record_makes_the_same_summary_and_has_no_certificate() -> None:

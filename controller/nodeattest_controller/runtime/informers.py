@@ -21,7 +21,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["InformerSet", "SharedTexts", "without_managed_fields"]
+__all__ = ["InformerSet", "SharedTexts", "always", "without_managed_fields"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -59,13 +59,15 @@ class InformerSet:
         *,
         query: Mapping[str, str] | None = None,
         keep: Callable[[JsonObject], JsonObject] | None = None,
-        rest: Callable[[JsonObject], JsonObject] | None = None,
+        rest: Callable[[JsonObject], JsonObject] = lambda obj: obj,
+        packs: Callable[[JsonObject], bool] = lambda _obj: False,
         required: bool = True,
         may_be_absent: bool = False,
     ) -> Reflector:
         """Start a cache.
 
-        ``keep``: what ``on_change`` is told of an object; ``rest``: what is kept of this after that, by default all.
+        ``keep``: what ``on_change`` is told of an object; ``rest``: what is kept of this after that, by default all,
+        and ``packs`` whether packed, which costs each reader 10 µs.
         ``required``: nothing is complete without it; ``may_be_absent``: maybe nobody serves it.
         """
 
@@ -79,6 +81,7 @@ class InformerSet:
             on_change=on_change,
             transform=kept,
             rest=rest,
+            packs=packs,
             max_objects=MAX_OBJECTS,
             max_bytes=self._memory,
             shares=self._shares,
@@ -154,6 +157,11 @@ def without_managed_fields(obj: JsonObject) -> JsonObject:
     if not isinstance(meta, dict) or "managedFields" not in meta:
         return obj
     return {**obj, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}
+
+
+def always(_obj: JsonObject) -> bool:
+    """Keep objects packed, whatever they are."""
+    return True
 
 
 async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, get_args
 from weakref import WeakValueDictionary
@@ -28,7 +28,7 @@ from nodeattest_controller.model.policy import Policy, parse_attestation_policy,
 from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
+from nodeattest_controller.runtime.informers import InformerSet, always, without_managed_fields
 from nodeattest_controller.runtime.served_clusters import (
     SECRET_SUFFIXES,
     ServedClusters,
@@ -129,12 +129,14 @@ class ManagementCache:
             attestations = whole(without_managed_fields, of=cluster_of_object, summary=summary_of_attestation)
             path = self._own("machineattestations")
             changed, rest = self._attestation_changed, rest_of_attestation
-            kept["ledgers"] = start("ledgers", path, changed, keep=attestations, rest=rest)
+            kept["ledgers"] = start("ledgers", path, changed, keep=attestations, rest=rest, packs=always)
             kept["ledgers"].index("cluster", lambda obj: [cluster_of_object(obj)])
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
             slim = whole(_slim_secret, of=cluster_of_secret)
-            kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=slim)
+            kept["secrets"] = start(
+                "secrets", secrets, self._secret_changed, query=query, keep=slim, packs=lambda obj: not is_read(obj)
+            )
             kept["secrets"].index("cluster", lambda obj: [cluster_of_secret(obj)] if is_read(obj) else [])
             await self._caches.wait_synced()
             ready.set()
@@ -243,7 +245,7 @@ class ManagementCache:
             return
         self._served.discard(cluster)
         for objects, _collection in self._objects_by_cluster(cluster):
-            objects.keep_anew([key_of(obj) for obj in objects.by_index("cluster", cluster)])
+            objects.keep_anew([key_of(obj) for obj in objects.each("cluster", cluster)])
         self._authorities.pop(cluster, None)
 
     def _objects_by_cluster(self, cluster: ClusterKey) -> list[tuple[Reflector, str]]:
@@ -309,10 +311,10 @@ class ManagementCache:
 
     # Members
 
-    def objects_of(self, cluster: ClusterKey, resource: MachineResource) -> list[JsonObject]:
-        """Return the Machines, MachinePools or MachineRecords of a cluster as they are, with their status."""
+    def objects_of(self, cluster: ClusterKey, resource: MachineResource) -> Iterator[JsonObject]:
+        """Yield the Machines, MachinePools or MachineRecords of a cluster as they are, with their status."""
         kept = self._kept(resource)
-        return kept.objects.by_index("cluster", cluster) if kept is not None else []
+        return kept.objects.each("cluster", cluster) if kept is not None else iter(())
 
     def object_at(self, resource: MachineResource, namespace: str, name: str) -> JsonObject | None:
         """Return one of these as it is."""
@@ -400,7 +402,7 @@ class ManagementCache:
     ) -> Reflector:
         """Follow a kind that nothing waits for, and whose changes wake nobody; while ``run`` runs."""
         path = paths.collection_path(group, version, resource, namespace=self._namespace)
-        return self._caches.start(resource, path, _ignore, keep=keep, required=False)
+        return self._caches.start(resource, path, _ignore, keep=keep, packs=always, required=False)
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
         namespace = key.partition("/")[0]

@@ -22,7 +22,7 @@ from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
+from nodeattest_controller.runtime.informers import InformerSet, always, without_managed_fields
 from nodeattest_controller.runtime.served_clusters import ServedClusters, cluster_of_object, is_summary
 from nodeattest_kube import paths
 from nodeattest_kube.backoff import RECONNECT
@@ -172,7 +172,7 @@ class ClusterAPI(BaseSource):
 
         self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
         self._clusters.index("namespace", namespaces)
-        machines = caches.start("machines", path("machines"), self._machine_changed, keep=self._bounded())
+        machines = caches.start("machines", path("machines"), self._machine_changed, keep=self._bounded(), packs=always)
         pools = caches.start(
             "machinepools",
             path("machinepools"),
@@ -230,7 +230,7 @@ class MachineRecords(BaseSource):
         self._clusters.index("namespace", namespaces)
         path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
         keep = self._whole.transform(without_managed_fields, of=cluster_of_object)
-        records = caches.start("machinerecords", path, self._record_changed, keep=keep)
+        records = caches.start("machinerecords", path, self._record_changed, keep=keep, packs=always)
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:

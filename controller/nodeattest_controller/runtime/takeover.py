@@ -87,7 +87,7 @@ class Takeover:
                 read = await self._read(objects, path, None if unlabelled else [name])
             else:
                 read = await self._read_together(together, objects, path)
-            summaries = any(is_summary(obj) for obj in objects.by_index("cluster", cluster))
+            summaries = any(is_summary(obj) for obj in objects.each("cluster", cluster))
             if read is not None and not summaries:
                 if may_lack or all(map(objects.get, read)):
                     return

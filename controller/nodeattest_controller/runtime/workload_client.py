@@ -96,6 +96,7 @@ class WorkloadClient:
             paths.collection_path(*_CSR),
             on_change=self._changed,
             transform=self._slim,
+            packs=_is_summary,
             max_bytes=MAX_REQUESTS,
         )
 
@@ -280,6 +281,11 @@ def _slim_request(request: JsonObject, stored: CSRSummary | None) -> JsonObject:
         return {"metadata": kept, "spec": _signed_by(signer), "status": _SETTLED[stored.state]}
     kept["creationTimestamp"] = text(meta, "creationTimestamp")
     return {"metadata": kept, "spec": {"signerName": signer, "username": text(request, "spec", "username")}}
+
+
+def _is_summary(request: JsonObject) -> bool:
+    """Return whether this is what is kept of a request that is not open, or not ours."""
+    return "request" not in mapping(request, "spec")
 
 
 @lru_cache(maxsize=64)
