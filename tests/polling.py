@@ -27,7 +27,9 @@ MAX_INTERVAL: Final = 0.1
 SHARE: Final = 0.05
 """Part of the time that was waited so far, which the next pause takes between these two."""
 TURN: Final = 0.005
-"""Seconds that other tasks get between two reads."""
+"""Seconds that other tasks get between two reads, at least."""
+TURNS: Final = 10
+"""So many times as long as a read takes they get, too: one that asks a server blocks them, and costs it CPU."""
 SECONDS: Final = 20.0
 """That something may take on a machine with nothing else to do."""
 LOADED: Final = 3
@@ -93,8 +95,10 @@ async def until(
     state: Callable[[], object] | None = None,
 ) -> object:  # fmt: skip
     """Do as ``eventually`` does, by the event loop's clock, and let other tasks run meanwhile."""
-    deadline = _Deadline(what, seconds, state, asyncio.get_running_loop().time)
+    clock = asyncio.get_running_loop().time
+    deadline = _Deadline(what, seconds, state, clock)
     while True:
+        began = clock()
         found = read()
         if isawaitable(found):
             found = await cast("Awaitable[object]", found)
@@ -102,7 +106,7 @@ async def until(
             return found
         if deadline.passed():
             raise deadline.failure(found)
-        await asyncio.sleep(TURN)
+        await asyncio.sleep(max(TURN, min(MAX_INTERVAL, TURNS * (clock() - began))))
 
 
 async def idle(queue: WorkQueue[Any], *, within: float = 5.0) -> None:
