@@ -23,7 +23,10 @@ RATE: Final = 8 << 20
 BURST: Final = 16 << 20
 """Cost at once: what a connection reads at its start."""
 _SHARE: Final = 2
-"""A tenant's rate and burst over those of one of its clients: one cluster that floods leaves half to the others."""
+"""A tenant's rate and burst over what each of its clients has for itself: a cluster that floods leaves half to others.
+
+Of the other half it gets what nobody uses: what the tenant owes stays below half of the burst then.
+"""
 _VALUE: Final = 16
 """A value costs as much as so many bytes of text."""
 _LONG: Final = 1 << 16
@@ -64,9 +67,12 @@ class ReadPace:
         async def pace(cost: int) -> None:
             nonlocal own_due
             now = self._clock()
-            own_due = max(own_due, now) + cost * _SHARE / RATE
-            own_wait = own_due - now - BURST / RATE
-            if own_wait > 0:  # before it is charged to the tenant: who waits here keeps nobody else waiting
+            own_due = min(max(own_due, now) + cost * _SHARE / RATE, now + _SHARE * BURST / RATE)
+            while True:  # before it is charged to the tenant: who waits here keeps nobody else waiting
+                until_room = max(self._due.get(tenant, now) - now, 0.0) + (cost - BURST / _SHARE) / RATE
+                own_wait = min(own_due - now - BURST / RATE, until_room)
+                if own_wait <= 0:
+                    break
                 await self._sleep(own_wait)
                 now = self._clock()
             due = self._due[tenant] = max(self._due.get(tenant, now), now) + cost / RATE

@@ -82,6 +82,28 @@ async def test_one_cluster_that_floods_leaves_half_of_its_tenants_rate_to_the_te
     assert clock.now == before
 
 
+async def test_a_cluster_alone_reads_at_its_tenants_whole_rate() -> None:
+    clock, cost = Clock(), cost_of(fat())
+    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
+    alone, _silent = pace.of("a"), pace.of("a")
+    for _ in range(100):
+        await alone(cost)
+    assert clock.now <= 100 * cost / RATE
+
+
+async def test_a_cluster_that_read_alone_for_long_has_its_half_once_a_sibling_floods() -> None:
+    clock, cost = Clock(), cost_of(fat())
+    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
+    alone, flood = pace.of("a"), pace.of("a")
+    for _ in range(100):
+        await alone(cost)
+    before, turns = clock.now, 20
+    for _ in range(turns):
+        await alone(cost)
+        await flood(cost)
+    assert clock.now - before <= 2 * turns * cost / RATE + 1
+
+
 class Charges:
     """A pace that lets everything pass and keeps what it cost."""
 
