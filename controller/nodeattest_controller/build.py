@@ -251,7 +251,14 @@ def _csr_controller(
         now=_now,
         tracer=shared.tracer,
     )
-    return CSRController(reconciler, has_provider=verifiers.has, metrics=metrics, now=_now, workers=settings.workers)
+    return CSRController(
+        reconciler,
+        follow_platforms=evaluator.follow_platforms,
+        has_provider=verifiers.has,
+        metrics=metrics,
+        now=_now,
+        workers=settings.workers,
+    )
 
 
 def _policy_status(shared: _Shared) -> PolicyStatusReconciler:

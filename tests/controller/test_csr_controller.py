@@ -38,6 +38,11 @@ class Scripted:
         """Clusters whose requests never end."""
         self.ended: list[str] = []
         """UIDs of requests that are open no more."""
+        self.followed: list[ClusterKey] = []
+        """Clusters whose platforms are followed."""
+
+    async def follow_platforms(self, workload: WorkloadClient) -> None:
+        self.followed.append(workload.key)
 
     def settled(self, uid: str) -> None:
         self.ended.append(uid)
@@ -70,7 +75,12 @@ async def running(
     api: FakeApi, script: Scripted, metrics: Metrics
 ) -> AsyncGenerator[tuple[CSRRunner, asyncio.Task[None]]]:
     controller = CSRController(
-        script, has_provider=lambda name: name == "tpm", metrics=metrics, now=lambda: datetime.now(UTC), workers=2
+        script,
+        follow_platforms=script.follow_platforms,
+        has_provider=lambda name: name == "tpm",
+        metrics=metrics,
+        now=lambda: datetime.now(UTC),
+        workers=2,
     )
     runner = controller.for_cluster(KEY, api)
     tasks = [asyncio.create_task(controller.run()), asyncio.create_task(runner.run())]
@@ -123,7 +133,12 @@ async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() ->
 async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -> None:
     script = Scripted()
     controller = CSRController(
-        script, has_provider=lambda name: name == "tpm", metrics=Metrics(), now=lambda: datetime.now(UTC), workers=2
+        script,
+        follow_platforms=script.follow_platforms,
+        has_provider=lambda name: name == "tpm",
+        metrics=Metrics(),
+        now=lambda: datetime.now(UTC),
+        workers=2,
     )
     api = FakeApi()
     runner = controller.for_cluster(KEY, api)
@@ -214,10 +229,16 @@ async def test_bootstrap_tokens_may_file_requests_once_a_cluster_is_connected() 
         await until(lambda: api.count("POST", "clusterrolebindings") == 1)
 
 
+async def test_a_connected_clusters_platforms_are_followed() -> None:
+    async with running(FakeApi(), script := Scripted(), Metrics()):
+        await until(lambda: script.followed == [KEY])
+
+
 async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -> None:
     script, workers = Scripted(), 8
     controller = CSRController(
         script,
+        follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=Metrics(),
         now=lambda: datetime.now(UTC),

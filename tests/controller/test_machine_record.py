@@ -265,7 +265,7 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
             assert waits.value.reason is Reason.RECORD_INVALID
             [member] = management.inventory.members(metal, "sandbox://node-0")
             assert await management.live_member(member) == member
-            assert await management.infra_of(member) is None
+            assert await management.platforms.object_of(member) is None
             assert [text(one, "metadata", "name") for one in management.objects_of(metal, "machinerecords")] == [
                 "unit-7"
             ]

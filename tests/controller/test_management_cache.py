@@ -41,7 +41,7 @@ async def test_a_burst_of_joins_watches_an_infrastructure_kind_once(tmp_path: Pa
             running = asyncio.create_task(management.run(ready))
             await asyncio.wait_for(ready.wait(), 20)
             for _ in range(2):
-                asked = [management.infra_of(member) for _ in range(JOINS)]
+                asked = [management.platforms.object_of(member) for _ in range(JOINS)]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
                 assert all(isinstance(answer, Unavailable) for answer in answers), answers
             running.cancel()

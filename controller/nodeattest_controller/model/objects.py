@@ -16,6 +16,7 @@ from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 __all__ = [
     "condition",
     "flag",
+    "identity_of",
     "items",
     "key_of",
     "mapping",
@@ -81,6 +82,11 @@ def text_map(value: JsonValue | JsonObject, *path: str) -> dict[str, str]:
 def metadata(value: JsonObject) -> JsonObject:
     """Return the object's metadata."""
     return mapping(value, "metadata")
+
+
+def identity_of(meta: JsonObject) -> JsonObject:
+    """Return of an object's metadata what tells it from others."""
+    return {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
 
 
 def condition(conditions: Sequence[Mapping[str, JsonValue]], kind: str) -> Mapping[str, JsonValue] | None:

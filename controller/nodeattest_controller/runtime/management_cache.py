@@ -1,34 +1,32 @@
 """The management cluster as the controller sees it: caches of the objects that verdicts depend on.
 
 Clusters and machines come from ``sources``; beside them policies, ledgers and the clusters' Secrets are kept, and
-infrastructure objects a kind at a time, from the first Machine that refers to one. Reads are from memory;
-``live_member`` and the ledger's compare-and-swap are the two places that ask the API server again, where staleness
-would matter.
+infrastructure objects (``platform_cache``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap are
+the two places that ask the API server again, where staleness would matter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final, get_args
-from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.model.machine_kinds import machine_view
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
-    ContractReference,
     MachineResource,
     MachineView,
 )
-from nodeattest_controller.model.objects import items, key_of, mapping, number, text, text_map
+from nodeattest_controller.model.objects import identity_of, items, key_of, mapping, number, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, always, without_managed_fields
+from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_controller.runtime.served_clusters import (
     SECRET_SUFFIXES,
     ServedClusters,
@@ -49,7 +47,7 @@ from nodeattest_controller.runtime.sources import (
 )
 from nodeattest_controller.runtime.takeover import LIST_RETRY, Takeover
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.paging import PageSize
@@ -61,8 +59,6 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
-SYNC_TIMEOUT: Final = 1.0
-"""Seconds to wait for a new infrastructure kind's first list; after that the request waits, not its worker."""
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
 SECRET_SUFFIX: Final = "-attestation"
 
@@ -104,8 +100,7 @@ class ManagementCache:
         self._sleep = sleep
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
-        self._infra: dict[tuple[str, str], Reflector] = {}
-        self._infra_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self.platforms = PlatformCache(client, self.start_watch)
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
         """By the version of the spec; one that is refused is not parsed twice, either."""
         self._policy_versions: dict[str, str] = {}
@@ -344,27 +339,6 @@ class ManagementCache:
         now = machine_view(found, member.kind, member.provider_id)
         return now if now is not None and now.uid == member.uid else None
 
-    async def infra_of(self, member: MachineView) -> JsonObject | None:
-        """Return the infrastructure object of a Machine, from a cache that starts with its kind.
-
-        None only where the Machine names none: what the platform says must be known before anything else is believed,
-        so an object that cannot be read raises Unavailable. Nobody waits here for longer than a moment.
-        """
-        if member.infra is None:
-            return None
-        reference = member.infra
-        kind = (reference.group, reference.kind)
-        async with self._infra_locks.setdefault(kind, asyncio.Lock()):
-            reflector = self._infra.get(kind)
-            if reflector is None:
-                reflector = self._infra[kind] = await self._watch_infra(reference)
-        if not await reflector.wait_synced(SYNC_TIMEOUT):
-            raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
-        found = reflector.get(f"{member.namespace}/{reference.name}")
-        if found is None:
-            raise _no_platform(f"{reference.kind} {reference.name} is not there")
-        return found
-
     async def attestation_secret(self, member: MachineView) -> SecretBytes | None:
         """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
         path = paths.core_path("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
@@ -379,23 +353,6 @@ class ManagementCache:
 
     def _own(self, resource: str) -> str:
         return paths.collection_path(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
-
-    async def _preferred_version(self, group: str) -> str:
-        found = await self.client.get(paths.api_group(group))
-        return text(found, "preferredVersion", "version")
-
-    async def _watch_infra(self, reference: ContractReference) -> Reflector:
-        try:
-            version = reference.version or await self._preferred_version(reference.group)
-            served = await self.client.get(paths.api_group(reference.group, version))
-        except ValueError as error:
-            raise _no_platform("its reference names a group or version that is none") from error
-        except ApiError as error:
-            raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
-        resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
-        if resource is None:
-            raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
-        return self.start_watch(reference.group, version, resource, keep=_slim_infra)
 
     def start_watch(
         self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
@@ -452,36 +409,11 @@ def _ignore_policies(_namespace: str) -> None:
     """Nothing waits for policies."""
 
 
-def _no_platform(detail: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
-        detail,
-        remedy="let the controller get, list and watch the cluster's infrastructure objects, and see that they exist",
-    )
-
-
-def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
-    found = served.get("resources")
-    for resource in found if isinstance(found, list) else []:
-        if isinstance(resource, dict) and "/" not in text(resource, "name"):
-            yield text(resource, "name"), text(resource, "kind")
-
-
 def _slim_secret(secret: JsonObject) -> JsonObject:
     """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
     meta = mapping(secret, "metadata")
-    identity: JsonObject = {"metadata": _identity(meta)}
+    identity: JsonObject = {"metadata": identity_of(meta)}
     return {**identity, "data": mapping(secret, "data")} if is_read(secret) else identity
-
-
-def _identity(meta: JsonObject) -> JsonObject:
-    return {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
-
-
-def _slim_infra(infra: JsonObject) -> JsonObject:
-    """Keep what providers look at."""
-    meta = mapping(infra, "metadata")
-    return {"metadata": {**_identity(meta), "annotations": dict(text_map(meta, "annotations"))}}
 
 
 def _ignore(_key: str, _object: JsonObject | None) -> None:

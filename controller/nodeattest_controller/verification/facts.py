@@ -330,6 +330,15 @@ class ControllerFacts:
         del by_node
         return await self.workload.read_node(name)
 
+    async def follow_platforms(self) -> None:
+        """Start the caches of the infrastructure objects that the policy's providers look at.
+
+        Raises Denied or Unavailable.
+        """
+        policy = self.policy()
+        if any(reads_infrastructure(self.verifiers(provider)) for provider in policy.attestors):
+            await self.management.platforms.follow(self.inventory.members_of(self.key))
+
     async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
         """Run the provider's verification, for as long as one may take."""
         request, verifier, machine = verification.request, verification.verifier, await facts.machine()
@@ -374,7 +383,7 @@ class ControllerFacts:
     async def _machine_facts(
         self, machine: MachineView, verifier: ClusterAPISigner, *, with_secret: bool = True
     ) -> MachineFacts:
-        infra = await self.management.infra_of(machine) if reads_infrastructure(verifier) else None
+        infra = await self.management.platforms.object_of(machine) if reads_infrastructure(verifier) else None
         asks = with_secret and reads_secret(verifier)
         secret = await self.management.attestation_secret(machine) if asks else None
         return machine.facts(infra=infra, secret=secret)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -60,13 +60,18 @@ class CSRController:
         self,
         reconciler: RequestReconciler,
         *,
+        follow_platforms: Callable[[WorkloadClient], Coroutine[object, object, None]],
         has_provider: Callable[[ProviderName], bool],
         metrics: Metrics,
         now: Callable[[], datetime],
         workers: int,
     ) -> None:
-        """``workers``: requests that are worked on at the same time."""
+        """``workers``: requests that are worked on at the same time.
+
+        ``follow_platforms`` starts the caches of a cluster's infrastructure objects, before the first request asks.
+        """
         self.reconciler = reconciler
+        self.follow_platforms = follow_platforms
         self.has_provider = has_provider
         self.metrics = metrics
         self.now = now
@@ -166,6 +171,7 @@ class CSRRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.workload.run())
+                tasks.create_task(self._controller.follow_platforms(self.workload))
                 tasks.create_task(PeriodicReconciler(_Binding(self.workload), BINDING_RESYNC).run())
         finally:
             if self._controller.runners.get(self._key) is self:

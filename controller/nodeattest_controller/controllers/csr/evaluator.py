@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = ["Approval", "Evaluator"]
@@ -70,6 +72,14 @@ class Evaluator:
             first=await facts.first_object(),
             facts=facts,
         )
+
+    async def follow_platforms(self, workload: WorkloadClient) -> None:
+        """Start the caches of what the platform says of a cluster's machines, so that no node waits for a first list.
+
+        Where that is not possible now, the first request does it, and says why it cannot.
+        """
+        with suppress(Denied, Unavailable):
+            await self._facts_of(workload).follow_platforms()
 
     async def check_issuance(self, approval: Approval) -> None:
         """Run the checks that come directly before signing; raises Denied. The issuer holds its reservation."""

@@ -1,0 +1,120 @@
+"""What the infrastructure provider says of machines: its objects, a kind at a time.
+
+Promises: a kind is listed and watched once, from the first machine that names it in a connected cluster, or whose
+request is looked at; nobody waits for a first list longer than a moment.
+Leaves to others: how a kind is followed (``ManagementCache.start_watch``), which providers look at it (``facts``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.objects import identity_of, mapping, text, text_map
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
+from nodeattest_providers.errors import Reason, Unavailable
+
+__all__ = ["MOST_AHEAD", "PlatformCache"]
+
+SYNC_TIMEOUT: Final = 1.0
+"""Seconds to wait for a new kind's first list; after that the request waits, not its worker."""
+MOST_AHEAD: Final = 8
+"""Kinds that are followed before a request asks: whoever makes Machines may name many."""
+
+
+class StartWatch(Protocol):
+    """Starts the cache of a kind (``ManagementCache.start_watch``)."""
+
+    def __call__(
+        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
+    ) -> Reflector:
+        """Follow it; ``keep`` says what is kept of an object."""
+        ...
+
+
+class PlatformCache:
+    """The caches of all kinds."""
+
+    def __init__(self, client: ApiClient, start_watch: StartWatch) -> None:
+        self._client = client
+        self._start_watch = start_watch
+        self._caches: dict[tuple[str, str], Reflector] = {}
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def object_of(self, member: MachineView) -> JsonObject | None:
+        """Return the infrastructure object of a Machine, from a cache that starts with its kind.
+
+        None only where the Machine names none: what the platform says must be known before anything else is believed,
+        so an object that cannot be read raises Unavailable. Nobody waits here for longer than a moment.
+        """
+        if member.infra is None:
+            return None
+        reference = member.infra
+        reflector = await self._cache(reference)
+        if not await reflector.wait_synced(SYNC_TIMEOUT):
+            raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
+        found = reflector.get(f"{member.namespace}/{reference.name}")
+        if found is None:
+            raise _no_platform(f"{reference.kind} {reference.name} is not there")
+        return found
+
+    async def follow(self, members: Iterable[MachineView]) -> None:
+        """Start the caches of machines' infrastructure objects, of the first few kinds, where that is possible."""
+        found = {(each.infra.group, each.infra.kind): each.infra for each in members if each.infra}
+        for reference in islice(found.values(), MOST_AHEAD):
+            with suppress(Unavailable):
+                await self._cache(reference)
+
+    async def _cache(self, reference: ContractReference) -> Reflector:
+        """Return the cache of a kind, which starts with the first call; raises Unavailable."""
+        kind = (reference.group, reference.kind)
+        async with self._locks.setdefault(kind, asyncio.Lock()):
+            if kind not in self._caches:
+                self._caches[kind] = await self._watch(reference)
+            return self._caches[kind]
+
+    async def _preferred_version(self, group: str) -> str:
+        found = await self._client.get(paths.api_group(group))
+        return text(found, "preferredVersion", "version")
+
+    async def _watch(self, reference: ContractReference) -> Reflector:
+        try:
+            version = reference.version or await self._preferred_version(reference.group)
+            served = await self._client.get(paths.api_group(reference.group, version))
+        except ValueError as error:
+            raise _no_platform("its reference names a group or version that is none") from error
+        except ApiError as error:
+            raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
+        resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
+        if resource is None:
+            raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
+        return self._start_watch(reference.group, version, resource, keep=_slim)
+
+
+def _slim(infra: JsonObject) -> JsonObject:
+    """Keep what providers look at."""
+    meta = mapping(infra, "metadata")
+    return {"metadata": {**identity_of(meta), "annotations": dict(text_map(meta, "annotations"))}}
+
+
+def _no_platform(detail: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        detail,
+        remedy="let the controller get, list and watch the cluster's infrastructure objects, and see that they exist",
+    )
+
+
+def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
+    found = served.get("resources")
+    for resource in found if isinstance(found, list) else []:
+        if isinstance(resource, dict) and "/" not in text(resource, "name"):
+            yield text(resource, "name"), text(resource, "kind")
