@@ -1,8 +1,8 @@
 """The management cluster as the controller sees it: caches of the objects that verdicts depend on.
 
 Clusters and machines come from ``sources``; beside them policies, ledgers and the clusters' Secrets are kept, and
-infrastructure objects (``platform_cache``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap are
-the two places that ask the API server again, where staleness would matter.
+infrastructure objects (``platforms``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap are the
+two places that ask the API server again, where staleness would matter.
 """
 
 from __future__ import annotations
