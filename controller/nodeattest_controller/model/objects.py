@@ -16,13 +16,13 @@ from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 __all__ = [
     "condition",
     "flag",
-    "identity_of",
     "items",
     "key_of",
     "mapping",
     "metadata",
     "moment",
     "number",
+    "object_identity",
     "rfc3339",
     "strings",
     "text",
@@ -84,7 +84,7 @@ def metadata(value: JsonObject) -> JsonObject:
     return mapping(value, "metadata")
 
 
-def identity_of(meta: JsonObject) -> JsonObject:
+def object_identity(meta: JsonObject) -> JsonObject:
     """Return of an object's metadata what tells it from others."""
     return {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
 

@@ -13,7 +13,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
@@ -21,7 +21,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 
-__all__ = ["InformerSet", "SharedTexts", "always", "without_managed_fields"]
+__all__ = ["InformerSet", "SharedTexts", "StartWatch", "always", "without_managed_fields"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -34,6 +34,16 @@ _SHARED_TEXTS: Final = 4096
 """Texts of a generation; what many objects have comes again before as many others have come."""
 _SHARED_DEPTH: Final = 16
 """Levels of an object that are looked into; a Machine has six."""
+
+
+class StartWatch(Protocol):
+    """Starts a cache that nothing waits for."""
+
+    def __call__(
+        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
+    ) -> Reflector:
+        """Follow a kind in the management cluster; ``keep`` says what is kept of an object."""
+        ...
 
 
 class InformerSet:

@@ -10,36 +10,25 @@ docs/adr/0025, docs/api-requests.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_controller.model.kubeadm_config import KeptConfig, kept_config, slim_config
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens
+from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Reason, Unavailable
 
-__all__ = ["CURRENT", "KubeadmConfigs", "StartWatch"]
+__all__ = ["CURRENT", "KubeadmConfigs"]
 
 _RESOURCE: Final = "kubeadmconfigs"
 CURRENT: Final = 60.0
 """Seconds since the watch's last sign of life within which what it shows is believed. It lags by milliseconds; only a
 server that stopped sending without a word lags longer. Deleting the token's Secret shuts it out at once in any case,
 but for the ten seconds that an API server remembers it (TokenSuccessCacheTTL)."""
-
-
-class StartWatch(Protocol):
-    """Starts a cache that nothing waits for."""
-
-    def __call__(
-        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
-    ) -> Reflector:
-        """Follow a kind in the management cluster; ``keep`` says what is kept of an object."""
-        ...
 
 
 class KubeadmConfigs:

@@ -20,7 +20,7 @@ from nodeattest_controller.model.machine_view import (
     MachineResource,
     MachineView,
 )
-from nodeattest_controller.model.objects import identity_of, items, key_of, mapping, number, text
+from nodeattest_controller.model.objects import items, key_of, mapping, number, object_identity, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
@@ -412,7 +412,7 @@ def _ignore_policies(_namespace: str) -> None:
 def _slim_secret(secret: JsonObject) -> JsonObject:
     """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
     meta = mapping(secret, "metadata")
-    identity: JsonObject = {"metadata": identity_of(meta)}
+    identity: JsonObject = {"metadata": object_identity(meta)}
     return {**identity, "data": mapping(secret, "data")} if is_read(secret) else identity
 
 

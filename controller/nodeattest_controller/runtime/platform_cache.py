@@ -8,14 +8,15 @@ Leaves to others: how a kind is followed (``ManagementCache.start_watch``), whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.objects import identity_of, mapping, text, text_map
+from nodeattest_controller.model.objects import mapping, object_identity, text, text_map
+from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject
@@ -28,16 +29,6 @@ SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new kind's first list; after that the request waits, not its worker."""
 MOST_AHEAD: Final = 8
 """Kinds that are followed before a request asks: whoever makes Machines may name many."""
-
-
-class StartWatch(Protocol):
-    """Starts the cache of a kind (``ManagementCache.start_watch``)."""
-
-    def __call__(
-        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
-    ) -> Reflector:
-        """Follow it; ``keep`` says what is kept of an object."""
-        ...
 
 
 class PlatformCache:
@@ -102,7 +93,7 @@ class PlatformCache:
 def _slim(infra: JsonObject) -> JsonObject:
     """Keep what providers look at."""
     meta = mapping(infra, "metadata")
-    return {"metadata": {**identity_of(meta), "annotations": dict(text_map(meta, "annotations"))}}
+    return {"metadata": {**object_identity(meta), "annotations": dict(text_map(meta, "annotations"))}}
 
 
 def _no_platform(detail: str) -> Unavailable:
