@@ -10,6 +10,7 @@ docs/adr/0025, docs/api-requests.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from nodeattest_controller.model.kubeadm_config import KeptConfig, kept_config, slim_config
