@@ -21,7 +21,7 @@ IndexFunction = Callable[[JsonObject], Iterable[str]]
 """Names the values under which an object is found; called once a version, so it must depend on the object alone."""
 
 Kept = JsonObject | bytes
-"""An object as it is, or packed."""
+"""An object as it is, or packed: its UID and resourceVersion, a line each, and what the packer made of it."""
 
 _NOTHING: Final[dict[str, None]] = {}
 
@@ -30,12 +30,14 @@ class Store:
     """Objects by key, and keys by the values of each index."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, Kept] = {}
+        self._objects: dict[str, tuple[Version, JsonObject] | bytes] = {}
         self._packer = ObjectPacker()
-        self._versions: dict[str, Version] = {}
         self._functions: dict[str, IndexFunction] = {}
         self._indexes: dict[str, dict[str, dict[str, None]]] = {}
-        self._values: dict[str, list[tuple[str, str]]] = {}
+        self._values: dict[str, tuple[tuple[str, str], ...]] = {}
+        """By key, where indexes have it."""
+        self._alone: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {}
+        """The same of keys that are in one place, as most are: one for all that are in it."""
 
     def index(self, name: str, function: IndexFunction) -> None:
         """Add an index over present and future objects."""
@@ -53,15 +55,24 @@ class Store:
 
     def kept(self, key: str) -> Kept | None:
         """Return the object of a key in the form that it is kept in."""
-        return self._objects.get(key)
+        stored = self._objects.get(key)
+        return stored if isinstance(stored, bytes) or stored is None else stored[1]
 
     def has(self, key: str, version: Version) -> bool:
         """Whether exactly this version of the object is stored; without a resourceVersion nobody can tell."""
-        return version[1] != "" and self._versions.get(key) == version
+        stored = self._objects.get(key)
+        if isinstance(stored, bytes):
+            line = _line(version)
+            return version[1] != "" and line is not None and stored.startswith(line)
+        return version[1] != "" and stored is not None and stored[0] == version
 
     def version(self, key: str) -> Version:
         """Return the version of an object that is stored."""
-        return self._versions[key]
+        stored = self._objects[key]
+        if isinstance(stored, bytes):
+            uid, version, _packed = stored.split(b"\n", 2)
+            return uid.decode(), version.decode()
+        return stored[0]
 
     def values(self) -> list[JsonObject]:
         """Return all objects, as they are now."""
@@ -88,42 +99,53 @@ class Store:
     def put(self, key: str, version: Version, item: Kept) -> None:
         """Store a version of an object in place of any other."""
         self._leave(key)
-        self._objects[key] = item
-        self._versions[key] = version
+        self._objects[key] = stored = item if isinstance(item, bytes) else (version, item)
         if self._functions:
-            found = self._read(item)
+            found = self._read(stored)
             for name in self._functions:
                 self._enter(key, found, name)
 
     def replace(self, key: str, item: JsonObject) -> None:
         """Store more or less of the same version of an object."""
-        self.put(key, self._versions[key], item)
+        self.put(key, self.version(key), item)
 
     def settle(self, key: str, item: JsonObject, *, packed: bool) -> None:
         """Store what stays of an object that is stored; indexes find it as before."""
-        self._objects[key] = self._packer.pack(item) if packed else item
+        version = self.version(key)
+        line = _line(version) if packed else None
+        made = self._packer.pack(item) if line is not None else item
+        self._objects[key] = line + made if line is not None and isinstance(made, bytes) else (version, item)
 
     def remove(self, key: str) -> bool:
         """Forget an object; False when it was not here."""
         self._leave(key)
-        self._versions.pop(key, None)
         return self._objects.pop(key, None) is not None
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def _read(self, stored: Kept) -> JsonObject:
-        return self._packer.unpack(stored) if isinstance(stored, bytes) else stored
+    def _read(self, stored: tuple[Version, JsonObject] | bytes) -> JsonObject:
+        return self._packer.unpack(stored.split(b"\n", 2)[2]) if isinstance(stored, bytes) else stored[1]
 
     def _enter(self, key: str, item: JsonObject, name: str) -> None:
         for value in self._functions[name](item):
             self._indexes[name].setdefault(value, {})[key] = None
-            self._values.setdefault(key, []).append((name, value))
+            place, others = (name, value), self._values.get(key, ())
+            self._values[key] = (*others, place) if others else self._alone.setdefault(place, (place,))
 
     def _leave(self, key: str) -> None:
-        for name, value in self._values.pop(key, ()):
+        for place in self._values.pop(key, ()):
+            name, value = place
             keys = self._indexes[name].get(value)
             if keys is not None:
                 keys.pop(key, None)
                 if not keys:
                     del self._indexes[name][value]
+                    self._alone.pop(place, None)
+
+
+def _line(version: Version) -> bytes | None:
+    """Write a version before what is packed; None where it is not as Kubernetes writes it."""
+    uid, number = version
+    line = f"{uid}\n{number}\n"
+    return line.encode() if line.isascii() and "\n" not in uid + number else None

@@ -67,3 +67,17 @@ def test_a_store_gives_what_it_was_given_whatever_it_keeps() -> None:
     assert next(found) == machine(0)
     store.remove("md-1")
     assert list(found) == [machine(2)]
+
+
+def test_a_version_that_is_unlike_kubernetes_is_kept_and_compared_all_the_same() -> None:
+    store, other = Store(), ("u\n1", "")
+    for number, version in enumerate([("u", "1"), ("u", "1\n2"), ("ü", "1")]):
+        store.put(f"md-{number}", version, machine(number))
+        store.settle(f"md-{number}", machine(number), packed=True)
+        assert store.has(f"md-{number}", version)
+        assert store.version(f"md-{number}") == version
+        assert not store.has(f"md-{number}", other)
+        assert not store.has(f"md-{number}", ("u", "11"))
+        assert store.get(f"md-{number}") == machine(number)
+    store.replace("md-0", machine(7))
+    assert (store.version("md-0"), store.get("md-0")) == (("u", "1"), machine(7))

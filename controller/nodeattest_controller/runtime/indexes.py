@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
@@ -59,7 +59,8 @@ class _Index(Generic[T]):
         self._loaded: set[ClusterKey] = set()
         """Clusters that are used until they are unloaded, with objects or without."""
         self._cluster_of: dict[str, ClusterKey] = {}
-        self._sources: dict[ClusterKey, set[str]] = defaultdict(set)
+        self._sources: Counter[ClusterKey] = Counter()
+        """How many there are of each cluster."""
         self._unread: dict[ClusterKey, dict[str, Callable[[], Iterable[T]]]] = defaultdict(dict)
         """What reads the values of a source, of clusters that nobody has asked for yet."""
         self._of_source: dict[str, tuple[T, ...]] = {}
@@ -77,7 +78,7 @@ class _Index(Generic[T]):
         """Replace all that came from a source; returns its values, or None where they are not read yet."""
         self._take_out(source)
         self._cluster_of[source] = cluster
-        self._sources[cluster].add(source)
+        self._sources[cluster] += 1
         if cluster in self._in_use or cluster in self._loaded:
             self._in_use.add(cluster)
             self._take_in(source, read)
@@ -150,7 +151,7 @@ class _Index(Generic[T]):
         cluster = self._cluster_of.pop(source, None)
         if cluster is None:
             return None
-        self._sources[cluster].discard(source)
+        self._sources[cluster] -= 1
         self._unread.get(cluster, {}).pop(source, None)
         for old in self._of_source.pop(source, ()):
             for key in self._derive(old):
