@@ -214,10 +214,11 @@ def alone(tools: Tools, sizes: Sizes) -> list[Case]:
         call, environment = joins.warm_call(env, first)
         joins.taken_by(call, environment)
         settle(sizes.settle)
-        for machine, other in zip(bare, keeping, strict=True):
+        for number, pair in enumerate(zip(bare, keeping, strict=True)):
+            # The controller may still be at the end of the first join when the second begins: each is first in turn.
+            joining = list(zip((cold, persistent), pair, strict=True))[:: -1 if number % 2 else 1]
             for case, taken in (
-                (cold, joins.cold_join(env, machine)),
-                (persistent, joins.cold_join(env, other)),
+                *((case, joins.cold_join(env, machine)) for case, machine in joining),
                 *((warm, joins.taken_by(call, environment)) for _ in range(3)),
                 *((idle, joins.taken_by(joins.IDLE, environment)) for _ in range(3)),
             ):

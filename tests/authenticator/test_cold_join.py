@@ -59,11 +59,16 @@ def hook(event, arguments):
     elif event == "socket.connect":
         report.write(f"connect {arguments[1]}\\n")
 
+def observed_fsync(descriptor, fsync=os.fsync):
+    report.write(f"sync {os.readlink(f'/proc/self/fd/{descriptor}')}\\n")
+    fsync(descriptor)
+
+os.fsync = observed_fsync
 sys.addaudithook(hook)
 sys.argv = [command, *words]
 exec(compile(open(command).read(), command, "exec"))
 """
-"""Runs the command; writes down which files it opens to write, what it starts, and to whom it connects."""
+"""Runs the command; writes down which files it opens to write and syncs, what it starts, and to whom it connects."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def joined(tmp_path: Path, api: FakeApi) -> Joined:
     lines = (line.split(" ", 1) for line in report.read_text().splitlines())
     return Joined(
         modules=set(re.findall(r"^import time: .*\| +(\S+)$", done.stderr, re.MULTILINE)),
-        report=Counter((kind, Path(what).name if kind == "write" else what) for kind, what in lines),
+        report=Counter((kind, Path(what).name if kind in {"write", "sync"} else what) for kind, what in lines),
     )
 
 
@@ -110,6 +115,19 @@ def test_a_cold_join_starts_nothing_and_writes_only_these_files(joined: Joined) 
         "draft.new": 2,  # the first request, then the second
         "credential.new": 1,
         "kubelet.conf.new": 1,
+    }
+
+
+def test_a_cold_join_waits_for_the_disk_for_these_files_and_their_directories_alone(joined: Joined) -> None:
+    """A draft is none of them: kill -9 leaves what was written, and after a power cut a new request is made."""
+    assert Counter({what: count for (kind, what), count in joined.report.items() if kind == "sync"}) == {
+        "config.json.new": 1,
+        "host": 1,  # of config.json
+        "bootstrap-token.new": 1,
+        "credential.new": 1,
+        "cache": 2,  # of both
+        "kubelet.conf.new": 1,
+        "etc": 1,
     }
 
 
