@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
@@ -41,7 +42,7 @@ from nodeattest_kube.paging import PageSize
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.store import IndexFunction, Kept, Store, Version
 
-__all__ = ["Reflector"]
+__all__ = ["PartialList", "Reflector"]
 
 _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""
@@ -113,6 +114,22 @@ class _LeftOut:
         self._namespaces[namespace] -= 1
         if self._namespaces[namespace] <= 0:
             del self._namespaces[namespace]
+
+
+@dataclass(frozen=True, slots=True)
+class PartialList:
+    """What was read of a collection, by the values of an index."""
+
+    keys: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    behind: set[str] = field(default_factory=set[str])
+    """Of which the cache has an object in another version: the watch has to come first."""
+
+    def add(self, key: str, values: Iterable[str], *, is_same: bool) -> None:
+        """Note an object."""
+        for value in values:
+            self.keys.setdefault(value, []).append(key)
+            if not is_same:
+                self.behind.add(value)
 
 
 def _pass_over_again() -> None:
@@ -240,32 +257,32 @@ class Reflector:
                 self._store.replace(key, item)
                 self._tell(key, item)
 
-    async def read_again(self, path: str, selector: str | None) -> frozenset[str] | None:
+    async def read_again(self, path: str, selector: str | None, *, index: str) -> PartialList | None:
         """Keep more of objects: list some of the collection, and keep of each what ``transform`` says now.
 
         ``path`` is of the collection or of one namespace's part of it; ``selector`` one of labels, None for that of the
-        collection. Returns the keys, or None where the cache has one of them in another version, or a list is under
-        way: then the watch, or that list, has to come first. What there is no room for is left out as ever.
+        collection; ``index`` is one of ours. None: the whole collection is listed meanwhile, and has to be first. What
+        there is no room for is left out as ever.
         """
-        listed: set[str] = set()
-        behind = self.is_listing
+        found, was_listing = PartialList(), self.is_listing
         query = self._query if selector is None else {"labelSelector": selector}
         async with aclosing(self._client.pages(path, query, PageSize(), skipped=_pass_over_again)) as pages:
             async for page in pages:
-                kind = dig_text(page, "kind").removesuffix("List")
-                found = page.get("items")
-                for item in found if isinstance(found, list) else []:
+                kind, listed = dig_text(page, "kind").removesuffix("List"), page.get("items")
+                for item in listed if isinstance(listed, list) else []:
                     key, version, obj = self._identify(item)
                     obj.setdefault("kind", kind)
                     obj.setdefault("apiVersion", page.get("apiVersion"))
-                    listed.add(key)
-                    behind |= self.is_listing or not self._keep_same(key, version, obj)
-        return None if behind else frozenset(listed)
+                    was_listing |= self.is_listing
+                    kept = self._kept(obj)
+                    is_same = not was_listing and self._keep_same(key, version, kept)
+                    found.add(key, self._store.values_in(index, kept), is_same=is_same)
+        return None if was_listing else found
 
     def _keep_same(self, key: str, version: Version, item: JsonObject) -> bool:
         """Keep an object that was read apart if the cache is at this version; True also if it leaves the object out."""
         if self._knows(key, version):
-            self._put(key, version, self._kept(item))
+            self._put(key, version, item)
             return True
         return self._left_out.has(key)
 

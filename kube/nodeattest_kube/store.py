@@ -92,6 +92,10 @@ class Store:
             if key in self._objects:
                 yield self._read(self._objects[key])
 
+    def values_in(self, name: str, item: JsonObject) -> Iterable[str]:
+        """Return the values under which an index would have an object."""
+        return self._functions[name](item)
+
     def index_values(self, name: str) -> list[str]:
         """Return the values that an index has objects under."""
         return list(self._indexes[name])

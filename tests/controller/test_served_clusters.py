@@ -221,6 +221,7 @@ async def test_a_cluster_that_changes_all_the_time_holds_up_no_other_takeover() 
         taking = asyncio.create_task(replica.cache.take_over(RED))
         await asyncio.wait_for(replica.cache.take_over(BLUE), 5)
         assert machines(replica, BLUE) == 1
+        assert [each for each in replica.api.selectors if each.endswith("(blue)")] == [], "it was read once"
         replica.api.busy = ""
         await asyncio.wait_for(taking, 5)
 

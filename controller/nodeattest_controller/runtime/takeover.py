@@ -2,7 +2,7 @@
 
 Promises: each object of the cluster is whole in the cache, in the version that a list saw which began after the call;
 clusters of one namespace that are taken over together share lists, because each costs the API server a look at every
-object of the kind in the namespace; a cluster that changes all the time holds up no other.
+object of the kind in the namespace; what another cluster's objects are like, and whether they change, delays none.
 Leaves to others: of which clusters objects are kept whole (``served_clusters``), and following them (``Reflector``).
 Source: ADR 50.
 """
@@ -20,7 +20,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.served_clusters import is_summary
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.next_read import NextRead
-from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.reflector import PartialList, Reflector
 
 __all__ = ["LIST_RETRY", "LONGEST_VALUE", "MOST_NAMED", "Takeover"]
 
@@ -39,9 +39,7 @@ class _Together:
     """The clusters of a namespace that are taken over."""
 
     names: set[str] = field(default_factory=set[str])
-    reads: dict[str, NextRead[frozenset[str] | None]] = field(
-        default_factory=dict[str, NextRead[frozenset[str] | None]]
-    )
+    reads: dict[str, NextRead[PartialList | None]] = field(default_factory=dict[str, NextRead[PartialList | None]])
     """By the path of a collection."""
 
 
@@ -64,10 +62,16 @@ class Takeover:
         namespace, _, name = cluster.partition("/")
         together = self._under_way.setdefault(namespace, _Together())
         together.names.add(name)
+        tasks = [
+            asyncio.create_task(self._complete(cluster, together, objects, path, may_lack=objects is not all_of))
+            for objects, path in collections
+        ]
         try:
-            for objects, path in collections:
-                await self._complete(cluster, together, objects, path, may_lack=objects is not all_of)
+            await asyncio.gather(*tasks)
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             together.names.discard(name)
             if not together.names:
                 del self._under_way[namespace]
@@ -87,26 +91,25 @@ class Takeover:
                 read = await self._read(objects, path, None if unlabelled else [name])
             else:
                 read = await self._read_together(together, objects, path)
-            summaries = any(is_summary(obj) for obj in objects.each("cluster", cluster))
-            if read is not None and not summaries:
-                if may_lack or all(map(objects.get, read)):
+            if read is not None and cluster not in read.behind:
+                summaries = any(is_summary(obj) for obj in objects.each("cluster", cluster))
+                if not summaries and (may_lack or all(map(objects.get, read.keys.get(cluster, [])))):
                     return
-            elif read is not None:
-                unlabelled = True
+                unlabelled |= summaries
             failures += 1
             await self._sleep(LIST_RETRY.delay(failures, random.random))
 
-    async def _read_together(self, together: _Together, objects: Reflector, path: str) -> frozenset[str] | None:
+    async def _read_together(self, together: _Together, objects: Reflector, path: str) -> PartialList | None:
         """Read by a list that begins now the objects of all that are taken over; who asks meanwhile shares the next."""
 
-        async def read() -> frozenset[str] | None:
+        async def read() -> PartialList | None:
             names = sorted(name for name in together.names if len(name) <= LONGEST_VALUE)
             return await self._read(objects, path, names if len(names) <= MOST_NAMED else None) if names else None
 
         return await together.reads.setdefault(path, NextRead(read)).read()
 
-    async def _read(self, objects: Reflector, path: str, names: list[str] | None) -> frozenset[str] | None:
+    async def _read(self, objects: Reflector, path: str, names: list[str] | None) -> PartialList | None:
         """Read the objects of clusters, by their names, or all of the namespace."""
         async with self._lists:
             selector = f"{CLUSTER_LABEL} in ({','.join(names)})" if names is not None else None
-            return await objects.read_again(path, selector)
+            return await objects.read_again(path, selector, index="cluster")
