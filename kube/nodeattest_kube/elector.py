@@ -3,9 +3,9 @@
 Promises: another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock,
 so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
 succeeded, before anybody else may start; ``lead`` has ended before the lease is released. A lease may also be a group's
-(its members renew it in turn, and none releases it), or one member's own (``shard_elector``), which others end and
-never take. Once led by, a lease that is gone, nobody's, or was another's in between is lost: who led meanwhile wrote
-what we do not know of.
+(its members renew it in turn, one's renewal counts for all, and none releases it), or one member's own
+(``shard_elector``), which others end and never take. Once led by, a lease that is gone, nobody's, or was another's in
+between is lost: who led meanwhile wrote what we do not know of.
 Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap, and
 what must be true of several objects is made known only after ``still_leads``, which asks no clock.
 Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
@@ -218,7 +218,19 @@ class LeaseElector:
             return False
         if self.leader not in {"", self._identity} and self._clock() < self._seen_at + self._duration_of(lease):
             return False
-        self._observe(await self._client.replace(self._path, self._ours(lease)), begun)
+        return await self._write(lease, begun)
+
+    async def _write(self, lease: JsonObject, begun: float) -> bool:
+        """Write a lease that was just read; where another member of a group was faster, its renewal counts for us."""
+        try:
+            self._observe(await self._client.replace(self._path, self._ours(lease)), begun)
+        except Conflict:
+            if not (self._leading and self._shared):
+                raise
+            found = await self._client.get(self._path)
+            self._observe(found, self._clock())
+            renewed, before = (dig_text(each, "spec", "renewTime") for each in (found, lease))
+            return term_of(found) == self._term and renewed != before
         return True
 
     def _observe(self, lease: JsonObject, at: float) -> None:

@@ -453,6 +453,46 @@ def test_a_group_leads_together_and_none_of_it_releases() -> None:
     run_virtually(main())
 
 
+class OtherIsFaster(Leases):
+    """Before each write of ours, somebody else writes."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self._way = way
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        assert self.lease is not None
+        other = deepcopy(self.lease)
+        spec = other["spec"]
+        assert isinstance(spec, dict)
+        if self._way != "annotates":
+            spec["renewTime"] = f"at {now()}"
+        if self._way == "takes":
+            spec |= {"holderIdentity": "other", "leaseTransitions": 1}
+        await self._store(other)
+        return await super().replace(path, body)
+
+
+@pytest.mark.parametrize(("way", "shared", "lost"), [
+    ("renews", True, ""),
+    ("renews", False, "was not renewed"),
+    ("annotates", True, "was not renewed"),
+    ("takes", True, "is held by other"),
+])  # fmt: skip
+def test_a_renewal_of_another_member_counts_for_a_group(way: str, shared: bool, lost: str) -> None:
+    async def main() -> None:
+        candidate = Candidate(OtherIsFaster(way), "group", shared=shared)
+        task = candidate.start()
+        await advance(60)
+        assert candidate.elector.is_leader is not bool(lost)
+        if lost:
+            with pytest.raises(LostLease, match=lost):
+                await task
+        await stop(task)
+
+    run_virtually(main())
+
+
 @pytest.mark.parametrize("way", ["gone", "nobody's"])
 def test_a_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
     async def main() -> None:

@@ -30,8 +30,8 @@ MOST_NAMED: Final = 64
 """Clusters that one list's selector names; of more, all of the namespace is listed."""
 LONGEST_VALUE: Final = 63
 """Characters of a label's value (apimachinery pkg/util/validation); a name may have more, but no selector."""
-_AT_ONCE: Final = 4
-"""Lists at the same time."""
+_AT_ONCE: Final = 2
+"""Lists at the same time: Leases are renewed beside them, by an API server that may be slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,10 @@ class Takeover:
         namespace, _, name = cluster.partition("/")
         together = self._under_way.setdefault(namespace, _Together())
         together.names.add(name)
-        tasks = [
-            asyncio.create_task(self._complete(cluster, together, objects, path, may_lack=objects is not all_of))
-            for objects, path in collections
-        ]
         try:
-            await asyncio.gather(*tasks)
+            for objects, path in collections:
+                await self._complete(cluster, together, objects, path, may_lack=objects is not all_of)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             together.names.discard(name)
             if not together.names:
                 del self._under_way[namespace]
