@@ -29,6 +29,8 @@ Of the other half it gets what nobody uses: what the tenant owes stays below hal
 """
 _VALUE: Final = 16
 """A value costs as much as so many bytes of text."""
+_INSTANT: Final = 1e-6
+"""Seconds for which nobody waits."""
 _LONG: Final = 1 << 16
 """Cost, above which others get a turn in any case."""
 
@@ -67,14 +69,15 @@ class ReadPace:
         async def pace(cost: int) -> None:
             nonlocal own_due
             now = self._clock()
-            own_due = min(max(own_due, now) + cost * _SHARE / RATE, now + _SHARE * BURST / RATE)
+            own_due = mine = max(own_due, now) + cost * _SHARE / RATE
             while True:  # before it is charged to the tenant: who waits here keeps nobody else waiting
+                beyond = mine - now - BURST / RATE
                 until_room = max(self._due.get(tenant, now) - now, 0.0) + (cost - BURST / _SHARE) / RATE
-                own_wait = min(own_due - now - BURST / RATE, until_room)
-                if own_wait <= 0:
+                if min(beyond, until_room) <= _INSTANT:
                     break
-                await self._sleep(own_wait)
+                await self._sleep(min(beyond, until_room))
                 now = self._clock()
+            own_due -= max(beyond, 0.0)  # nobody used it, so it is not owed
             due = self._due[tenant] = max(self._due.get(tenant, now), now) + cost / RATE
             wait = due - now - BURST / RATE
             if wait > 0 or cost > _LONG:

@@ -247,9 +247,9 @@ class Reflector:
         """Yield the same one by one, as each is then; so not all of many are unpacked at the same time."""
         return self._store.each(name, value)
 
-    def keep_anew(self, keys: Iterable[str]) -> None:
-        """Keep less of objects: what ``transform`` says now."""
-        for key in keys:
+    def keep_anew(self, name: str, value: str) -> None:
+        """Keep less of the objects that an index has under a value: what ``transform`` says now."""
+        for key in self._store.keys_by_index(name, value):
             known = self._store.get(key)
             if known is not None:
                 item = self._kept(known)

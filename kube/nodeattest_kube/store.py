@@ -87,10 +87,14 @@ class Store:
         return list(self.each(name, value))
 
     def each(self, name: str, value: str) -> Iterator[JsonObject]:
-        """Yield the same one by one, as each is then; those that are there when the first is asked for and later."""
-        for key in list(self._indexes[name].get(value, _NOTHING)):
-            if key in self._objects:
+        """Yield the same one by one, as each is then: what is there when the first is asked for, and still is."""
+        for key in self.keys_by_index(name, value):
+            if key in self._indexes[name].get(value, _NOTHING):
                 yield self._read(self._objects[key])
+
+    def keys_by_index(self, name: str, value: str) -> list[str]:
+        """Return their keys."""
+        return list(self._indexes[name].get(value, _NOTHING))
 
     def values_in(self, name: str, item: JsonObject) -> Iterable[str]:
         """Return the values under which an index would have an object."""

@@ -41,12 +41,12 @@ async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_coun
             # MachinePools are a feature gate of Cluster API, and ``ready`` does not wait for them.
             await until(lambda: management.object_at("machinepools", "fleet", "pool") is not None)
             absent = MissingMachines(KEY, management, lambda: now)
-            assert absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
-            assert absent.count([]) == 3  # a tainted one that is gone holds no place
-            assert absent.count([(ME, DELETED)]) == 3
-            assert absent.count([]) == 4
-            assert absent.count([(ME, DELETED)]) == 3
+            assert await absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
+            assert await absent.count([]) == 3  # a tainted one that is gone holds no place
+            assert await absent.count([(ME, DELETED)]) == 3
+            assert await absent.count([]) == 4
+            assert await absent.count([(ME, DELETED)]) == 3
             now = HELD
-            assert absent.count([]) == 3
+            assert await absent.count([]) == 3
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from scripted import answers, event, listing, serving, status_object, streams, thing
+from virtual import advance, now, run_virtually
 
 from nodeattest_kube.client import ApiClient, Forbidden, TooLarge
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, check_value_count
@@ -102,6 +103,23 @@ async def test_a_cluster_that_read_alone_for_long_has_its_half_once_a_sibling_fl
         await alone(cost)
         await flood(cost)
     assert clock.now - before <= 2 * turns * cost / RATE + 1
+
+
+def test_many_reads_at_once_of_a_flooding_cluster_delay_its_sibling_by_one_of_them() -> None:
+    async def main() -> None:
+        pace = ReadPace(clock=now, sleep=advance)
+        flood, sibling = pace.of("a"), pace.of("a")
+        cost, worst = 6 * RATE, 0.0  # an answer of 3 MiB that is one text of commas
+        reads = [asyncio.create_task(flood(cost)) for _ in range(8)]
+        while not all(read.done() for read in reads):
+            begun = now()
+            await sibling(100)
+            worst = max(worst, now() - begun)
+            await advance(0.1)
+        assert now() >= 8 * cost / (RATE / 2) - 2 * BURST / RATE, "the flood got more than its half"
+        assert worst <= (cost - BURST) / RATE + 0.1
+
+    run_virtually(main())
 
 
 class Charges:

@@ -240,7 +240,7 @@ class ManagementCache:
             return
         self._served.discard(cluster)
         for objects, _collection in self._objects_by_cluster(cluster):
-            objects.keep_anew([key_of(obj) for obj in objects.each("cluster", cluster)])
+            objects.keep_anew("cluster", cluster)
         self._authorities.pop(cluster, None)
 
     def _objects_by_cluster(self, cluster: ClusterKey) -> list[tuple[Reflector, str]]:

@@ -1,7 +1,7 @@
 """What the infrastructure provider says of machines: its objects, a kind at a time.
 
-Promises: a kind is listed and watched once, from the first machine that names it in a connected cluster, or whose
-request is looked at; nobody waits for a first list longer than a moment.
+Promises: a kind is listed and watched once, from the first machine that names it: one that is there when its cluster is
+connected, or whose request is looked at. Nobody waits for a first list longer than a moment.
 Leaves to others: how a kind is followed (``ManagementCache.start_watch``), which providers look at it (``facts``).
 """
 
@@ -28,7 +28,7 @@ __all__ = ["MOST_AHEAD", "PlatformCache"]
 SYNC_TIMEOUT: Final = 1.0
 """Seconds to wait for a new kind's first list; after that the request waits, not its worker."""
 MOST_AHEAD: Final = 8
-"""Kinds that are followed before a request asks: whoever makes Machines may name many."""
+"""Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
 
 
 class PlatformCache:
@@ -58,9 +58,9 @@ class PlatformCache:
         return found
 
     async def follow(self, members: Iterable[MachineView]) -> None:
-        """Start the caches of machines' infrastructure objects, of the first few kinds, where that is possible."""
+        """Start the caches of machines' infrastructure objects, of few kinds, where that is possible."""
         found = {(each.infra.group, each.infra.kind): each.infra for each in members if each.infra}
-        for reference in islice(found.values(), MOST_AHEAD):
+        for reference in islice(found.values(), max(0, MOST_AHEAD - len(self._caches))):
             with suppress(Unavailable):
                 await self._cache(reference)
 
@@ -80,14 +80,14 @@ class PlatformCache:
         try:
             version = reference.version or await self._preferred_version(reference.group)
             served = await self._client.get(paths.api_group(reference.group, version))
+            resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
+            if resource is None:
+                raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
+            return self._start_watch(reference.group, version, resource, keep=_slim)
         except ValueError as error:
-            raise _no_platform("its reference names a group or version that is none") from error
+            raise _no_platform("its reference names a group, version or resource that is none") from error
         except ApiError as error:
             raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
-        resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
-        if resource is None:
-            raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
-        return self._start_watch(reference.group, version, resource, keep=_slim)
 
 
 def _slim(infra: JsonObject) -> JsonObject:

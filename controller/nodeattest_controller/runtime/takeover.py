@@ -2,7 +2,8 @@
 
 Promises: each object of the cluster is whole in the cache, in the version that a list saw which began after the call;
 clusters of one namespace that are taken over together share lists, because each costs the API server a look at every
-object of the kind in the namespace; what another cluster's objects are like, and whether they change, delays none.
+object of the kind in the namespace; what a cluster's objects are like, and whether they change,
+delays others of its namespace by lists at most, and those of another namespace by one.
 Leaves to others: of which clusters objects are kept whole (``served_clusters``), and following them (``Reflector``).
 Source: ADR 50.
 """
@@ -19,6 +20,7 @@ from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.served_clusters import is_summary
 from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.batches import in_batches
 from nodeattest_kube.next_read import NextRead
 from nodeattest_kube.reflector import PartialList, Reflector
 
@@ -41,6 +43,8 @@ class _Together:
     names: set[str] = field(default_factory=set[str])
     reads: dict[str, NextRead[PartialList | None]] = field(default_factory=dict[str, NextRead[PartialList | None]])
     """By the path of a collection."""
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """One list at a time: a namespace whose clusters are listed again and again delays itself."""
 
 
 class Takeover:
@@ -68,7 +72,7 @@ class Takeover:
         finally:
             together.names.discard(name)
             if not together.names:
-                del self._under_way[namespace]
+                self._under_way.pop(namespace, None)
 
     async def _complete(
         self, cluster: ClusterKey, together: _Together, objects: Reflector, path: str, *, may_lack: bool
@@ -82,11 +86,11 @@ class Takeover:
         unlabelled = len(name) > LONGEST_VALUE
         while objects.synced or objects.is_listing:
             if failures or unlabelled:
-                read = await self._read(objects, path, None if unlabelled else [name])
+                read = await self._read(together, objects, path, None if unlabelled else [name])
             else:
                 read = await self._read_together(together, objects, path)
             if read is not None and cluster not in read.behind:
-                summaries = any(is_summary(obj) for obj in objects.each("cluster", cluster))
+                summaries = any([is_summary(obj) async for obj in in_batches(objects.each("cluster", cluster))])
                 if not summaries and (may_lack or all(map(objects.get, read.keys.get(cluster, [])))):
                     return
                 unlabelled |= summaries
@@ -98,12 +102,15 @@ class Takeover:
 
         async def read() -> PartialList | None:
             names = sorted(name for name in together.names if len(name) <= LONGEST_VALUE)
-            return await self._read(objects, path, names if len(names) <= MOST_NAMED else None) if names else None
+            few = names if len(names) <= MOST_NAMED else None
+            return await self._read(together, objects, path, few) if names else None
 
         return await together.reads.setdefault(path, NextRead(read)).read()
 
-    async def _read(self, objects: Reflector, path: str, names: list[str] | None) -> PartialList | None:
+    async def _read(
+        self, together: _Together, objects: Reflector, path: str, names: list[str] | None
+    ) -> PartialList | None:
         """Read the objects of clusters, by their names, or all of the namespace."""
-        async with self._lists:
+        async with together.turn, self._lists:
             selector = f"{CLUSTER_LABEL} in ({','.join(names)})" if names is not None else None
             return await objects.read_again(path, selector, index="cluster")

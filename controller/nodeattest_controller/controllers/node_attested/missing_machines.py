@@ -19,6 +19,7 @@ from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.batches import in_batches
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["MissingMachines"]
@@ -37,7 +38,7 @@ class MissingMachines:
         self._deleted: dict[str, float] = {}
         """When a machine was last there whose Node was deleted, by provider ID."""
 
-    def count(self, pairs: Sequence[tuple[MachineView, Attestation | None]]) -> int:
+    async def count(self, pairs: Sequence[tuple[MachineView, Attestation | None]]) -> int:
         """Count them, given the members that there are with their ledgers."""
         now = self._clock()
         for member, attestation in pairs:
@@ -51,7 +52,7 @@ class MissingMachines:
         there = {member.provider_id for member, _attestation in pairs}
         machines = self._management.objects_of(self._key, "machines")
         pools = self._management.objects_of(self._key, "machinepools")
-        nameless = sum(not text(machine, "spec", "providerID") for machine in machines)
+        nameless = sum([not text(machine, "spec", "providerID") async for machine in in_batches(machines)])
         return nameless + sum(_short_by(pool) for pool in pools) + len(self._deleted.keys() - there)
 
 

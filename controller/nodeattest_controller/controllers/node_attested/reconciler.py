@@ -318,7 +318,7 @@ class NodeAttestedReconciler:
         """Read every member with its attestation record, and count them."""
         members = self._deps.management.inventory.members_of(self._key)
         pairs = [(member, self._attestation(member)) async for member in in_batches(members)]
-        return pairs, around_of(pairs, absent=self._missing.count(pairs))
+        return pairs, around_of(pairs, absent=await self._missing.count(pairs))
 
     def _may_act(self) -> bool:
         return self._deps.clock() >= self._silent_until and self._deps.guard.may_act(self._key)
