@@ -110,7 +110,7 @@ def test_many_reads_at_once_of_a_flooding_cluster_delay_its_sibling_by_one_of_th
         pace = ReadPace(clock=now, sleep=advance)
         flood, sibling = pace.of("a"), pace.of("a")
         cost, worst = 6 * RATE, 0.0  # an answer of 3 MiB that is one text of commas
-        reads = [asyncio.create_task(flood(cost)) for _ in range(8)]
+        reads = [asyncio.ensure_future(flood(cost)) for _ in range(8)]
         while not all(read.done() for read in reads):
             begun = now()
             await sibling(100)
