@@ -1,67 +1,64 @@
-"""A cluster's infrastructure objects are in the cache before the first request asks for them."""
+"""The section ``platforms``: every provider reads its own when the controller starts, a third party's, too."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
-from nodeattest_controller.model.objects import mapping
-from nodeattest_controller.runtime.platform_cache import MOST_AHEAD
-from nodeattest_kube.errors import Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_sandbox.pki import ClusterPki
+from nodeattest_controller.platforms import check_platforms
+from nodeattest_serving.settings import SettingsError
 
-GROUP = "infrastructure.cluster.x-k8s.io"
+SOURCE = """
+from nodeattest_providers.config_fields import check_keys
+from nodeattest_providers.names import ProviderName
 
 
-class ReadsInfrastructure(OneRound):
-    reads_infrastructure = True
+class Signer:
+    provider, versions, secure, takes_platform = ProviderName("lunar"), (1,), True, True
+
+    def __init__(self, *, platform):
+        assert not platform.may_call, "nothing is asked at the start"
+        check_keys(platform.settings, "platforms.lunar", ("endpoint", "caFile"))
+
+    async def verify_client_attestation_data(self, request, facts): ...
+
+    async def verify_serving_attestation_data(self, request, facts): ...
+
+    async def machine_name(self, request): ...
+"""
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    directory: Path = tmp_path_factory.mktemp("pki")
-    return ClusterPki.make(directory, "blue")
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lunar_platform.py").write_text(SOURCE)
+    info = tmp_path / "lunar_platform-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lunar-platform\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nodeattest.signers]\nlunar = lunar_platform:Signer\n")
+    monkeypatch.delitem(sys.modules, "lunar_platform", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
 
 
-def serve(api: ScriptedApi, kinds: int) -> None:
-    """Let each of so many kinds have a Machine of its own."""
-    resources: list[JsonValue] = [{"name": f"kind{number}s", "kind": f"Kind{number}"} for number in range(kinds)]
-    api.documents[f"/apis/{GROUP}/v1"] = {"resources": resources}
-    for number in range(kinds):
-        made = machine(f"m-{number}", f"metal://rack-1/{number}")
-        reference: JsonObject = {"apiVersion": f"{GROUP}/v1", "kind": f"Kind{number}", "name": "i"}
-        made["spec"] = {**mapping(made, "spec"), "infrastructureRef": reference}
-        api.put(f"{CAPI}/machines/m-{number}", made)
+def test_settings_that_the_provider_knows_are_taken() -> None:
+    check_platforms({"lunar": {"endpoint": "https://127.0.0.1:1"}}, "c.yaml")
+    check_platforms({"tpm": {}}, "c.yaml")
 
 
-@pytest.mark.parametrize(("verifier", "kinds", "lists"), [
-    (ReadsInfrastructure(), 1, 1),
-    (OneRound(), 1, 0),
-    (ReadsInfrastructure(), MOST_AHEAD + 5, MOST_AHEAD),
-])  # fmt: skip
-async def test_a_connected_clusters_platforms_are_listed_where_a_provider_of_its_policy_reads_them(
-    pki: ClusterPki, verifier: OneRound, kinds: int, lists: int
-) -> None:
-    world = World(pki, verifier)
-    serve(world.management_api, kinds)
-    async with world.running():
-        await world.management.inventory.load(KEY)
-        await world.evaluator.follow_platforms(world.workload)
-        await world.settle()
-        assert world.management_api.count("LIST", "/kind") == lists
-
-
-async def test_where_they_cannot_be_listed_the_first_request_tries_again(pki: ClusterPki) -> None:
-    world = World(pki, ReadsInfrastructure())
-    serve(world.management_api, 1)
-    world.management_api.fail("GET", f"/apis/{GROUP}", Unreachable("away"))
-    async with world.running():
-        await world.management.inventory.load(KEY)
-        await world.evaluator.follow_platforms(world.workload)
-        assert world.management_api.count("LIST", "/kind") == 0
-        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
-        world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", {"metadata": {"name": "i"}})
-        assert await world.management.platforms.object_of(member) is not None
+@pytest.mark.parametrize(
+    ("name", "section", "said"),
+    [
+        (
+            "lunar",
+            {"endpiont": "x"},
+            "lunar: expected platforms.lunar: one of endpoint, caFile, got 'endpiont'; did you mean 'endpoint'?",
+        ),
+        ("lunra", {}, "lunra: unknown provider; did you mean .platforms.lunar?"),
+        ("challenge", {"a": 1}, "challenge: expected no settings: this provider asks no platform, got 'a'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_nearest_known(name: str, section: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        check_platforms({name: {**section}}, "c.yaml")
+    assert str(refused.value) == f"c.yaml: .platforms.{said}"

@@ -1,0 +1,67 @@
+"""A cluster's infrastructure objects are in the cache before the first request asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
+
+from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.runtime.platform_cache import MOST_AHEAD
+from nodeattest_kube.errors import Unreachable
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_sandbox.pki import ClusterPki
+
+GROUP = "infrastructure.cluster.x-k8s.io"
+
+
+class ReadsInfrastructure(OneRound):
+    reads_infrastructure = True
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    directory: Path = tmp_path_factory.mktemp("pki")
+    return ClusterPki.make(directory, "blue")
+
+
+def serve(api: ScriptedApi, kinds: int) -> None:
+    """Let each of so many kinds have a Machine of its own."""
+    resources: list[JsonValue] = [{"name": f"kind{number}s", "kind": f"Kind{number}"} for number in range(kinds)]
+    api.documents[f"/apis/{GROUP}/v1"] = {"resources": resources}
+    for number in range(kinds):
+        made = machine(f"m-{number}", f"metal://rack-1/{number}")
+        reference: JsonObject = {"apiVersion": f"{GROUP}/v1", "kind": f"Kind{number}", "name": "i"}
+        made["spec"] = {**mapping(made, "spec"), "infrastructureRef": reference}
+        api.put(f"{CAPI}/machines/m-{number}", made)
+
+
+@pytest.mark.parametrize(("verifier", "kinds", "lists"), [
+    (ReadsInfrastructure(), 1, 1),
+    (OneRound(), 1, 0),
+    (ReadsInfrastructure(), MOST_AHEAD + 5, MOST_AHEAD),
+])  # fmt: skip
+async def test_a_connected_clusters_platforms_are_listed_where_a_provider_of_its_policy_reads_them(
+    pki: ClusterPki, verifier: OneRound, kinds: int, lists: int
+) -> None:
+    world = World(pki, verifier)
+    serve(world.management_api, kinds)
+    async with world.running():
+        await world.management.inventory.load(KEY)
+        await world.evaluator.follow_platforms(world.workload)
+        await world.settle()
+        assert world.management_api.count("LIST", "/kind") == lists
+
+
+async def test_where_they_cannot_be_listed_the_first_request_tries_again(pki: ClusterPki) -> None:
+    world = World(pki, ReadsInfrastructure())
+    serve(world.management_api, 1)
+    world.management_api.fail("GET", f"/apis/{GROUP}", Unreachable("away"))
+    async with world.running():
+        await world.management.inventory.load(KEY)
+        await world.evaluator.follow_platforms(world.workload)
+        assert world.management_api.count("LIST", "/kind") == 0
+        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
+        world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", {"metadata": {"name": "i"}})
+        assert await world.management.platforms.object_of(member) is not None
