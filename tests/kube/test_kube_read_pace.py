@@ -17,7 +17,7 @@ from virtual import advance, now, run_virtually
 from nodeattest_kube.client import ApiClient, Forbidden, TooLarge
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, check_value_count
 from nodeattest_kube.paging import TENANT
-from nodeattest_kube.read_pace import BURST, RATE, ReadPace, parsing_cost
+from nodeattest_kube.read_pace import BURST, RATE, Pace, ReadPace, parsing_cost
 
 
 class Clock:
@@ -38,6 +38,12 @@ def cost_of(document: bytes) -> int:
     return len(document) + parsing_cost(document)
 
 
+def readers(clock: Clock, *tenants: str) -> list[Pace]:
+    """Return the pace of one client of each; the same tenant may have several."""
+    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
+    return [pace.of(tenant) for tenant in tenants]
+
+
 def test_values_cost_more_than_text() -> None:
     assert cost_of(fat()) > 2 * len(fat())
     assert cost_of(b'"' + b"x" * 1000 + b'"') == 1002
@@ -45,8 +51,7 @@ def test_values_cost_more_than_text() -> None:
 
 async def test_a_tenant_that_reads_without_end_waits_and_delays_no_other() -> None:
     clock, cost = Clock(), cost_of(fat())
-    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
-    flood, honest = pace.of("a"), pace.of("b")
+    flood, honest = readers(clock, "a", "b")
     for _ in range(100):
         await flood(cost)
     assert clock.now >= (100 * cost - BURST) / RATE - 1
@@ -73,8 +78,7 @@ async def test_a_tenant_that_owes_nothing_any_more_is_forgotten() -> None:
 
 async def test_one_cluster_that_floods_leaves_half_of_its_tenants_rate_to_the_tenants_others() -> None:
     clock, cost = Clock(), cost_of(fat())
-    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
-    flood, sibling = pace.of("a"), pace.of("a")
+    flood, sibling = readers(clock, "a", "a")
     for _ in range(100):
         await flood(cost)
     before = clock.now
@@ -85,8 +89,7 @@ async def test_one_cluster_that_floods_leaves_half_of_its_tenants_rate_to_the_te
 
 async def test_a_cluster_alone_reads_at_its_tenants_whole_rate() -> None:
     clock, cost = Clock(), cost_of(fat())
-    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
-    alone, _silent = pace.of("a"), pace.of("a")
+    alone, _silent = readers(clock, "a", "a")
     for _ in range(100):
         await alone(cost)
     assert clock.now <= 100 * cost / RATE
@@ -94,8 +97,7 @@ async def test_a_cluster_alone_reads_at_its_tenants_whole_rate() -> None:
 
 async def test_a_cluster_that_read_alone_for_long_has_its_half_once_a_sibling_floods() -> None:
     clock, cost = Clock(), cost_of(fat())
-    pace = ReadPace(clock=lambda: clock.now, sleep=clock.sleep)
-    alone, flood = pace.of("a"), pace.of("a")
+    alone, flood = readers(clock, "a", "a")
     for _ in range(100):
         await alone(cost)
     before, turns = clock.now, 20

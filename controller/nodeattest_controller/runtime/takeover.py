@@ -2,8 +2,8 @@
 
 Promises: each object of the cluster is whole in the cache, in the version that a list saw which began after the call;
 clusters of one namespace that are taken over together share lists, because each costs the API server a look at every
-object of the kind in the namespace; what a cluster's objects are like, and whether they change,
-delays others of its namespace by lists at most, and those of another namespace by one.
+object of the kind in the namespace; what a cluster's objects are like, and whether they change, delays others of its
+namespace by lists at most, and those of another namespace by one.
 Leaves to others: of which clusters objects are kept whole (``served_clusters``), and following them (``Reflector``).
 Source: ADR 50.
 """
@@ -43,7 +43,7 @@ class _Together:
     names: set[str] = field(default_factory=set[str])
     reads: dict[str, NextRead[PartialList | None]] = field(default_factory=dict[str, NextRead[PartialList | None]])
     """By the path of a collection."""
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One list at a time: a namespace whose clusters are listed again and again delays itself."""
 
 
