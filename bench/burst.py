@@ -186,15 +186,19 @@ def run(
     )
 
 
-def windows(ends: Sequence[float], size: int) -> list[float]:
-    """Return the rate of each window of so many joins, the last ones of a run that goes on at one rate."""
-    last = [ends[max(0, first - 1) : first + size] for first in range(len(ends) - size, 0, -size)]
-    return [size / (window[-1] - window[0]) for window in reversed(last) if window[-1] > window[0]]
+def rate_of_last(ends: Sequence[float], count: int) -> float:
+    """Return the rate of the last joins of a burst, which has more of them."""
+    return count / (ends[-1] - ends[-1 - count])
 
 
 def settle(seconds: float) -> None:
     """Let API servers end what follows from their start and from the making of the fleet."""
     time.sleep(seconds)
+
+
+def say(what: str) -> None:
+    """Tell whoever waits how far a run is."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

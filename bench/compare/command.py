@@ -10,7 +10,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def in_turns(other: Path, names: Sequence[str], sizes: Sizes, pairs: int) -> dic
         print(f"pair {pair + 1} of {pairs}", file=sys.stderr, flush=True)
         for name in names:
             for prefix, python in ((BEFORE, other), (NOW, Path(sys.executable))):
-                for case in run_case(python, name, replace(sizes, limited=0)):
+                for case in run_case(python, name, sizes):
                     known = cases.setdefault(prefix + case.name, Case(prefix + case.name))
                     known.add(**{key: middle for key in case.samples if (middle := case.median(key)) is not None})
     return cases
@@ -94,7 +93,7 @@ def write(run: Run) -> str:
     """Write the table of a comparison."""
     before, now = run.commit.split()
     rows = [
-        (title, spread(_of(run, BEFORE + case, key), unit), spread(_of(run, NOW + case, key), unit), shares)
+        (title, spread(run.samples(BEFORE + case, key), unit), spread(run.samples(NOW + case, key), unit), shares)
         for case, key, title, unit in ROWS
         if (shares := _shares(run, case, key))
     ]
@@ -105,13 +104,8 @@ def write(run: Run) -> str:
 
 
 def _shares(run: Run, case: str, key: str) -> str:
-    before, now = _of(run, BEFORE + case, key), _of(run, NOW + case, key)
+    before, now = run.samples(BEFORE + case, key), run.samples(NOW + case, key)
     if not before or not now or len(before) != len(now):
         return ""
     shares = ratios(now, before)
     return spread(shares, TIMES) if shares else ""
-
-
-def _of(run: Run, case: str, key: str) -> list[float] | None:
-    found = run.cases.get(case)
-    return found.samples.get(key) if found else None

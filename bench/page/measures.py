@@ -1,42 +1,57 @@
 """The cases of the page: each starts what it needs, lets it settle, and gives samples of several rounds.
 
-Every case says in its notes what it leaves out. All of them run on loopback, with nodes, controller and API servers on
-the same cores.
+A round of the joins is a burst of each kind, in turns, and every second round goes in the opposite order: the speed of
+a machine drifts within minutes, so only what was measured in the same round is compared. Every case says in its notes
+what it leaves out. All of them run on loopback, with nodes, controller and API servers on the same cores.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import joins, tpm_keys
-from bench.burst import Burst, count_requests, provision_in, run, server_of, settle, windows
+from bench.burst import Burst, count_requests, provision_in, rate_of_last, run, say, server_of, settle
 from bench.environment import BenchEnvironment, start_environment
 from bench.joiner import Kind, Node
+from bench.page.goals import LIFTED, LIMITED, ONE_STEP, TPM
 from bench.page.samples import Case
 from bench.page.webhook import admission_calls
-from bench.processes import cpu_seconds, resident
+from bench.processes import resident
 from nodeattest_cli.demo.automatic_approval import leave_open
 from nodeattest_cli.demo.fleet import new_token
 from nodeattest_cli.demo.tools import Tools
 from nodeattest_cli.demo.world import USER
 from nodeattest_discovery.secret import DEFAULT_GROUP
-from nodeattest_sandbox.control_plane import ControlPlane, start_real
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_bootstrap_token
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 MANAGER = "kube-controller-manager"
 SIGNER = ("csrapproving", "csrsigning")
-LIFTED = {"kube-api-qps": 5000, "kube-api-burst": 5000}
+DEFAULT_LIMITS: Mapping[str, int] = {}
+NO_LIMITS = {"kube-api-qps": 5000, "kube-api-burst": 5000}
 """More than it can send."""
 BURST = 40
 """Requests that use up the burst of its default limits (30)."""
+WARM = 50
+"""Joins at most that come before a burst and do not count: caches are filled, connections are open, code is loaded."""
 PROCESSES = 2
 QUIET = 1.0
-"""Seconds for the last Events and watches of a round."""
+"""Seconds for the last Events and watches of a burst."""
+EXCLUDED = {
+    LIFTED: "proof of the machine, a management cluster, an inventory; one API server and etcd; the kubelet client "
+    "certificate of whoever holds a bootstrap token",
+    LIMITED: "what it leaves out with limits lifted, too; its client sends 20 requests a second at most "
+    "(--kube-api-qps), after a burst of 30",
+    TPM: "the TPM's own time (it is software), kubelet's registration, the making of the Machines",
+    ONE_STEP: "any proof (provider insecure): what Machine, token, ledger and one request take",
+}
 
 
 @dataclass(frozen=True)
@@ -45,9 +60,9 @@ class Sizes:
 
     rounds: int = 3
     joins: int = 170
-    """Of one round."""
-    limited: int = 60
-    """Requests of a round with the in-tree signer's default limits: ten a second."""
+    """Of one burst."""
+    limited: int = 180
+    """Requests with the in-tree signer's default limits, after those of its burst: ten a second. 0 leaves it out."""
     cold: int = 15
     calls: int = 200
     """Of the webhook, in a round."""
@@ -55,45 +70,86 @@ class Sizes:
     settle: float = 20.0
 
     @property
-    def fleet(self) -> int:
-        return self.rounds * self.joins
+    def warm(self) -> int:
+        return min(WARM, self.joins)
 
 
-def in_tree(tools: Tools, sizes: Sizes) -> list[Case]:
-    """kube-controller-manager's approver and signer, with its default limits and without."""
+@dataclass(frozen=True)
+class Round:
+    """One burst of one case."""
+
+    burst: Burst
+    resident: float
+    """Memory of the controller after it."""
+    requests: Sequence[AuditEntry] = ()
+    """Empty where they are not recorded."""
+
+
+def in_turns(bursts: Mapping[str, Callable[[], Round | None]], rounds: int) -> list[Case]:
+    """Measure a burst of each case in every round; samples of one round have the same index in all cases.
+
+    A burst that is not possible here gives None.
+    """
+    measured: dict[str, list[Round]] = {name: [] for name in bursts}
+    for number in range(rounds):
+        for name in list(bursts)[:: -1 if number % 2 else 1]:
+            done = bursts[name]()
+            if done is not None:
+                measured[name].append(done)
+                say(f"round {number + 1} of {rounds}, {name}: {done.burst.rate:.1f}/s")
+    return [_case_of(name, done) for name, done in measured.items() if done]
+
+
+def _case_of(name: str, rounds: Sequence[Round]) -> Case:
+    case = Case(name)
+    for one in rounds:
+        _add(case, one.burst)
+        case.add(resident=one.resident)
+    entries = [entry for one in rounds for entry in one.requests]
+    if entries:
+        requests = count_requests(entries, user=USER, joins=sum(one.burst.joins for one in rounds))
+        case.add(
+            node_requests=requests.node,
+            controller_requests=requests.controller,
+            controller_writes=requests.controller_writes,
+        )
+        case.notes["requests"] = requests.kinds
+    case.notes["excludes"] = EXCLUDED[name]
+    return case
+
+
+@dataclass(frozen=True)
+class InTreeSigner:
+    plane: ControlPlane
+    token: str
+    pid: int
+
+    def join(self, numbers: range, sizes: Sizes) -> Burst:
+        return run(
+            Kind.IN_TREE,
+            [server_of(self.plane)],
+            [Node(number, f"worker-{number}", "", self.token) for number in numbers],
+            controller_pids=[self.pid],
+            server_pids=list(self.plane.pids.values()),
+            processes=PROCESSES,
+            at_once=sizes.at_once,
+        )
+
+
+@contextmanager
+def _in_tree_signer(tools: Tools, limits: Mapping[str, int]) -> Generator[InTreeSigner | None]:
+    """Start kube-controller-manager's approver and signer, where the assets have them."""
     assets = tools.assets
     if assets is None or not (assets / MANAGER).exists():
-        return []
+        yield None
+        return
     with (
         tempfile.TemporaryDirectory(prefix="nodeattest-bench-") as name,
         start_real(Path(name) / "plane", assets, name="in-tree") as plane,
     ):
         token = plane.await_token(_open_as_kubeadm_does(plane))
-        settle(sizes.settle)
-        lifted, limited = Case("in-tree lifted"), Case("in-tree default")
-        with controller_manager(plane, assets, SIGNER, LIFTED) as process:
-            _in_tree_round(
-                plane, process.pid(), token, range(50), sizes
-            )  # its informers are filled, connections are open
-            for number in range(sizes.rounds):
-                first = 1000 * (1 + number)
-                numbers = range(first, first + sizes.joins)
-                _add(lifted, _in_tree_round(plane, process.pid(), token, numbers, sizes))
-            lifted.add(resident=resident(process.pid()))
-        if sizes.limited:
-            with controller_manager(plane, assets, SIGNER) as process:
-                # In one go: a pause would let the limiter save up another burst.
-                count = BURST + sizes.rounds * sizes.limited
-                burst = _in_tree_round(plane, process.pid(), token, range(10_000, 10_000 + count), sizes)
-                _add(limited, burst)
-                limited.samples["rate"] = windows(burst.ends, sizes.limited)[-sizes.rounds :]
-                limited.add(resident=resident(process.pid()))
-    what = "one API server and etcd; the kubelet client certificate of whoever holds a bootstrap token"
-    lifted.notes["excludes"] = f"proof of the machine, a management cluster, an inventory; {what}"
-    limited.notes["excludes"] = (
-        "the same; its client sends 20 requests a second at most (--kube-api-qps), after a burst of 30"
-    )
-    return [limited, lifted] if sizes.limited else [lifted]
+        with controller_manager(plane, assets, SIGNER, limits) as process:
+            yield InTreeSigner(plane, token, process.pid())
 
 
 def _open_as_kubeadm_does(plane: ControlPlane) -> str:
@@ -113,60 +169,43 @@ def _open_as_kubeadm_does(plane: ControlPlane) -> str:
     return create_bootstrap_token(client, new_token())
 
 
-def _in_tree_round(plane: ControlPlane, pid: int, token: str, numbers: range, sizes: Sizes) -> Burst:
-    nodes = [Node(number, f"worker-{number}", "", token) for number in numbers]
-    return run(
-        Kind.IN_TREE,
-        [server_of(plane)],
-        nodes,
-        controller_pids=[pid],
-        server_pids=list(plane.pids.values()),
-        processes=PROCESSES,
-        at_once=sizes.at_once,
-    )
-
-
-def with_tpm(tools: Tools, sizes: Sizes) -> list[Case]:
-    """This project, with proof by TPM: two requests a node, evidence that is verified, a ledger."""
-    case = _rounds("tpm", Kind.TPM, tools, sizes)
-    case.notes["excludes"] = "the TPM's own time (it is software), kubelet's registration, the making of the Machines"
-    return [case]
-
-
-def one_step(tools: Tools, sizes: Sizes) -> list[Case]:
-    """This project, with a provider of one step."""
-    case = _rounds("one-step", Kind.ONE_STEP, tools, sizes)
-    case.notes["excludes"] = "any proof (provider insecure): what Machine, token, ledger and one request take"
-    return [case]
-
-
-def _rounds(name: str, kind: Kind, tools: Tools, sizes: Sizes) -> Case:
-    case = Case(name)
-    with start_environment(tools, provider=kind.value) as env:
-        first, *fleet = provision_in(env.world, kind, range(1, 2 + sizes.fleet))
-        _round(env, kind, [first], sizes)  # loads the provider, and the kinds of the infrastructure
+def in_tree(tools: Tools, sizes: Sizes) -> Round | None:
+    """Kubernetes' own signer, without limits."""
+    with _in_tree_signer(tools, NO_LIMITS) as signer:
+        if signer is None:
+            return None
+        signer.join(range(sizes.warm), sizes)
         settle(sizes.settle)
-        case.add(idle_server_cpu=_idle(env))
+        burst = signer.join(range(sizes.warm, sizes.warm + sizes.joins), sizes)
+        return Round(burst, resident(signer.pid))
+
+
+def in_tree_default(tools: Tools, sizes: Sizes) -> list[Case]:
+    """The same with its default limits, in one go: a pause would let its limiter save up another burst."""
+    with _in_tree_signer(tools, DEFAULT_LIMITS) as signer:
+        if signer is None or not sizes.limited:
+            return []
+        settle(sizes.settle)
+        burst = signer.join(range(BURST + sizes.limited), sizes)
+        case = _case_of(LIMITED, [Round(burst, resident(signer.pid))])
+    case.samples["rate"] = [rate_of_last(burst.ends, sizes.limited)]
+    return [case]
+
+
+def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Round:
+    """This project: by TPM two requests a node, evidence that is verified, a ledger; or a provider of one step."""
+    with start_environment(tools, provider=kind.value) as env:
+        nodes = provision_in(env.world, kind, range(1, 1 + sizes.warm + sizes.joins))
+        _join(env, kind, nodes[: sizes.warm], sizes)
+        settle(sizes.settle)
         recorded = env.recorder()
-        done = 0
-        for number in range(sizes.rounds):
-            nodes = fleet[number * sizes.joins : (number + 1) * sizes.joins]
-            burst = _round(env, kind, nodes, sizes)
-            _add(case, burst)
-            done += burst.joins
-            case.add(resident=resident(env.controller_pid))
-            time.sleep(QUIET)
-        requests = count_requests(recorded(), user=USER, joins=max(1, done))
-    case.add(
-        node_requests=requests.node,
-        controller_requests=requests.controller,
-        controller_writes=requests.controller_writes,
-    )
-    case.notes["requests"] = requests.kinds
-    return case
+        burst = _join(env, kind, nodes[sizes.warm :], sizes)
+        memory = resident(env.controller_pid)
+        time.sleep(QUIET)
+        return Round(burst, memory, recorded())
 
 
-def _round(env: BenchEnvironment, kind: Kind, nodes: list[Node], sizes: Sizes) -> Burst:
+def _join(env: BenchEnvironment, kind: Kind, nodes: Sequence[Node], sizes: Sizes) -> Burst:
     return run(
         kind,
         [server_of(env.world.workload)],
@@ -177,13 +216,6 @@ def _round(env: BenchEnvironment, kind: Kind, nodes: list[Node], sizes: Sizes) -
         processes=min(PROCESSES, len(nodes)),
         at_once=sizes.at_once,
     )
-
-
-def _idle(env: BenchEnvironment, seconds: float = 3.0) -> float:
-    """Return how many per cent of a core API servers and etcds use while nothing is asked of them."""
-    before = cpu_seconds(*env.server_pids)
-    time.sleep(seconds)
-    return 100 * (cpu_seconds(*env.server_pids) - before) / seconds
 
 
 def _add(case: Case, burst: Burst) -> None:
@@ -242,10 +274,22 @@ def webhook(tools: Tools, sizes: Sizes) -> list[Case]:
     return [case]
 
 
-CASES: dict[str, Callable[[Tools, Sizes], list[Case]]] = {
-    "in-tree": in_tree,
-    "tpm": with_tpm,
-    "one-step": one_step,
+BURSTS: Mapping[str, Callable[[Tools, Sizes], Round | None]] = {
+    LIFTED: in_tree,
+    TPM: partial(ours, Kind.TPM),
+    ONE_STEP: partial(ours, Kind.ONE_STEP),
+}
+
+
+def _joins(*names: str) -> Callable[[Tools, Sizes], list[Case]]:
+    return lambda tools, sizes: in_turns({name: partial(BURSTS[name], tools, sizes) for name in names}, sizes.rounds)
+
+
+PAGE_CASES: Mapping[str, Callable[[Tools, Sizes], list[Case]]] = {
+    "joins": _joins(*BURSTS),
+    "in-tree-default": in_tree_default,
     "alone": alone,
     "webhook": webhook,
 }
+"""What makes the page, in this order."""
+CASES = {**PAGE_CASES, TPM: _joins(TPM), ONE_STEP: _joins(ONE_STEP)}

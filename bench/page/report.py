@@ -55,10 +55,10 @@ def where(run: Run) -> str:
 def peers(run: Run) -> str:
     rows: list[list[str]] = []
     for title, key, unit in JOIN_ROWS:
-        cells = [spread(_samples(run, peer.case, key), unit) for peer in PEERS]
+        cells = [spread(run.samples(peer.case, key), unit) for peer in PEERS]
         if any(cell != NOTHING for cell in cells):
             rows.append([title, *cells])
-    shares = [times(run.ratio((peer.case, "rate"), (LIFTED, "rate"))) for peer in PEERS]
+    shares = [spread(run.ratios((peer.case, "rate"), (LIFTED, "rate")), TIMES) for peer in PEERS]
     rows.insert(1, ["… beside in-tree, limits lifted", *shares])
     return table(["", *(peer.title for peer in PEERS)], rows)
 
@@ -66,10 +66,10 @@ def peers(run: Run) -> str:
 def alone(run: Run) -> str:
     rows: list[list[str]] = []
     for case, title in ALONE:
-        cells = [spread(_samples(run, case, key), "ms") for key in ("wall", "cpu")]
+        cells = [spread(run.samples(case, key), "ms") for key in ("wall", "cpu")]
         shares = [times(run.ratio((case, key), ("idle", key))) for key in ("wall", "cpu")]
         rows.append([title, cells[0], shares[0], cells[1], shares[1]])
-    calls = [spread(_samples(run, "webhook", key), "ms") for key in ("wall", "cpu")]
+    calls = [spread(run.samples("webhook", key), "ms") for key in ("wall", "cpu")]
     rows.append(["a call of the admission webhook (CPU: the controller's)", calls[0], NOTHING, calls[1], NOTHING])
     return table(["", "wall", f"{TIMES} the interpreter", "CPU", f"{TIMES} the interpreter"], rows)
 
@@ -104,8 +104,3 @@ def write(page: str, run: Run) -> str:
     for name, generated in parts.items():
         page = replaced(page, name, generated)
     return page
-
-
-def _samples(run: Run, case: str, key: str) -> list[float] | None:
-    found = run.cases.get(case)
-    return found.samples.get(key) if found else None

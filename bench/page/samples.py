@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
+from bench.page.numbers import ratios
+
 
 @dataclass
 class Case:
@@ -34,14 +36,25 @@ class Run:
     machine: dict[str, str]
     cases: dict[str, Case]
 
-    def median(self, case: str, key: str) -> float | None:
-        """Return a median; None where the case was not possible, or not asked for."""
+    def samples(self, case: str, key: str) -> list[float]:
+        """Return the samples; none where the case was not possible, or not asked for."""
         found = self.cases.get(case)
-        return found.median(key) if found else None
+        return found.samples.get(key, []) if found else []
+
+    def median(self, case: str, key: str) -> float | None:
+        found = self.samples(case, key)
+        return median(found) if found else None
 
     def ratio(self, over: tuple[str, str], under: tuple[str, str]) -> float | None:
-        above, below = self.median(*over), self.median(*under)
-        return above / below if above is not None and below else None
+        found = self.ratios(over, under)
+        return median(found) if found else None
+
+    def ratios(self, over: tuple[str, str], under: tuple[str, str]) -> list[float]:
+        """Divide round by round; where the cases have not as many samples, one median by the other."""
+        above, below = self.samples(*over), self.samples(*under)
+        if len(above) == len(below):
+            return ratios(above, below)
+        return ratios([median(above)], [median(below)]) if above and below else []
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")

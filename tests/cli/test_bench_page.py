@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.burst import count_requests, windows
+from bench.burst import Burst, count_requests, rate_of_last
 from bench.page import plot, report
 from bench.page.command import LAST, PAGE, PICTURE
-from bench.page.goals import Goal, of, ratio
+from bench.page.goals import LIFTED, ONE_STEP, TPM, Goal, of, ratio
+from bench.page.measures import Round, in_turns
 from bench.page.numbers import ratios, replaced, spread, times
 from bench.page.samples import Case, Run
+from nodeattest_cli.demo.world import USER
 from nodeattest_sandbox.control_plane import AuditEntry
 
 
@@ -46,10 +49,58 @@ def test_a_median_is_shown_with_the_least_and_the_greatest() -> None:
 
 def test_ratios_are_pair_by_pair_and_none_is_made_of_nothing() -> None:
     assert ratios([2.0, 9.0, 1.0], [1.0, 3.0, 0.0]) == [2.0, 3.0]
-    run = run_of(tpm={"rate": [10.0, 20.0, 30.0]}, in_tree_lifted={"rate": [80.0]})
-    assert run.ratio(("tpm", "rate"), ("in tree lifted", "rate")) == 0.25
-    assert run.ratio(("tpm", "rate"), ("nothing", "rate")) is None
+    assert run_of(tpm={"rate": [10.0]}).ratio(("tpm", "rate"), ("nothing", "rate")) is None
+    assert run_of().ratio(("tpm", "rate"), ("nothing", "rate")) is None
     assert times(None) == "\u2013"
+
+
+@pytest.mark.parametrize(
+    ("lifted", "said"),
+    [([20.0, 80.0, 100.0], 0.3), ([80.0], 0.25), ([20.0, 80.0, 80.0, 100.0], 0.25)],
+    ids=["round by round", "one of several rounds", "unlike numbers of rounds"],
+)
+def test_a_ratio_is_of_rounds_where_there_are_as_many_and_else_of_medians(lifted: list[float], said: float) -> None:
+    run = run_of(tpm={"rate": [10.0, 20.0, 30.0]}, lifted={"rate": lifted})
+    assert run.ratio(("tpm", "rate"), ("lifted", "rate")) == said
+
+
+def test_the_table_of_joins_shows_the_ratio_of_rounds_with_the_least_and_the_greatest() -> None:
+    lifted, one_step = Case(LIFTED, {"rate": [100.0, 50.0, 80.0]}), Case(ONE_STEP, {"rate": [50.0, 30.0, 36.0]})
+    lines = report.peers(Run("2026-01-01", "abc", {}, {case.name: case for case in (lifted, one_step)})).splitlines()
+    beside = (
+        "| \u2026 beside in-tree, limits lifted | \u2013 | 1 \u00d7 (1\u20131) | 0.5 \u00d7 (0.45\u20130.6) | \u2013 |"
+    )
+    assert beside in lines
+
+
+def round_of(rate: float, *requests: AuditEntry) -> Round:
+    return Round(Burst(10, 10 / rate, [0.1], 1.0, 2.0, 0.0, 3.0, {}, []), 70.0, requests)
+
+
+def test_joins_are_measured_in_turns_and_every_second_round_in_the_opposite_order() -> None:
+    order: list[str] = []
+    rates = iter(range(1, 10))
+
+    def burst(name: str) -> Callable[[], Round]:
+        def take() -> Round:
+            order.append(name)
+            return round_of(float(next(rates)))
+
+        return take
+
+    names = (LIFTED, TPM, ONE_STEP)
+    cases = in_turns({name: burst(name) for name in names}, 3)
+    assert order == [*names, *reversed(names), *names]
+    assert [case.name for case in cases] == [*names]
+    assert [case.samples["rate"] for case in cases] == [[1, 6, 7], [2, 5, 8], [3, 4, 9]]
+
+
+def test_requests_a_join_are_counted_over_all_rounds_and_what_is_not_possible_is_no_case() -> None:
+    few, more = ([request(USER, "create", "machineattestations")] * count for count in (10, 30))
+    rounds = iter((round_of(1.0, *few), round_of(1.0, *more), round_of(1.0, *more)))
+    (case,) = in_turns({LIFTED: lambda: None, TPM: lambda: next(rounds)}, 3)
+    assert case.samples["controller_requests"] == [70 / 30]
+    assert case.notes["requests"] == "2.3 create machineattestations"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +121,8 @@ def test_a_goal_that_was_not_measured_says_so() -> None:
     assert Goal("share", "ms", 1, of("tpm", "rate")).row(run_of())[2:] == ("\u2013", "not measured")
 
 
-def test_rates_are_of_windows_at_the_end_so_that_a_first_burst_does_not_count() -> None:
-    ends = [0.0, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4]
-    assert [round(rate) for rate in windows(ends, 2)] == [10, 10]
+def test_a_rate_is_of_the_last_joins_so_that_a_first_burst_does_not_count() -> None:
+    assert round(rate_of_last([0.0, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4], 4)) == 10
 
 
 def test_requests_are_counted_by_side_without_leases() -> None:
