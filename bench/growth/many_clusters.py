@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.burst import Joiners, count_requests, run, settle
+from bench.burst import Joiners, count_requests, run, say, settle
 from bench.controllers import CONNECTED, RunningController, launch
 from bench.environment import BenchEnvironment, start_environment
-from bench.growth.one_cluster import SETTLE, add, say
+from bench.growth.one_cluster import SETTLE, add
 from bench.growth.sizes import Sizes
 from bench.growth.workload_clusters import WorkloadCluster, WorkloadClusters, workload_clusters
 from bench.joiner import Kind, Node

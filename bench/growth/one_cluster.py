@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
-from bench.burst import PROVISIONERS, Burst, Joiners, count_requests, provision_in, run, server_of, settle
+from bench.burst import PROVISIONERS, Burst, Joiners, count_requests, provision_in, run, say, server_of, settle
 from bench.controllers import RunningController, launch, start_controller
 from bench.environment import BenchEnvironment, start_environment
 from bench.growth.sizes import Sizes
@@ -23,19 +22,30 @@ from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 SETTLE = 10.0
+FIRST_OF_BURSTS = 8
+"""Lower numbers are of nodes that join alone."""
 OWNED_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink")
+
+
+def bursts(nodes: int) -> list[tuple[str, range]]:
+    """Return few nodes, many, and few again as a control, by name; the numbers of each are its own."""
+    few = max(1, nodes // 10)
+    many = FIRST_OF_BURSTS + few
+    control = many + nodes
+    return [
+        (f"{few} nodes", range(FIRST_OF_BURSTS, many)),
+        (f"{nodes} nodes", range(many, control)),
+        (f"{few} more nodes", range(control, control + few)),
+    ]
 
 
 def measure(tools: Tools, sizes: Sizes) -> list[Case]:
     with start_environment(tools, controller=False) as env:
         controller = start_controller(env.world, env.directory / "controller-1", tools)
         env.stack.callback(controller.stop)
-        few = max(1, sizes.nodes // 10)
-        first, *spare = provision_in(env.world, Kind.TPM, range(1, 8))
+        first, *spare = provision_in(env.world, Kind.TPM, range(1, FIRST_OF_BURSTS))
         _join(env, controller, [first], sizes)
-        small = _grown(env, controller, few, range(100, 100 + few), sizes)
-        begin = 100 + few
-        large = _grown(env, controller, sizes.nodes, range(begin, begin + sizes.nodes), sizes)
+        grown = [_grown(env, controller, name, numbers, sizes) for name, numbers in bursts(sizes.nodes)]
         restarts = Case("restarts")
         controller.kill()
         controller = _restarted(env, restarts, spare[0], sizes, what="after_restart")
@@ -46,7 +56,7 @@ def measure(tools: Tools, sizes: Sizes) -> list[Case]:
         settle(SETTLE)
         restarts.add(cold_resident=resident(controller.pid))
     _ledgers_alone(tools, sizes, restarts)
-    return [small, large, restarts]
+    return [*grown, restarts]
 
 
 def _ledgers_alone(tools: Tools, sizes: Sizes, case: Case) -> None:
@@ -61,13 +71,10 @@ def _ledgers_alone(tools: Tools, sizes: Sizes, case: Case) -> None:
         _restarted(env, case, second, sizes, what="ledgers_alone")
 
 
-def say(what: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
-
-
-def _grown(env: BenchEnvironment, controller: RunningController, count: int, numbers: range, sizes: Sizes) -> Case:
-    """Add so many nodes, which join at once."""
-    case = Case(f"one cluster, {count} nodes")
+def _grown(env: BenchEnvironment, controller: RunningController, name: str, numbers: range, sizes: Sizes) -> Case:
+    """Add nodes, which join at once."""
+    count = len(numbers)
+    case = Case(f"one cluster, {name}")
     nodes = provision_in(env.world, Kind.TPM, numbers)
     say(f"{count} Machines and tokens are made")
     settle(SETTLE)

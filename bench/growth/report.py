@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from bench.page.goals import Goal
 from bench.page.numbers import DASH, TIMES, number, spread, wrapped
@@ -10,6 +11,8 @@ from bench.page.report import goals, where
 from bench.page.samples import Case, Run
 from tools.markdown_tables import table
 
+MANY = 1
+"""Which burst into one cluster is the large one."""
 ROWS = (
     ("joins", "joins", ""),
     ("joins that failed", "failed", ""),
@@ -45,7 +48,7 @@ def cases_of(run: Run, begin: str) -> list[Case]:
 
 
 def singles(run: Run) -> list[Case]:
-    """Return the bursts into one cluster, the smaller first."""
+    """Return the bursts into one cluster: few nodes, many, and few again, which older runs have not."""
     return cases_of(run, "one cluster, ")
 
 
@@ -57,16 +60,17 @@ def shared(run: Run) -> list[Case]:
 def _grown(key: str) -> Callable[[Run], float | None]:
     def ratio(run: Run) -> float | None:
         found = singles(run)
-        above, below = (case.median(key) for case in (found[-1], found[0])) if len(found) > 1 else (None, None)
-        return above / below if above is not None and below else None
+        many = found[MANY].median(key) if len(found) > MANY else None
+        few = [value for case in found[::2] if (value := case.median(key))]
+        return many / median(few) if many is not None and few else None
 
     return ratio
 
 
-def _last(cases: Callable[[Run], Sequence[Case]], position: int, key: str) -> Callable[[Run], float | None]:
+def _of(cases: Callable[[Run], Sequence[Case]], position: int, key: str) -> Callable[[Run], float | None]:
     def value(run: Run) -> float | None:
         found = cases(run)
-        return found[position].median(key) if found else None
+        return found[position].median(key) if len(found) > position else None
 
     return value
 
@@ -78,11 +82,23 @@ def _restart(key: str) -> Callable[[Run], float | None]:
 GOALS: Sequence[Goal] = (
     Goal("CPU of the controller a join, many nodes / few", TIMES, 1.2, _grown("controller_cpu")),
     Goal("CPU of API servers and etcds a join, many nodes / few", TIMES, 1.2, _grown("server_cpu")),
-    Goal("memory of the controller of one large cluster", "MiB", 150, _last(singles, -1, "resident")),
-    Goal("memory of one controller of many clusters", "MiB", 300, _last(shared, 0, "resident")),
+    Goal("memory of the controller of one large cluster", "MiB", 150, _of(singles, MANY, "resident")),
+    Goal("memory of one controller of many clusters", "MiB", 300, _of(shared, 0, "resident")),
     Goal("cold start with all ledgers, until it serves", "s", 10, _restart("ledgers_alone_serves")),
     Goal("… with all Machines, tokens and requests, too", "s", 10, _restart("cold_start_serves")),
 )
+
+
+def control(run: Run) -> str:
+    """Say what the last burst into one cluster is for; nothing of a run without it."""
+    if len(singles(run)) <= MANY + 1:
+        return ""
+    title = singles(run)[-1].name.removeprefix("one cluster, ")
+    return (
+        f"The {title} join the same cluster as a control: the machine's speed drifts during the run, so the goals "
+        "divide the cost of many by the median of both small bursts. What grows with the size of the cluster is in the "
+        "control, too, and shows in its column."
+    )
 
 
 def write(run: Run) -> str:
@@ -100,6 +116,7 @@ def write(run: Run) -> str:
     parts = [
         "\n".join(wrapped(f"{where(run)} {setting}")),
         table(["", *(case.name.removeprefix("one cluster, ") for case in bursts)], rows),
+        "\n".join(wrapped(control(run))),
         table(["", "seconds" if moments else DASH], [(title, value) for title, value in moments]),
         "\n".join(wrapped(said)),
         goals(run, GOALS),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.growth import report
 from bench.page.goals import TPM
-from bench.page.numbers import number, replaced
+from bench.page.numbers import counted, number, replaced
 from bench.page.samples import Run
 from tools.markdown_tables import table
 
@@ -49,7 +49,7 @@ class Costs:
         single, many = report.singles(growth), report.shared(growth)
         if controller is None or server is None or management is None or len(single) < 2 or not many:
             return None
-        few, lots = single[0], single[-1]
+        few, lots = single[0], single[report.MANY]
         grown, begun = lots.median("resident") or 0.0, few.median("resident") or 0.0
         node = max(0.0, (grown - begun) / (lots.median("joins") or 1.0))
         clusters, machines = _shape(growth)
@@ -82,12 +82,12 @@ class Fleet:
 
     @property
     def title(self) -> str:
-        return f"{self.clusters:,} clusters, {self.nodes:,} nodes"
+        return f"{counted(self.clusters, 'cluster')}, {self.nodes:,} nodes"
 
     def rates(self, costs: Costs, cores: int = 2) -> dict[str, float]:
         """Return the joins a second that each part can take; ``cores`` are those of each workload control plane."""
         return {
-            f"{self.replicas} controllers": costs.controller_rate * min(self.replicas, self.clusters),
+            counted(self.replicas, "controller"): costs.controller_rate * min(self.replicas, self.clusters),
             f"management cluster, {self.management_cores} cores": costs.management_rate(self.management_cores),
             "all workload clusters": costs.workload_rate(cores) * self.clusters,
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Sizes:
     nodes: int = 5_000
-    """Of the one cluster; a tenth of them joins alone before."""
+    """Of the one cluster; a tenth as many join before, and again after them."""
     clusters: int = 200
     machines: int = 50
     """Of each of these clusters."""

@@ -6,7 +6,7 @@ import pytest
 
 from bench.compare import command as compare
 from bench.growth import command as growth
-from bench.growth import report, scale
+from bench.growth import one_cluster, report, scale
 from bench.page.command import PAGE
 from bench.page.numbers import marks
 from bench.page.samples import Case, Run
@@ -50,6 +50,58 @@ def test_the_cost_of_a_join_is_compared_between_few_nodes_and_many(cpu: float, s
     many = Case("one cluster, 5000 nodes", {"controller_cpu": [cpu]})
     (row,) = [line for line in report.write(run_of("aaa", few, many)).splitlines() if "controller a join, many" in line]
     assert row.endswith(f"| {cpu / 10:.3g} \u00d7 | {said} |")
+
+
+def grown_with_control() -> Run:
+    few, many, more = (
+        Case(f"one cluster, {name}", {"joins": [joins], "controller_cpu": [cpu], "resident": [memory]})
+        for name, joins, cpu, memory in (
+            ("500 nodes", 500.0, 10.0, 80.0),
+            ("5000 nodes", 5_000.0, 14.3, 140.0),
+            ("500 more nodes", 500.0, 12.0, 160.0),
+        )
+    )
+    shared = Case("200 clusters, one controller", {"resident_idle": [300.0]})
+    return run_of("aaa", Case("setting", {"clusters": [200.0], "machines": [50.0]}), few, many, more, shared)
+
+
+def test_many_nodes_are_compared_with_the_median_of_the_few_before_and_after_them() -> None:
+    text = report.write(grown_with_control())
+    assert "|  | 500 nodes | 5000 nodes | 500 more nodes | 200 clusters, one controller |" in text
+    assert "| CPU of the controllers, a join | 10 ms | 14.3 ms | 12 ms | \u2013 |" in text
+    assert "| CPU of the controller a join, many nodes / few | \u2264 1.2 \u00d7 | 1.3 \u00d7 | **not met** |" in text
+    assert "The 500 more nodes join the same cluster as a control:" in text
+
+
+def test_memory_of_one_large_cluster_is_that_after_the_many_and_not_after_the_control() -> None:
+    run = grown_with_control()
+    assert "| memory of the controller of one large cluster | \u2264 150 MiB | 140 MiB | met |" in report.write(run)
+    costs = scale.Costs.of(run_of("aaa", JOIN), run)
+    assert costs is not None
+    assert costs.node == (140 - 80) / 5_000
+
+
+def test_a_run_without_the_control_says_nothing_of_it() -> None:
+    assert report.control(growth_of()) == ""
+
+
+def test_the_bursts_into_one_cluster_are_few_many_and_few_with_numbers_of_their_own() -> None:
+    bursts = one_cluster.bursts(5_000)
+    assert [(name, len(numbers)) for name, numbers in bursts] == [
+        ("500 nodes", 500),
+        ("5000 nodes", 5_000),
+        ("500 more nodes", 500),
+    ]
+    taken = [number for _, numbers in bursts for number in numbers]
+    assert len(set(taken)) == len(taken)
+    assert min(taken) >= one_cluster.FIRST_OF_BURSTS
+
+
+def test_one_of_a_kind_is_written_in_the_singular() -> None:
+    fleet = scale.Fleet(1, 5_000, 1, 2)
+    assert fleet.title == "1 cluster, 5,000 nodes"
+    assert "1 controller" in fleet.rates(scale.Costs(10, 20, 20, 80, 0.01, 0.25))
+    assert scale.Fleet(1_000, 100_000, 3, 8).title == "1,000 clusters, 100,000 nodes"
 
 
 def test_memory_of_many_clusters_is_that_of_the_one_controller() -> None:
