@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -34,7 +35,7 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ClusterPin,
@@ -47,7 +48,7 @@ from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonV
 from nodeattest_providers.tpm.protocol import SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
-from nodeattest_providers.verifier_interface import ChallengeSigner
+from nodeattest_providers.verifier_interface import ChallengeSigner, Facts, NodeRequest
 
 
 @pytest.fixture(scope="module")
@@ -361,10 +362,38 @@ async def test_an_answer_is_verified_while_others_keep_all_of_the_loops_own_thre
     end, loop, signer = threading.Event(), asyncio.get_running_loop(), TpmSigner()
     hung = [loop.run_in_executor(None, end.wait, 30) for _ in range(100)]
     try:
-        verifying = signer.verify_client_attestation_data(request_of(sound.second()), sound.facts)
-        attested = await asyncio.wait_for(verifying, 20)
+        attested = await asyncio.wait_for(signer.verify_client_attestation_data(*long_to_check(sound)), 20)
     finally:
         end.set()
     await asyncio.gather(*hung)
     await signer.aclose()
     assert attested.fingerprints["ek"]
+
+
+def long_to_check(sound: Round) -> tuple[NodeRequest, Facts]:
+    """Return an answer that is compared under many CAs."""
+    others = [ClusterPin(f"sha256:{number:064x}") for number in range(20)]
+    return request_of(sound.second()), replace(sound.facts, cluster=cluster(PIN, *others))
+
+
+async def threads_for(request: NodeRequest, facts: Facts) -> int:
+    """Verify, whatever comes of it, and count the threads that were begun for it."""
+    before, signer = set(threading.enumerate()), TpmSigner()
+    with suppress(Denied, ChallengeRequired):
+        await signer.verify_client_attestation_data(request, facts)
+    begun = set(threading.enumerate()) - before
+    await signer.aclose()
+    return len(begun)
+
+
+async def test_keys_and_an_answer_are_verified_without_a_thread(sound: Round, tpm: SoftTpm) -> None:
+    assert await threads_for(request_of(tpm.first()), replace(sound.facts, first_request=None)) == 0
+    assert await threads_for(request_of(sound.second()), sound.facts) == 0
+
+
+async def test_what_may_take_milliseconds_is_verified_in_a_thread(sound: Round, tpm: SoftTpm) -> None:
+    certificate = request_of(tpm.first(ek_certificate=b"no certificate"))
+    assert await threads_for(certificate, replace(sound.facts, first_request=None)) == 1
+    assert await threads_for(request_of(sound.second()), replace(sound.facts, first_request=certificate)) == 1
+    assert await threads_for(request_of(replace(sound.second(), event_log=b"no log")), sound.facts) == 1
+    assert await threads_for(*long_to_check(sound)) == 1

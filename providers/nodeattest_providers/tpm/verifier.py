@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from nodeattest_providers.checks import Checks
@@ -32,6 +33,10 @@ __all__ = ["TpmSigner"]
 
 THREADS: Final = 4
 """Verifications at once: they compute, so more would only wait for a core."""
+_LONG: Final = frozenset({"ekCert", "ekChain", "eventLog"})
+"""Members of evidence whose check takes milliseconds, when they are of the worst kind."""
+_FEW_CAS: Final = 4
+"""The answer is compared under each CA of the cluster."""
 
 
 class TpmSigner:
@@ -49,11 +54,11 @@ class TpmSigner:
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._in_thread(request, facts)
+        return await self._verified(request, facts)
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return await self._in_thread(request, facts)
+        return await self._verified(request, facts)
 
     async def machine_name(self, request: NodeRequest) -> MachineName:
         """Name the request after the node that it asks for."""
@@ -98,13 +103,14 @@ class TpmSigner:
         """End the threads; verifications under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_thread(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        policy, loop = self._policies.get(facts.settings), asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._verify, Checks(), request, facts, policy)
+    async def _verified(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify here what takes half a millisecond: to hand it to a thread would cost half of that again."""
+        verify = partial(self._verify, Checks(), request, facts, self._policies.get(facts.settings))
+        if not _takes_long(request, facts):
+            return verify()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, verify)
 
     def _verify(self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> AttestedNode:
-        """Verify in a thread: certificates and event logs of the worst kind take milliseconds."""
-
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
 
@@ -113,3 +119,10 @@ class TpmSigner:
         if attested.fingerprints["ek"] not in policy.registered.get(machine, ()):
             return attested  # trusted by another source, which gives no name
         return replace(attested, proven_node_name=policy.node_names.get(machine))
+
+
+def _takes_long(request: NodeRequest, facts: Facts) -> bool:
+    """Whether more is checked than two keys and one signature."""
+    first = () if facts.first_request is None else (facts.first_request,)
+    evidence_is_long = any(not _LONG.isdisjoint(each.evidence.data) for each in (request, *first))
+    return evidence_is_long or len(facts.cluster.pins) > _FEW_CAS
