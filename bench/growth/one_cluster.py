@@ -28,23 +28,15 @@ OWNED_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "generation", 
 
 
 def bursts(nodes: int) -> list[tuple[str, range]]:
-    """Return few nodes, many, and few again as a control, by name; the numbers of each are its own."""
+    """Return few nodes and many, by name; the numbers of each are its own."""
     few = max(1, nodes // 10)
     many = FIRST_OF_BURSTS + few
-    control = many + nodes
-    return [
-        (f"{few} nodes", range(FIRST_OF_BURSTS, many)),
-        (f"{nodes} nodes", range(many, control)),
-        (f"{few} more nodes", range(control, control + few)),
-    ]
+    return [(f"{few} nodes", range(FIRST_OF_BURSTS, many)), (f"{nodes} nodes", range(many, many + nodes))]
 
 
 def measure(tools: Tools, sizes: Sizes) -> list[Case]:
     with start_environment(tools, controller=False) as env:
-        controller = start_controller(env.world, env.directory / "controller-1", tools)
-        env.stack.callback(controller.stop)
-        first, *spare = provision_in(env.world, Kind.TPM, range(1, FIRST_OF_BURSTS))
-        _join(env, controller, [first], sizes)
+        controller, spare = _begun(env, sizes)
         grown = [_grown(env, controller, name, numbers, sizes) for name, numbers in bursts(sizes.nodes)]
         restarts = Case("restarts")
         controller.kill()
@@ -55,20 +47,35 @@ def measure(tools: Tools, sizes: Sizes) -> list[Case]:
         controller = _restarted(env, restarts, spare[2], sizes, what="cold_start")
         settle(SETTLE)
         restarts.add(cold_resident=resident(controller.pid))
+    control = _control(tools, sizes)
     _ledgers_alone(tools, sizes, restarts)
-    return [*grown, restarts]
+    return [*grown, control, restarts]
+
+
+def _begun(env: BenchEnvironment, sizes: Sizes) -> tuple[RunningController, Sequence[Node]]:
+    """Start a controller, let one node join, and return others that may."""
+    controller = start_controller(env.world, env.directory / "controller-1", env.tools)
+    env.stack.callback(controller.stop)
+    first, *spare = provision_in(env.world, Kind.TPM, range(1, FIRST_OF_BURSTS))
+    _join(env, controller, [first], sizes)
+    return controller, spare
+
+
+def _control(tools: Tools, sizes: Sizes) -> Case:
+    """Let few nodes join a new cluster, as before the many: the machine's speed drifts meanwhile."""
+    [name, numbers], _many = bursts(sizes.nodes)
+    with start_environment(tools, controller=False) as env:
+        controller, _spare = _begun(env, sizes)
+        return _grown(env, controller, f"{name} again", numbers, sizes)
 
 
 def _ledgers_alone(tools: Tools, sizes: Sizes, case: Case) -> None:
     """Start a controller with as many ledgers in a cluster of hardly any machines."""
     with start_environment(tools, controller=False) as env:
-        controller = start_controller(env.world, env.directory / "controller-1", tools)
-        env.stack.callback(controller.stop)
-        first, second = provision_in(env.world, Kind.TPM, range(1, 3))
-        _join(env, controller, [first], sizes)
+        controller, spare = _begun(env, sizes)
         controller.stop()
         _fill_ledgers(env, sizes.ledgers)
-        _restarted(env, case, second, sizes, what="ledgers_alone")
+        _restarted(env, case, spare[0], sizes, what="ledgers_alone")
 
 
 def _grown(env: BenchEnvironment, controller: RunningController, name: str, numbers: range, sizes: Sizes) -> Case:

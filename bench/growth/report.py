@@ -48,7 +48,7 @@ def cases_of(run: Run, begin: str) -> list[Case]:
 
 
 def singles(run: Run) -> list[Case]:
-    """Return the bursts into one cluster: few nodes, many, and few again, which older runs have not."""
+    """Return the bursts into one cluster: few nodes, many, and few again in another, which older runs have not."""
     return cases_of(run, "one cluster, ")
 
 
@@ -95,9 +95,8 @@ def control(run: Run) -> str:
         return ""
     title = singles(run)[-1].name.removeprefix("one cluster, ")
     return (
-        f"The {title} join the same cluster as a control: the machine's speed drifts during the run, so the goals "
-        "divide the cost of many by the median of both small bursts. What grows with the size of the cluster is in the "
-        "control, too, and shows in its column."
+        f"The {title} join a cluster of their own after the large one: the machine's speed drifts during the run, so "
+        "the goals divide the cost of many by the median of both small bursts."
     )
 
 
