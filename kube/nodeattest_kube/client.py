@@ -43,7 +43,14 @@ from nodeattest_kube.errors import (
     WatchHung,
     error_from_status,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, dig_text, parse_json
+from nodeattest_kube.jsontypes import (
+    JsonObject,
+    JsonValue,
+    TooManyValues,
+    check_value_count,
+    dig_text,
+    parse_json,
+)
 from nodeattest_kube.kubeconfig import (
     ApiEndpoint,
     check_proxy_url,
@@ -63,7 +70,7 @@ from nodeattest_kube.paging import (
     drop_oversized,
 )
 from nodeattest_kube.proxies import environment_proxy
-from nodeattest_kube.read_pace import Pace, parsing_cost
+from nodeattest_kube.read_pace import EVENT, OBJECT, Pace, parsing_cost
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
@@ -258,6 +265,8 @@ class ApiClient:
             if following:
                 asked["continue"] = following
             page = await self._page(path, asked, size, skipped or partial(_refuse_large, path))
+            if self._pace is not None and isinstance(listed := page.get("items"), list):
+                await self._pace(OBJECT * len(listed))
             yield page
             following, previous = dig_text(page, "metadata", "continue"), following
             if not following:
@@ -272,7 +281,7 @@ class ApiClient:
         while True:
             limits, now_asked = size.limits, {**asked, "limit": str(size.now)} if size.now else asked
             try:
-                page, length = await self._read(
+                page, read = await self._read(
                     "GET", _target(path, now_asked), timeouts=self._list_timeouts, limits=limits
                 )
             except TooLarge:
@@ -281,9 +290,9 @@ class ApiClient:
                 skipped()
                 return await self._row(path, asked)
             if dig_text(page, "metadata", "continue"):  # A last page may be small for want of objects.
-                size.fitted(length)
+                size.fitted(read.bytes)
             if limits.values > self._bounds.object.values:
-                for _taken in range(drop_oversized(page, length)):
+                for _taken in range(drop_oversized(page, read)):
                     skipped()
             return page
 
@@ -322,7 +331,7 @@ class ApiClient:
             deadline = asyncio.get_running_loop().time() + limit
             while chunk := await _next_chunk(answer, path, deadline):
                 for line in split_events(assembler, chunk, path):
-                    await self._charge(line)
+                    await self._charge(line, EVENT)
                     event = parse_event(line, path, self._bounds.object.values, skipped)
                     if event is not None:
                         yield event
@@ -362,18 +371,18 @@ class ApiClient:
         headers: Mapping[str, str] = _NO_HEADERS,
         timeouts: Limits | None = None,
         limits: PageLimits | None = None,
-    ) -> tuple[JsonObject, int]:
-        """Send one request; return its answer, parsed, and how many bytes it was."""
+    ) -> tuple[JsonObject, PageLimits]:
+        """Send one request; return its answer, parsed, and its bytes, and values at most."""
         limits = limits or self._bounds.object
         async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
             body = await answer.body(limits.bytes)
             await self._charge(body)
-            return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits), len(body)
+            return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits)
 
-    async def _charge(self, body: bytes) -> None:
+    async def _charge(self, body: bytes, more: int = 0) -> None:
         """Wait until a document may be parsed."""
         if self._pace is not None:
-            await self._pace(parsing_cost(body))
+            await self._pace(parsing_cost(body) + more)
 
     @asynccontextmanager
     async def _answer(
@@ -471,10 +480,11 @@ def _encoded(body: JsonObject | list[JsonObject], where: str) -> bytes:
         raise Malformed(0, "MalformedObject", f"{where}: cannot be written ({type(error).__name__})") from None
 
 
-def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> JsonObject:
-    """Parse a granted request's answer."""
+def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> tuple[JsonObject, PageLimits]:
+    """Parse a granted request's answer; return also its bytes, and values at most."""
     try:
-        return parse_json(body, limits.values, duplicates=True)
+        values = check_value_count(body, limits.values)
+        return parse_json(body, duplicates=True), PageLimits(len(body), values)
     except TooManyValues as error:
         raise TooLarge(answer.status, f"{where}: {error}") from None
     except ValueError as error:

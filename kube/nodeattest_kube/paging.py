@@ -8,8 +8,9 @@ Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "R
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,7 @@ __all__ = [
     "PageLimits",
     "PageSize",
     "drop_oversized",
+    "read_ahead",
 ]
 
 
@@ -70,14 +72,31 @@ _ROOM: Final = 4
 """A page that fills less than this part of its limit may be twice as large next time."""
 
 
-def drop_oversized(page: JsonObject, length: int) -> int:
-    """Take out of a page of so many bytes the objects that a read or a watch would refuse; return how many they are."""
+def drop_oversized(page: JsonObject, size: PageLimits) -> int:
+    """Take out of a page the objects that a read or a watch would refuse; return how many they are.
+
+    ``size`` is the page's: where all of it is no larger than one object may be, each is written out for nothing.
+    """
     items = page.get("items")
-    if length <= min(OBJECT.bytes, OBJECT.values) or not isinstance(items, list):
+    if (size.bytes <= OBJECT.bytes and size.values <= OBJECT.values) or not isinstance(items, list):
         return 0
     kept = [item for item in items if _fits(item)]
     page["items"] = kept
     return len(items) - len(kept)
+
+
+async def read_ahead(pages: AsyncGenerator[JsonObject]) -> AsyncGenerator[JsonObject]:
+    """Yield the same pages, each while its server makes the next one already."""
+    coming = asyncio.ensure_future(anext(pages, None))
+    try:
+        while (page := await coming) is not None:
+            coming = asyncio.ensure_future(anext(pages, None))
+            await asyncio.sleep(0)  # asks for it before this page is worked on
+            yield page
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await pages.aclose()
 
 
 def _fits(item: JsonValue) -> bool:

@@ -1,8 +1,8 @@
-"""How much of API servers' answers is read and parsed for each tenant in a second, so that none keeps the loop busy.
+"""How much time the event loop spends on what each tenant's API servers answer, so that none keeps it busy.
 
 Bytes are charged as they come, also of an answer that turns out too large; values before they are parsed, since parsing
-holds the loop. Who is over its rate waits; TCP slows its server down meanwhile. Leaves to others: the size of one
-answer, and so of what is parsed in one piece (``paging``).
+holds the loop; objects and events before they are handed over. Who is over its rate waits; TCP slows its server down
+meanwhile. Leaves to others: the size of one answer, and so of what is parsed in one piece (``paging``).
 Source: generic cell rate algorithm (ITU-T I.371).
 """
 
@@ -13,26 +13,38 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-__all__ = ["BURST", "RATE", "Pace", "ReadPace", "parsing_cost"]
+__all__ = ["BURST", "EVENT", "OBJECT", "RATE", "Pace", "ReadPace", "parsing_cost", "reading_cost"]
 
 Pace = Callable[[int], Awaitable[None]]
-"""Waits until work of such a cost may be done; a byte that is read costs 1."""
+"""Waits until work of such a cost may be done, in nanoseconds of the loop; costs are what was measured, and some more.
+"""
 
-RATE: Final = 8 << 20
-"""Cost a second, a third of a core: some 1,300 ordinary requests, or three events of 100,000 values."""
-BURST: Final = 16 << 20
+RATE: Final = 333_000_000
+"""Cost a second, a third of a core: some 2,000 events of ordinary requests, or seven of 100,000 values."""
+BURST: Final = 2 * RATE
 """Cost at once: what a connection reads at its start."""
+EVENT: Final = 40_000
+"""Of an event of a watch, besides its bytes and values: a cache takes it in."""
+OBJECT: Final = 20_000
+"""The same of an object of a list."""
+_PIECE: Final = 20_000
+"""Of bytes that come together, whether one or thousands."""
+_BYTE: Final = 10
+_VALUE: Final = 400
 _SHARE: Final = 2
 """A tenant's rate and burst over what each of its clients has for itself: a cluster that floods leaves half to others.
 
 Of the other half it gets what nobody uses: what the tenant owes stays below half of the burst then.
 """
-_VALUE: Final = 16
-"""A value costs as much as so many bytes of text."""
 _INSTANT: Final = 1e-6
 """Seconds for which nobody waits."""
-_LONG: Final = 1 << 16
+_LONG: Final = 2_500_000
 """Cost, above which others get a turn in any case."""
+
+
+def reading_cost(size: int) -> int:
+    """Tell what it costs to receive so many bytes together."""
+    return _PIECE + _BYTE * size
 
 
 def parsing_cost(body: bytes) -> int:

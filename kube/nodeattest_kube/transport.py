@@ -29,7 +29,7 @@ from nodeattest_kube.dial import Dialer, ProxyFailed, Resolver
 from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
 from nodeattest_kube.http1 import Disconnected, Head, HttpConnection, HttpError, Limits
 from nodeattest_kube.kubeconfig import ApiEndpoint
-from nodeattest_kube.read_pace import Pace
+from nodeattest_kube.read_pace import Pace, reading_cost
 from nodeattest_parsing.printable import one_line
 
 __all__ = ["ApiResponse", "Limits", "Transport"]
@@ -87,7 +87,7 @@ class ApiResponse:
         except (HttpError, OSError) as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
         if self.pace is not None and chunk:
-            await self.pace(len(chunk))
+            await self.pace(reading_cost(len(chunk)))
         return chunk
 
     def release(self) -> None:

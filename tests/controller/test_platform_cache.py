@@ -11,6 +11,7 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.platform_cache import MOST_AHEAD
 from nodeattest_kube.errors import Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.pki import ClusterPki
 
 GROUP = "infrastructure.cluster.x-k8s.io"
@@ -65,3 +66,24 @@ async def test_where_they_cannot_be_listed_the_first_request_tries_again(pki: Cl
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", {"metadata": {"name": "i"}})
         assert await world.management.platforms.object_of(member) is not None
+
+
+async def test_until_a_kind_is_listed_its_objects_are_read_one_by_one(pki: ClusterPki) -> None:
+    world = World(pki, ReadsInfrastructure())
+    serve(world.management_api, 1)
+    world.management_api.fail("LIST", "/kind", Unreachable("slow"), times=50)
+    there: JsonObject = {"metadata": {"name": "i", "annotations": {"a": "b"}}, "spec": {"size": "large"}}
+    async with world.running():
+        await world.management.inventory.load(KEY)
+        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
+        platforms = world.management.platforms
+        with pytest.raises(Unavailable, match="Kind0 i is not there"):
+            await platforms.object_of(member)
+        world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", there)
+        found = await platforms.object_of(member)
+        assert found is not None
+        assert list(found) == ["metadata"], "only what providers look at"
+        assert mapping(found, "metadata", "annotations") == {"a": "b"}
+        world.management_api.fail("GET", "/kind0s/i", Unreachable("away"))
+        with pytest.raises(Unavailable, match="cannot read Kind0 i"):
+            await platforms.object_of(member)

@@ -508,7 +508,7 @@ async def test_a_list_of_empty_pages_ends(server: Server, client: ApiClient) -> 
     follower = Follower(client, max_objects=9)
     await follower.follow(server, *pages)
     assert isinstance(follower.reflector.last_error, Malformed)
-    assert len(server.requests) == 10
+    assert len(server.requests) in {10, 11}, "one may be asked for while another is looked at"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 2000)), max_size=50))

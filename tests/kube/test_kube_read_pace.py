@@ -17,7 +17,7 @@ from virtual import advance, now, run_virtually
 from nodeattest_kube.client import ApiClient, Forbidden, TooLarge
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, check_value_count
 from nodeattest_kube.paging import TENANT
-from nodeattest_kube.read_pace import BURST, RATE, Pace, ReadPace, parsing_cost
+from nodeattest_kube.read_pace import BURST, EVENT, OBJECT, RATE, Pace, ReadPace, parsing_cost, reading_cost
 
 
 class Clock:
@@ -35,7 +35,7 @@ def fat(values: int = 100_000) -> bytes:
 
 
 def cost_of(document: bytes) -> int:
-    return len(document) + parsing_cost(document)
+    return reading_cost(len(document)) + parsing_cost(document)
 
 
 def readers(clock: Clock, *tenants: str) -> list[Pace]:
@@ -45,8 +45,12 @@ def readers(clock: Clock, *tenants: str) -> list[Pace]:
 
 
 def test_values_cost_more_than_text() -> None:
-    assert cost_of(fat()) > 2 * len(fat())
-    assert cost_of(b'"' + b"x" * 1000 + b'"') == 1002
+    assert parsing_cost(fat()) > 2 * reading_cost(len(fat()))
+    assert parsing_cost(b'"' + b"x" * 1000 + b'"') == 0
+
+
+def test_bytes_that_come_one_by_one_cost_more_than_together() -> None:
+    assert 100 * reading_cost(1) > 10 * reading_cost(100)
 
 
 async def test_a_tenant_that_reads_without_end_waits_and_delays_no_other() -> None:
@@ -148,8 +152,10 @@ async def test_every_byte_of_lists_reads_refusals_and_watches_and_every_value_is
             await client.get("/api/v1/things/b")
         async with aclosing(client.watch("/api/v1/things", {"resourceVersion": "1"})) as watch:
             assert len([each async for each in watch]) == 2
-    parsed = sum(map(parsing_cost, (one, page, *events)))
-    assert sum(charges.costs) == sum(map(len, (one, page, refused, *events))) + parsed
+    parsed = sum(map(parsing_cost, (one, page, *events))) + OBJECT + 2 * EVENT
+    together = sum(map(reading_cost, map(len, (one, page, refused, *events))))
+    alone = sum(map(len, (one, page, refused, *events))) * (reading_cost(1) - reading_cost(0)) + 4 * reading_cost(0)
+    assert alone + parsed <= sum(charges.costs) <= together + parsed, "events may come together"
 
 
 async def test_an_answer_that_is_refused_for_its_size_was_charged(tmp_path: Path) -> None:
@@ -159,7 +165,7 @@ async def test_an_answer_that_is_refused_for_its_size_was_charged(tmp_path: Path
         server.script = [answers(b" " * (TENANT.object.bytes + (1 << 20)))]
         with pytest.raises(TooLarge):
             await client.get("/api/v1/things/a")
-    assert sum(charges.costs) >= TENANT.object.bytes
+    assert sum(charges.costs) >= reading_cost(TENANT.object.bytes)
 
 
 def page_of(values: int, continues: str) -> bytes:

@@ -1,7 +1,7 @@
 """What the infrastructure provider says of machines: its objects, a kind at a time.
 
 Promises: a kind is listed and watched once, from the first machine that names it: one that is there when its cluster is
-connected, or whose request is looked at. Nobody waits for a first list longer than a moment.
+connected, or whose request is looked at. Nobody waits for a first list: until it is there, objects are read one by one.
 Leaves to others: how a kind is followed (``ManagementCache.start_watch``), which providers look at it (``facts``).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
@@ -18,17 +19,25 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_controller.model.objects import mapping, object_identity, text, text_map
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Reason, Unavailable
 
 __all__ = ["MOST_AHEAD", "PlatformCache"]
 
-SYNC_TIMEOUT: Final = 1.0
-"""Seconds to wait for a new kind's first list; after that the request waits, not its worker."""
 MOST_AHEAD: Final = 8
 """Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The cache of a kind, and where its objects are."""
+
+    group: str
+    version: str
+    resource: str
+    objects: Reflector
 
 
 class PlatformCache:
@@ -37,22 +46,22 @@ class PlatformCache:
     def __init__(self, client: ApiClient, start_watch: StartWatch) -> None:
         self._client = client
         self._start_watch = start_watch
-        self._caches: dict[tuple[str, str], Reflector] = {}
+        self._caches: dict[tuple[str, str], _Kind] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def object_of(self, member: MachineView) -> JsonObject | None:
         """Return the infrastructure object of a Machine, from a cache that starts with its kind.
 
         None only where the Machine names none: what the platform says must be known before anything else is believed,
-        so an object that cannot be read raises Unavailable. Nobody waits here for longer than a moment.
+        so an object that cannot be read raises Unavailable.
         """
         if member.infra is None:
             return None
         reference = member.infra
-        reflector = await self._cache(reference)
-        if not await reflector.wait_synced(SYNC_TIMEOUT):
-            raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
-        found = reflector.get(f"{member.namespace}/{reference.name}")
+        kind = await self._cache(reference)
+        if not kind.objects.synced:
+            return await self._read(kind, member.namespace, reference)
+        found = kind.objects.get(f"{member.namespace}/{reference.name}")
         if found is None:
             raise _no_platform(f"{reference.kind} {reference.name} is not there")
         return found
@@ -64,7 +73,20 @@ class PlatformCache:
             with suppress(Unavailable):
                 await self._cache(reference)
 
-    async def _cache(self, reference: ContractReference) -> Reflector:
+    async def _read(self, kind: _Kind, namespace: str, reference: ContractReference) -> JsonObject:
+        """Read one object now."""
+        what = f"{reference.kind} {reference.name}"
+        if not paths.is_segment(reference.name):
+            raise _no_platform("its reference has a name that is none")
+        path = paths.object_path(kind.group, kind.version, kind.resource, reference.name, namespace=namespace)
+        try:
+            return _slim(await self._client.get(path))
+        except NotFound as error:
+            raise _no_platform(f"{what} is not there") from error
+        except ApiError as error:
+            raise _no_platform(f"cannot read {what}: {error.reason}") from error
+
+    async def _cache(self, reference: ContractReference) -> _Kind:
         """Return the cache of a kind, which starts with the first call; raises Unavailable."""
         kind = (reference.group, reference.kind)
         async with self._locks.setdefault(kind, asyncio.Lock()):
@@ -76,14 +98,15 @@ class PlatformCache:
         found = await self._client.get(paths.api_group(group))
         return text(found, "preferredVersion", "version")
 
-    async def _watch(self, reference: ContractReference) -> Reflector:
+    async def _watch(self, reference: ContractReference) -> _Kind:
         try:
             version = reference.version or await self._preferred_version(reference.group)
             served = await self._client.get(paths.api_group(reference.group, version))
             resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
             if resource is None:
                 raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
-            return self._start_watch(reference.group, version, resource, keep=_slim)
+            objects = self._start_watch(reference.group, version, resource, keep=_slim)
+            return _Kind(reference.group, version, resource, objects)
         except ValueError as error:
             raise _no_platform("its reference names a group, version or resource that is none") from error
         except ApiError as error:

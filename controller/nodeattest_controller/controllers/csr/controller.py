@@ -35,6 +35,8 @@ METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the queue's metrics."""
 BINDING_RESYNC: Final = ResyncConfig(spread=0.0, period=float(1 << 28), retry=30.0, max_retry=30.0)
 """The bootstrappers' binding is created once a connection: an operator may take it away afterwards."""
+FIRST_LIST: Final = 10.0
+"""Seconds that the requests may take alone."""
 REPEATED: Final = 6
 """Attempts after which a request is logged that meets a conflict, or a missing object, each time: some ten seconds."""
 
@@ -171,7 +173,7 @@ class CSRRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.workload.run())
-                tasks.create_task(self._controller.follow_platforms(self.workload))
+                tasks.create_task(self._follow_platforms())
                 tasks.create_task(PeriodicReconciler(_Binding(self.workload), BINDING_RESYNC).run())
         finally:
             if self._controller.runners.get(self._key) is self:
@@ -181,6 +183,11 @@ class CSRRunner:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
             self.count_passed_over()
+
+    async def _follow_platforms(self) -> None:
+        """List infrastructure objects once the requests are listed, for which nodes wait."""
+        await self.workload.requests.wait_synced(FIRST_LIST)
+        await self._controller.follow_platforms(self.workload)
 
     def count_passed_over(self) -> None:
         """Add the requests that were not taken since the last call to those of earlier connections."""
