@@ -95,10 +95,10 @@ def test_joins_are_measured_in_turns_and_every_second_round_in_the_opposite_orde
     assert [case.samples["rate"] for case in cases] == [[1, 6, 7], [2, 5, 8], [3, 4, 9]]
 
 
-def test_requests_a_join_are_counted_over_all_rounds_and_what_is_not_possible_is_no_case() -> None:
+def test_requests_a_join_are_counted_over_all_rounds() -> None:
     few, more = ([request(USER, "create", "machineattestations")] * count for count in (10, 30))
     rounds = iter((round_of(1.0, *few), round_of(1.0, *more), round_of(1.0, *more)))
-    (case,) = in_turns({LIFTED: lambda: None, TPM: lambda: next(rounds)}, 3)
+    (case,) = in_turns({TPM: lambda: next(rounds)}, 3)
     assert case.samples["controller_requests"] == [70 / 30]
     assert case.notes["requests"] == "2.3 create machineattestations"
 
