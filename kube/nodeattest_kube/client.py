@@ -330,8 +330,10 @@ class ApiClient:
                 opened()
             deadline = asyncio.get_running_loop().time() + limit
             while chunk := await _next_chunk(answer, path, deadline):
+                if self._pace is not None:  # before blank lines are split off, too
+                    await self._pace(EVENT * chunk.count(b"\n"))
                 for line in split_events(assembler, chunk, path):
-                    await self._charge(line, EVENT)
+                    await self._charge(line)
                     event = parse_event(line, path, self._bounds.object.values, skipped)
                     if event is not None:
                         yield event
@@ -379,10 +381,10 @@ class ApiClient:
             await self._charge(body)
             return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits)
 
-    async def _charge(self, body: bytes, more: int = 0) -> None:
+    async def _charge(self, body: bytes) -> None:
         """Wait until a document may be parsed."""
         if self._pace is not None:
-            await self._pace(parsing_cost(body) + more)
+            await self._pace(parsing_cost(body))
 
     @asynccontextmanager
     async def _answer(
@@ -433,7 +435,18 @@ class ApiClient:
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             if answer.status == HTTPStatus.UNAUTHORIZED:
                 self._token.refused()
-            raise await _refusal(answer, where)
+            raise await self._refusal(answer, where)
+
+    async def _refusal(self, answer: ApiResponse, where: str) -> ApiError:
+        """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
+        try:
+            body = await answer.body(REFUSAL.bytes)
+            await self._charge(body)
+            status = parse_json(body, REFUSAL.values, duplicates=True)
+        except (ValueError, TooLarge):
+            status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}
+        fallback = answer.phrase or f"HTTP {answer.status}"
+        return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.retry_after)
 
 
 async def _next_chunk(answer: ApiResponse, path: str, deadline: float) -> bytes:
@@ -490,13 +503,3 @@ def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) ->
     except ValueError as error:
         detail = f"{where}: expected a JSON object, got {answer.content_type or 'no content type'}: {error}"
         raise Malformed(answer.status, "MalformedAnswer", detail) from None
-
-
-async def _refusal(answer: ApiResponse, where: str) -> ApiError:
-    """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
-    try:
-        status = parse_json(await answer.body(REFUSAL.bytes), REFUSAL.values, duplicates=True)
-    except (ValueError, TooLarge):
-        status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}
-    fallback = answer.phrase or f"HTTP {answer.status}"
-    return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.retry_after)

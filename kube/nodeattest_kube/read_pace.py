@@ -29,8 +29,14 @@ OBJECT: Final = 20_000
 """The same of an object of a list."""
 _PIECE: Final = 20_000
 """Of bytes that come together, whether one or thousands."""
+_CHUNK: Final = 200
+"""Of a chunk (RFC 9112 §7.1) in them."""
 _BYTE: Final = 10
 _VALUE: Final = 400
+_POINT: Final = 800
+"""What a number with a point takes besides; a point in a text counts, too."""
+_SURROGATES: Final = (rb"\ud", rb"\uD")
+"""A document with one is looked through twice (``strict_json``)."""
 _SHARE: Final = 2
 """A tenant's rate and burst over what each of its clients has for itself: a cluster that floods leaves half to others.
 
@@ -39,17 +45,18 @@ Of the other half it gets what nobody uses: what the tenant owes stays below hal
 _INSTANT: Final = 1e-6
 """Seconds for which nobody waits."""
 _LONG: Final = 2_500_000
-"""Cost, above which others get a turn in any case."""
+"""Cost, in one or many pieces, above which others get a turn in any case."""
 
 
-def reading_cost(size: int) -> int:
-    """Tell what it costs to receive so many bytes together."""
-    return _PIECE + _BYTE * size
+def reading_cost(size: int, chunks: int = 1) -> int:
+    """Tell what it costs to receive so many bytes together, in so many chunks."""
+    return _PIECE + _BYTE * size + _CHUNK * chunks
 
 
 def parsing_cost(body: bytes) -> int:
     """Tell what it costs to parse a JSON document that was read; its values are counted by their separators."""
-    return _VALUE * sum(body.count(each) for each in (b",", b"{", b"["))
+    cost = _VALUE * sum(body.count(each) for each in (b",", b"{", b"[")) + _POINT * body.count(b".")
+    return 2 * cost if any(escape in body for escape in _SURROGATES) else cost
 
 
 class ReadPace:
@@ -74,12 +81,12 @@ class ReadPace:
 
     def of(self, tenant: str) -> Pace:
         """Return the pace of one of a tenant's clients."""
-        begun = self._clock()
+        begun, unbroken = self._clock(), 0
         self._due = {tenant: due for tenant, due in self._due.items() if due > begun}  # the others owe nothing
         own_due = 0.0
 
         async def pace(cost: int) -> None:
-            nonlocal own_due
+            nonlocal own_due, unbroken
             now = self._clock()
             own_due = mine = max(own_due, now) + cost * _SHARE / RATE
             while True:  # before it is charged to the tenant: who waits here keeps nobody else waiting
@@ -92,7 +99,9 @@ class ReadPace:
             own_due -= max(beyond, 0.0)  # nobody used it, so it is not owed
             due = self._due[tenant] = max(self._due.get(tenant, now), now) + cost / RATE
             wait = due - now - BURST / RATE
-            if wait > 0 or cost > _LONG:
+            unbroken += cost
+            if wait > 0 or unbroken > _LONG:
+                unbroken = 0
                 await self._sleep(max(0.0, wait))
 
         return pace

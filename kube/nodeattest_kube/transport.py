@@ -87,7 +87,7 @@ class ApiResponse:
         except (HttpError, OSError) as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
         if self.pace is not None and chunk:
-            await self.pace(reading_cost(len(chunk)))
+            await self.pace(reading_cost(len(chunk), self._connection.chunks))
         return chunk
 
     def release(self) -> None:

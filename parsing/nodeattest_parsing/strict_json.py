@@ -24,6 +24,8 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _INTEGER_LENGTH: Final = 20
 """Characters of the longest int64 or uint64: longer digits are refused before they are converted."""
+_FLOAT_LENGTH: Final = 64
+"""The same of a float: Go and Python write 25 at most, and one of hundreds of digits takes as long as fifty others."""
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD]")
 """The only spelling in which a lone surrogate can enter a string out of well-formed UTF-8."""
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -205,9 +207,9 @@ class _Hooks:
 
     def number(self, text: str) -> float:
         self._count()
-        value = float(text) if self._floats else math.nan
+        value = float(text) if self._floats and len(text) <= _FLOAT_LENGTH else math.nan
         if not math.isfinite(value):
-            got = "a number beyond a 64-bit float" if self._floats else "a number that is not an integer"
+            got = "a number beyond a 64-bit float, or too long" if self._floats else "a number that is not an integer"
             raise ParseError("a number that fits", got)
         return value
 

@@ -22,8 +22,9 @@ __all__ = ["format_rfc3339", "parse_rfc3339", "try_parse_rfc3339"]
 _PATTERN: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
 )
-_USUAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
-"""As Kubernetes writes times; in this form Go and ``datetime.fromisoformat`` agree, but for the year 0."""
+_USUAL: Final = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\dZ", re.ASCII)
+"""As Kubernetes writes times; in this form Go and ``datetime.fromisoformat`` agree, but for the year 0. Newer Pythons
+take 24:00:00, which Go does not."""
 _MAX_OFFSET_HOURS: Final = 24
 _MAX_OFFSET_MINUTES: Final = 60
 """Go checks each part of an offset for itself (format.go, stdISO8601ColonTZ)."""

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Final, final
 
 from nodeattest_providers.errors import NO_ANNOTATIONS, Check, Denied, Reason, Unavailable
 
-__all__ = ["Checks"]
+__all__ = ["Checks", "one_of"]
+
+_FEW: Final = 8
+"""Values that are named."""
 
 
 @final
@@ -56,3 +59,11 @@ class Checks:
     def record(self) -> tuple[Check, ...]:
         """Return what was checked so far; never empty after a verification that proved something."""
         return tuple(self._done)
+
+
+def one_of(allowed: Collection[str], what: str) -> str:
+    """Say what was expected where several values are allowed: a few by name, and of many how many they are.
+
+    It is said of checks that pass, too, so it must not grow with a policy.
+    """
+    return " or ".join(sorted(allowed)) if len(allowed) <= _FEW else f"one of {len(allowed)} {what}"

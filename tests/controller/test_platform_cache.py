@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.platform_cache import MOST_AHEAD
-from nodeattest_kube.errors import Unreachable
+from nodeattest_kube.errors import Forbidden, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.pki import ClusterPki
@@ -68,22 +69,70 @@ async def test_where_they_cannot_be_listed_the_first_request_tries_again(pki: Cl
         assert await world.management.platforms.object_of(member) is not None
 
 
-async def test_until_a_kind_is_listed_its_objects_are_read_one_by_one(pki: ClusterPki) -> None:
-    world = World(pki, ReadsInfrastructure())
-    serve(world.management_api, 1)
-    world.management_api.fail("LIST", "/kind", Unreachable("slow"), times=50)
+async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: ClusterPki) -> None:
+    world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
+    api, platforms = world.management_api, world.management.platforms
+    serve(api, 1)
+    answer = api.on_call
+    assert answer is not None
+
+    async def slowly(method: str, path: str) -> None:
+        if method == "LIST" and "/kind" in path:
+            await listed.wait()
+        await answer(method, path)
+
+    api.on_call = slowly
     there: JsonObject = {"metadata": {"name": "i", "annotations": {"a": "b"}}, "spec": {"size": "large"}}
     async with world.running():
         await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
-        platforms = world.management.platforms
         with pytest.raises(Unavailable, match="Kind0 i is not there"):
             await platforms.object_of(member)
-        world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", there)
+        api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", there)
         found = await platforms.object_of(member)
         assert found is not None
         assert list(found) == ["metadata"], "only what providers look at"
         assert mapping(found, "metadata", "annotations") == {"a": "b"}
-        world.management_api.fail("GET", "/kind0s/i", Unreachable("away"))
+        api.fail("GET", "/kind0s/i", Unreachable("away"))
         with pytest.raises(Unavailable, match="cannot read Kind0 i"):
             await platforms.object_of(member)
+        listed.set()
+        await world.settle()
+        before = len(api.calls)
+        assert await platforms.object_of(member) is not None
+        assert len(api.calls) == before, "from the cache"
+
+
+async def test_objects_of_a_kind_that_cannot_be_listed_are_not_read(pki: ClusterPki) -> None:
+    world = World(pki, ReadsInfrastructure())
+    serve(world.management_api, 1)
+    world.management_api.fail("LIST", "/kind", Forbidden(403, "Forbidden", "no"), times=50)
+    async with world.running():
+        await world.management.inventory.load(KEY)
+        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
+        await world.evaluator.follow_platforms(world.workload)
+        await world.settle()
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="cannot list Kind0"):
+                await world.management.platforms.object_of(member)
+        assert world.management_api.count("GET", "/kind0s/i") == 0
+
+
+async def test_a_name_that_no_object_has_is_not_asked_for(pki: ClusterPki) -> None:
+    world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
+    serve(world.management_api, 1)
+    made = machine("m-0", "metal://rack-1/0")
+    reference: JsonObject = {"apiVersion": f"{GROUP}/v1", "kind": "Kind0", "name": "i" * 254}
+    made["spec"] = {**mapping(made, "spec"), "infrastructureRef": reference}
+    world.management_api.put(f"{CAPI}/machines/m-0", made)
+
+    async def never(method: str, path: str) -> None:
+        if method == "LIST" and "/kind" in path:
+            await listed.wait()
+
+    world.management_api.on_call = never
+    async with world.running():
+        await world.management.inventory.load(KEY)
+        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
+        with pytest.raises(Unavailable, match="a name that is none"):
+            await world.management.platforms.object_of(member)

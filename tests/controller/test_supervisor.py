@@ -7,7 +7,6 @@ import logging
 
 import pytest
 from fake_api import FakeApi
-from virtual import advance, now, run_virtually
 
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -184,36 +183,3 @@ def test_a_subscriber_with_a_bug_keeps_no_other_from_being_notified() -> None:
     bus.shard_acquired("fleet/blue")
     bus.shard_released("fleet/blue")
     assert seen == [(KEY, None), "fleet", "fleet/blue"]
-
-
-class Late(Scripted):
-    """Is synced when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_synced = False
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
-        runner = super().for_cluster(key, client)
-        runner.synced = self.is_synced
-        return runner
-
-
-def test_a_controller_begins_once_the_first_one_has_read_the_cluster_or_after_ten_seconds() -> None:
-    async def begins_after(first: Scripted) -> float:
-        second = Scripted()
-        runners = [SupervisedRunner(first, KEY, FakeApi())]
-        runners.append(SupervisedRunner(second, KEY, FakeApi(), after=runners[0]))
-        begun = now()
-        while not second.made:
-            await advance(0.05)
-        for runner in runners:
-            await runner.close()
-        return now() - begun
-
-    async def main() -> None:
-        assert await begins_after(Scripted()) <= 0.5
-        assert 9 <= await begins_after(Late()) <= 11
-        assert await begins_after(Scripted(bugs=1)) <= 7, "it began anew"
-
-    run_virtually(main())

@@ -152,10 +152,56 @@ async def test_every_byte_of_lists_reads_refusals_and_watches_and_every_value_is
             await client.get("/api/v1/things/b")
         async with aclosing(client.watch("/api/v1/things", {"resourceVersion": "1"})) as watch:
             assert len([each async for each in watch]) == 2
-    parsed = sum(map(parsing_cost, (one, page, *events))) + OBJECT + 2 * EVENT
+    parsed = sum(map(parsing_cost, (one, page, refused, *events))) + OBJECT + 2 * EVENT
     together = sum(map(reading_cost, map(len, (one, page, refused, *events))))
     alone = sum(map(len, (one, page, refused, *events))) * (reading_cost(1) - reading_cost(0)) + 4 * reading_cost(0)
     assert alone + parsed <= sum(charges.costs) <= together + parsed, "events may come together"
+
+
+async def test_blank_lines_of_a_watch_are_charged_like_events(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        charges = Charges()
+        client.limit_reading(charges)
+        server.script = [streams(b"\n" * 1000, event("ADDED", thing("a", 2)))]
+        async with aclosing(client.watch("/api/v1/things", {"resourceVersion": "1"})) as watch:
+            assert len([each async for each in watch]) == 1
+    assert sum(charges.costs) >= 1001 * EVENT
+
+
+async def test_chunks_of_one_byte_are_charged_each(tmp_path: Path) -> None:
+    async def in_chunks(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for byte in b'{"a":"%s"}' % (b"b" * 500):
+            await response.write(bytes([byte]))
+        return response
+
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        charges = Charges()
+        client.limit_reading(charges)
+        server.script = [in_chunks]
+        assert await client.get("/x") == {"a": "b" * 500}
+    assert sum(charges.costs) >= 500 * (reading_cost(0, 1) - reading_cost(0, 0))
+
+
+def test_a_document_that_is_looked_through_twice_and_numbers_with_points_cost_more() -> None:
+    plain, points = b'{"a":[1,2,3],"b":"x"}', b'{"a":[1.5,2.5,3.5],"b":"x"}'
+    assert parsing_cost(points) > 2 * parsing_cost(plain)
+    assert parsing_cost(plain.replace(b"x", rb"\ud83d\ude00")) == 2 * parsing_cost(plain)
+
+
+async def test_others_get_a_turn_however_small_the_pieces_are() -> None:
+    turns = 0
+
+    async def sleep(_seconds: float) -> None:
+        nonlocal turns
+        turns += 1
+
+    pace = ReadPace(clock=lambda: 0.0, sleep=sleep).of("a")
+    for _ in range(1000):
+        await pace(EVENT)
+    assert turns >= 1000 * EVENT / 10_000_000
 
 
 async def test_an_answer_that_is_refused_for_its_size_was_charged(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_a_float_is_finite() -> None:
         floats('{"a":1e999}')
 
 
+def test_a_number_of_hundreds_of_digits_is_refused_before_it_is_converted() -> None:
+    assert floats('{"a":0.%s}' % ("1" * 62)) == {"a": float("0." + "1" * 62)}
+    with pytest.raises(ParseError, match="too long"):
+        floats('{"a":0.%s}' % ("1" * 63))
+
+
 def test_the_last_duplicate_wins_where_the_caller_allows_them() -> None:
     for most in (None, 9):
         read = strict_json.parse(b'{"a":1,"a":2}', max_size=None, max_values=most, duplicates=True)

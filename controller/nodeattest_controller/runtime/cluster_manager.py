@@ -183,16 +183,11 @@ class ClusterManager:
         client.limit_reading(self._pace.of(namespace))
         await self._management.inventory.load(key)
         client.may_send = partial(self._ownership.owns, key)
-        self._connections[key] = _Connection(client, fingerprint, self._runners(key, client))
+        runners = tuple(
+            SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers
+        )
+        self._connections[key] = _Connection(client, fingerprint, runners)
         _LOG.info("connected", extra=fields(cluster=key, server=client.server))
-
-    def _runners(self, key: ClusterKey, client: ApiClient) -> tuple[SupervisedRunner, ...]:
-        """Start the controllers; the first one, for which nodes wait, reads the cluster before the others do."""
-        runners: list[SupervisedRunner] = []
-        for controller in self._controllers:
-            first = runners[0] if runners else None
-            runners.append(SupervisedRunner(controller, key, client, backoff=self._restart, after=first))
-        return tuple(runners)
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None

@@ -1,7 +1,8 @@
 """What the infrastructure provider says of machines: its objects, a kind at a time.
 
 Promises: a kind is listed and watched once, from the first machine that names it: one that is there when its cluster is
-connected, or whose request is looked at. Nobody waits for a first list: until it is there, objects are read one by one.
+connected, or whose request is looked at. Nobody waits for a first list: while it is read, objects are read one by one,
+few at a time.
 Leaves to others: how a kind is followed (``ManagementCache.start_watch``), which providers look at it (``facts``).
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
@@ -26,6 +27,10 @@ from nodeattest_providers.errors import Reason, Unavailable
 
 __all__ = ["MOST_AHEAD", "PlatformCache"]
 
+_READ_TIMEOUT: Final = 1.0
+"""Seconds; after that the request waits, not its worker."""
+_READS: Final = 4
+_LONGEST_NAME: Final = 253
 MOST_AHEAD: Final = 8
 """Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
 
@@ -38,6 +43,8 @@ class _Kind:
     version: str
     resource: str
     objects: Reflector
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_READS))
+    """Of single objects, while there is no list."""
 
 
 class PlatformCache:
@@ -60,6 +67,8 @@ class PlatformCache:
         reference = member.infra
         kind = await self._cache(reference)
         if not kind.objects.synced:
+            if kind.objects.last_error is not None:
+                raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
             return await self._read(kind, member.namespace, reference)
         found = kind.objects.get(f"{member.namespace}/{reference.name}")
         if found is None:
@@ -76,11 +85,14 @@ class PlatformCache:
     async def _read(self, kind: _Kind, namespace: str, reference: ContractReference) -> JsonObject:
         """Read one object now."""
         what = f"{reference.kind} {reference.name}"
-        if not paths.is_segment(reference.name):
+        if not paths.is_segment(reference.name) or len(reference.name) > _LONGEST_NAME:
             raise _no_platform("its reference has a name that is none")
         path = paths.object_path(kind.group, kind.version, kind.resource, reference.name, namespace=namespace)
         try:
-            return _slim(await self._client.get(path))
+            async with asyncio.timeout(_READ_TIMEOUT), kind.reads:
+                return _slim(await self._client.get(path))
+        except TimeoutError as error:
+            raise _no_platform(f"{what} could not be read in time") from error
         except NotFound as error:
             raise _no_platform(f"{what} is not there") from error
         except ApiError as error:

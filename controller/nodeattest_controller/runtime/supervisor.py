@@ -26,9 +26,6 @@ _LOG: Final = logging.getLogger(__name__)
 RESTART: Final = BackoffPolicy(initial=5.0, cap=300.0, jitter=0.25)
 _HEALTHY: Final = 600.0
 """Seconds that a controller must run until its next bug counts as a first one."""
-_POLL: Final = 0.25
-"""Seconds between two looks at another controller's health."""
-_MOST_POLLS: Final = 40
 
 
 async def supervise(
@@ -72,17 +69,9 @@ class SupervisedRunner:
     """One controller in one connected cluster; each start makes its runner anew."""
 
     def __init__(
-        self,
-        controller: ClusterController,
-        key: ClusterKey,
-        client: ApiClient,
-        *,
-        backoff: BackoffPolicy = RESTART,
-        after: SupervisedRunner | None = None,
+        self, controller: ClusterController, key: ClusterKey, client: ApiClient, *, backoff: BackoffPolicy = RESTART
     ) -> None:
-        """``after``: who reads the cluster first, for ten seconds at most; an API server answers in turns."""
         self._controller = controller
-        self._after = after
         self._key = key
         self._client = client
         self._backoff = backoff
@@ -103,13 +92,6 @@ class SupervisedRunner:
             self._log_health_bug(error)
             return False
 
-    async def await_health(self) -> None:
-        """Wait until it is healthy, but not for long: a cluster whose requests cannot be read has other controllers."""
-        for _ in range(_MOST_POLLS):
-            if self.is_healthy:
-                return
-            await asyncio.sleep(_POLL)
-
     def changed(self, keys: frozenset[str] | None) -> None:
         """Pass a change on; while the controller is down there is nobody to pass it to, and its start reads all."""
         if self._runner is not None:
@@ -129,8 +111,6 @@ class SupervisedRunner:
 
     async def _run(self) -> None:
         self._health_bug_logged = False
-        if self._after is not None:
-            await self._after.await_health()
         self._runner = self._controller.for_cluster(self._key, self._client)
         try:
             if self._runner is not None:

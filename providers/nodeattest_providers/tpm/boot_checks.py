@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, one_of
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.quote import Quote
@@ -84,9 +84,9 @@ def _check_value(checks: Checks, pcr: int, value: str, policy: ProtocolPolicy) -
     """Check a register's value, in hex, where the policy constrains it."""
     allowed = policy.allowed_pcrs.get(pcr)
     if allowed is not None:
-        listed = sorted(item.hex() for item in allowed)
+        listed = {item.hex() for item in allowed}
         reason = Reason.PCR_VALUE_NOT_ALLOWED
-        _require(checks, value in listed, f"value {pcr}", reason, (" or ".join(listed), value))
+        _require(checks, value in listed, f"value {pcr}", reason, (one_of(listed, "values"), value))
 
 
 def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:

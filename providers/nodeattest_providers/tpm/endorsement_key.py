@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, one_of
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_providers.tpm.config import TpmPolicy
@@ -106,7 +106,7 @@ def _check_binding(
     # 2
     registered = policy.registered.get(facts.machine.provider_id)
     if registered is not None:
-        _require(checks, got in registered, "on the allow-list", " or ".join(sorted(registered)), got)
+        _require(checks, got in registered, "on the allow-list", one_of(registered, "registered keys"), got)
         return
     is_another = got in policy.listed
     _require(checks, not is_another, "on no other machine's entry", "a key of this machine", "a key of another machine")

@@ -104,7 +104,7 @@ class TpmSigner:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _verified(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify here what takes half a millisecond: to hand it to a thread would cost half of that again."""
+        """Verify here what takes less than a millisecond: to hand it to a thread would cost half of that again."""
         verify = partial(self._verify, Checks(), request, facts, self._policies.get(facts.settings))
         if not _takes_long(request, facts):
             return verify()
