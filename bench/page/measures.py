@@ -1,9 +1,9 @@
 """The cases of the page: each starts what it needs, lets it settle, and gives samples of several rounds.
 
-A round of the joins is a burst of each kind, in turns, and every second round goes in the opposite order: the speed of
-a machine drifts within minutes, so only what was measured in the same round is compared. Each kind has API servers of
-its own, which run during all rounds and take some 5 % of a core while others are measured. Every case says in its notes
-what it leaves out. All of them run on loopback, with nodes, controller and API servers on the same cores.
+The joins' cases are measured in turns, and every second time in the opposite order: the speed of a machine drifts
+within minutes, so what was measured far apart is not compared. Each has the machine for itself meanwhile, with API
+servers that are new and warmed up: their first hundreds of joins cost them half as much again. Every case says in its
+notes what it leaves out. All of them run on loopback, with nodes, controller and API servers on the same cores.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 from bench import joins, tpm_keys
@@ -41,8 +41,8 @@ NO_LIMITS = {"kube-api-qps": 5000, "kube-api-burst": 5000}
 """More than it can send."""
 BURST = 40
 """Requests that use up the burst of its default limits (30)."""
-WARM = 50
-"""Joins at most that come before a burst and do not count: caches are filled, connections are open, code is loaded."""
+WARM = 150
+"""Joins at most that come before a turn and do not count: caches and heaps are filled, connections are open."""
 PROCESSES = 2
 QUIET = 1.0
 """Seconds for the last Events and watches of a burst."""
@@ -60,8 +60,10 @@ EXCLUDED = {
 class Sizes:
     """How much a run measures."""
 
-    rounds: int = 4
-    joins: int = 150
+    turns: int = 2
+    rounds: int = 2
+    """Bursts of a turn, and of the webhook's calls."""
+    joins: int = 130
     """Of one burst."""
     limited: int = 180
     """Requests with the in-tree signer's default limits, after those of its burst: ten a second. 0 leaves it out."""
@@ -87,18 +89,21 @@ class Round:
     """Empty where they are not recorded."""
 
 
-NextBurst = Callable[[], Round]
+Turn = Callable[[], Sequence[Round]]
 
 
-def in_turns(bursts: Mapping[str, NextBurst], rounds: int) -> list[Case]:
-    """Measure a burst of each case in every round; samples of one round have the same index in all cases."""
-    measured: dict[str, list[Round]] = {name: [] for name in bursts}
-    for number in range(rounds):
-        for name in list(bursts)[:: -1 if number % 2 else 1]:
-            done = bursts[name]()
-            measured[name].append(done)
-            say(f"round {number + 1} of {rounds}, {name}: {done.burst.rate:.1f}/s")
-    return [_case_of(name, done) for name, done in measured.items()]
+def in_turns(cases: Mapping[str, Turn], turns: int) -> list[Case]:
+    """Measure each case once in every turn; samples of one turn have the same indices in all cases.
+
+    A case that is not possible here gives no rounds.
+    """
+    measured: dict[str, list[Round]] = {name: [] for name in cases}
+    for number in range(turns):
+        for name in list(cases)[:: -1 if number % 2 else 1]:
+            done = cases[name]()
+            measured[name] += done
+            say(f"turn {number + 1} of {turns}, {name}: {', '.join(f'{one.burst.rate:.1f}/s' for one in done)}")
+    return [_case_of(name, done) for name, done in measured.items() if done]
 
 
 def _case_of(name: str, rounds: Sequence[Round]) -> Case:
@@ -170,21 +175,15 @@ def _open_as_kubeadm_does(plane: ControlPlane) -> str:
     return create_bootstrap_token(client, new_token())
 
 
-@contextmanager
-def in_tree(tools: Tools, sizes: Sizes) -> Generator[NextBurst | None]:
-    """Kubernetes' own signer, without limits; None where it is not there."""
+def in_tree(tools: Tools, sizes: Sizes) -> Sequence[Round]:
+    """Kubernetes' own signer, without limits."""
     with _in_tree_signer(tools, NO_LIMITS) as signer:
         if signer is None:
-            yield None
-            return
+            return ()
         signer.join(range(sizes.warm), sizes)
-        firsts = count(sizes.warm, sizes.joins)
-
-        def burst() -> Round:
-            first = next(firsts)
-            return Round(signer.join(range(first, first + sizes.joins), sizes), resident(signer.pid))
-
-        yield burst
+        settle(sizes.settle)
+        firsts = range(sizes.warm, sizes.warm + sizes.rounds * sizes.joins, sizes.joins)
+        return [Round(signer.join(range(each, each + sizes.joins), sizes), resident(signer.pid)) for each in firsts]
 
 
 def in_tree_default(tools: Tools, sizes: Sizes) -> list[Case]:
@@ -199,21 +198,21 @@ def in_tree_default(tools: Tools, sizes: Sizes) -> list[Case]:
     return [case]
 
 
-@contextmanager
-def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Generator[NextBurst]:
+def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Sequence[Round]:
     """This project: by TPM two requests a node, evidence that is verified, a ledger; or a provider of one step."""
     with start_environment(tools, provider=kind.value) as env:
         nodes = iter(provision_in(env.world, kind, range(1, 1 + sizes.warm + sizes.rounds * sizes.joins)))
         _join(env, kind, list(islice(nodes, sizes.warm)), sizes)
+        settle(sizes.settle)
 
-        def burst() -> Round:
+        def measure() -> Round:
             recorded = env.recorder()
-            done = _join(env, kind, list(islice(nodes, sizes.joins)), sizes)
+            burst = _join(env, kind, list(islice(nodes, sizes.joins)), sizes)
             memory = resident(env.controller_pid)
             time.sleep(QUIET)
-            return Round(done, memory, recorded())
+            return Round(burst, memory, recorded())
 
-        yield burst
+        return [measure() for _ in range(sizes.rounds)]
 
 
 def _join(env: BenchEnvironment, kind: Kind, nodes: Sequence[Node], sizes: Sizes) -> Burst:
@@ -285,7 +284,7 @@ def webhook(tools: Tools, sizes: Sizes) -> list[Case]:
     return [case]
 
 
-BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[NextBurst | None]]] = {
+TURNS: Mapping[str, Callable[[Tools, Sizes], Sequence[Round]]] = {
     LIFTED: in_tree,
     TPM: partial(ours, Kind.TPM),
     ONE_STEP: partial(ours, Kind.ONE_STEP),
@@ -293,17 +292,11 @@ BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[NextBurst |
 
 
 def _joins(*names: str) -> Callable[[Tools, Sizes], list[Case]]:
-    def measure(tools: Tools, sizes: Sizes) -> list[Case]:
-        with ExitStack() as stack:
-            bursts = {name: stack.enter_context(BURSTS[name](tools, sizes)) for name in names}
-            settle(sizes.settle)
-            return in_turns({name: burst for name, burst in bursts.items() if burst is not None}, sizes.rounds)
-
-    return measure
+    return lambda tools, sizes: in_turns({name: partial(TURNS[name], tools, sizes) for name in names}, sizes.turns)
 
 
 PAGE_CASES: Mapping[str, Callable[[Tools, Sizes], list[Case]]] = {
-    "joins": _joins(*BURSTS),
+    "joins": _joins(*TURNS),
     "in-tree-default": in_tree_default,
     "alone": alone,
     "webhook": webhook,
