@@ -26,7 +26,7 @@ from tools.markdown_tables import table
 LAST = Path(__file__).with_name("last.json")
 BEFORE, NOW = "before: ", "now: "
 COMPARED = ("tpm", "one-step", "alone", "webhook")
-SIZES = Sizes(turns=1, rounds=1, joins=250, cold=9, calls=150, settle=15.0)
+SIZES = Sizes(rounds=1, joins=250, cold=9, calls=150, settle=15.0)
 ROWS = (
     ("tpm", "rate", "TPM joins a second", "/s"),
     ("tpm", "controller_cpu", "CPU of the controller, a TPM join", "ms"),

@@ -1,9 +1,9 @@
 """The cases of the page: each starts what it needs, lets it settle, and gives samples of several rounds.
 
-The joins' cases are measured in turns, and every second time in the opposite order: the speed of a machine drifts
-within minutes, so what was measured far apart is not compared. Each has the machine for itself meanwhile, with API
-servers that are new and warmed up: their first hundreds of joins cost them half as much again. Every case says in its
-notes what it leaves out. All of them run on loopback, with nodes, controller and API servers on the same cores.
+A round of the joins is a burst of each kind, in turns, and every second round goes in the opposite order: the speed of
+a machine drifts within minutes, so only what was measured in the same round is compared. Each kind has API servers of
+its own, which run during all rounds, and are idle while others are measured. Every case says in its notes what it
+leaves out. All of them run on loopback, with nodes, controller and API servers on the same cores.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from bench import joins, tpm_keys
@@ -42,10 +42,11 @@ NO_LIMITS = {"kube-api-qps": 5000, "kube-api-burst": 5000}
 BURST = 40
 """Requests that use up the burst of its default limits (30)."""
 WARM = 150
-"""Joins at most that come before a turn and do not count: caches and heaps are filled, connections are open."""
+"""Joins at most that come before a burst and do not count: caches and heaps are filled, connections are open. An API
+server's first hundreds of joins cost it half as much again."""
 PROCESSES = 2
-QUIET = 1.0
-"""Seconds for the last Events and watches of a burst."""
+QUIET = 8.0
+"""Seconds after a burst, in which a controller writes the last Events and conditions, and the next case waits."""
 EXCLUDED = {
     LIFTED: "proof of the machine, a management cluster, an inventory; one API server and etcd; the kubelet client "
     "certificate of whoever holds a bootstrap token",
@@ -60,10 +61,8 @@ EXCLUDED = {
 class Sizes:
     """How much a run measures."""
 
-    turns: int = 2
-    rounds: int = 2
-    """Bursts of a turn, and of the webhook's calls."""
-    joins: int = 130
+    rounds: int = 6
+    joins: int = 100
     """Of one burst."""
     limited: int = 180
     """Requests with the in-tree signer's default limits, after those of its burst: ten a second. 0 leaves it out."""
@@ -89,21 +88,18 @@ class Round:
     """Empty where they are not recorded."""
 
 
-Turn = Callable[[], Sequence[Round]]
+NextBurst = Callable[[], Round]
 
 
-def in_turns(cases: Mapping[str, Turn], turns: int) -> list[Case]:
-    """Measure each case once in every turn; samples of one turn have the same indices in all cases.
-
-    A case that is not possible here gives no rounds.
-    """
-    measured: dict[str, list[Round]] = {name: [] for name in cases}
-    for number in range(turns):
-        for name in list(cases)[:: -1 if number % 2 else 1]:
-            done = cases[name]()
-            measured[name] += done
-            say(f"turn {number + 1} of {turns}, {name}: {', '.join(f'{one.burst.rate:.1f}/s' for one in done)}")
-    return [_case_of(name, done) for name, done in measured.items() if done]
+def in_turns(bursts: Mapping[str, NextBurst], rounds: int) -> list[Case]:
+    """Measure a burst of each case in every round; samples of one round have the same index in all cases."""
+    measured: dict[str, list[Round]] = {name: [] for name in bursts}
+    for number in range(rounds):
+        for name in list(bursts)[:: -1 if number % 2 else 1]:
+            done = bursts[name]()
+            measured[name].append(done)
+            say(f"round {number + 1} of {rounds}, {name}: {done.burst.rate:.1f}/s")
+    return [_case_of(name, done) for name, done in measured.items()]
 
 
 def _case_of(name: str, rounds: Sequence[Round]) -> Case:
@@ -175,15 +171,23 @@ def _open_as_kubeadm_does(plane: ControlPlane) -> str:
     return create_bootstrap_token(client, new_token())
 
 
-def in_tree(tools: Tools, sizes: Sizes) -> Sequence[Round]:
-    """Kubernetes' own signer, without limits."""
+@contextmanager
+def in_tree(tools: Tools, sizes: Sizes) -> Generator[NextBurst | None]:
+    """Kubernetes' own signer, without limits; None where it is not there."""
     with _in_tree_signer(tools, NO_LIMITS) as signer:
         if signer is None:
-            return ()
+            yield None
+            return
         signer.join(range(sizes.warm), sizes)
-        settle(sizes.settle)
-        firsts = range(sizes.warm, sizes.warm + sizes.rounds * sizes.joins, sizes.joins)
-        return [Round(signer.join(range(each, each + sizes.joins), sizes), resident(signer.pid)) for each in firsts]
+        firsts = count(sizes.warm, sizes.joins)
+
+        def burst() -> Round:
+            first = next(firsts)
+            done = signer.join(range(first, first + sizes.joins), sizes)
+            time.sleep(QUIET)
+            return Round(done, resident(signer.pid))
+
+        yield burst
 
 
 def in_tree_default(tools: Tools, sizes: Sizes) -> list[Case]:
@@ -198,21 +202,21 @@ def in_tree_default(tools: Tools, sizes: Sizes) -> list[Case]:
     return [case]
 
 
-def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Sequence[Round]:
+@contextmanager
+def ours(kind: Kind, tools: Tools, sizes: Sizes) -> Generator[NextBurst]:
     """This project: by TPM two requests a node, evidence that is verified, a ledger; or a provider of one step."""
     with start_environment(tools, provider=kind.value) as env:
         nodes = iter(provision_in(env.world, kind, range(1, 1 + sizes.warm + sizes.rounds * sizes.joins)))
         _join(env, kind, list(islice(nodes, sizes.warm)), sizes)
-        settle(sizes.settle)
 
-        def measure() -> Round:
+        def burst() -> Round:
             recorded = env.recorder()
-            burst = _join(env, kind, list(islice(nodes, sizes.joins)), sizes)
+            done = _join(env, kind, list(islice(nodes, sizes.joins)), sizes)
             memory = resident(env.controller_pid)
             time.sleep(QUIET)
-            return Round(burst, memory, recorded())
+            return Round(done, memory, recorded())
 
-        return [measure() for _ in range(sizes.rounds)]
+        yield burst
 
 
 def _join(env: BenchEnvironment, kind: Kind, nodes: Sequence[Node], sizes: Sizes) -> Burst:
@@ -284,7 +288,7 @@ def webhook(tools: Tools, sizes: Sizes) -> list[Case]:
     return [case]
 
 
-TURNS: Mapping[str, Callable[[Tools, Sizes], Sequence[Round]]] = {
+BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[NextBurst | None]]] = {
     LIFTED: in_tree,
     TPM: partial(ours, Kind.TPM),
     ONE_STEP: partial(ours, Kind.ONE_STEP),
@@ -292,11 +296,17 @@ TURNS: Mapping[str, Callable[[Tools, Sizes], Sequence[Round]]] = {
 
 
 def _joins(*names: str) -> Callable[[Tools, Sizes], list[Case]]:
-    return lambda tools, sizes: in_turns({name: partial(TURNS[name], tools, sizes) for name in names}, sizes.turns)
+    def measure(tools: Tools, sizes: Sizes) -> list[Case]:
+        with ExitStack() as stack:
+            bursts = {name: stack.enter_context(BURSTS[name](tools, sizes)) for name in names}
+            settle(sizes.settle)
+            return in_turns({name: burst for name, burst in bursts.items() if burst is not None}, sizes.rounds)
+
+    return measure
 
 
 PAGE_CASES: Mapping[str, Callable[[Tools, Sizes], list[Case]]] = {
-    "joins": _joins(*TURNS),
+    "joins": _joins(*BURSTS),
     "in-tree-default": in_tree_default,
     "alone": alone,
     "webhook": webhook,
