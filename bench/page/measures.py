@@ -61,9 +61,9 @@ EXCLUDED = {
 class Sizes:
     """How much a run measures."""
 
-    rounds: int = 6
-    joins: int = 100
-    """Of one burst."""
+    rounds: int = 3
+    joins: int = 250
+    """Of one burst: what a controller does once after a pause, as reading all tokens, is to be a small part of it."""
     limited: int = 180
     """Requests with the in-tree signer's default limits, after those of its burst: ten a second. 0 leaves it out."""
     cold: int = 15
