@@ -13,7 +13,7 @@ from nodeattest_kube.http1 import Head, HttpConnection, HttpError
 from nodeattest_kube.jsontypes import JsonObject, key_of, parse_json, version_of
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, parse_kubeconfig
 from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import drop_oversized
+from nodeattest_kube.paging import OBJECT, PageLimits, drop_oversized
 
 __all__ = ["TARGETS", "read_answer"]
 
@@ -44,14 +44,14 @@ def _json(data: bytes) -> bool:
     version_of(value)
     error = error_from_status(500, value, fallback="an error", retry_after="1")
     require(len(str(error)) <= _LONGEST_MESSAGE and str(error).isprintable(), "a server's words stay on a line")
-    _page(value, len(data))
+    _page(value)
     return True
 
 
-def _page(value: JsonObject, size: int) -> None:
+def _page(value: JsonObject) -> None:
     items = value.get("items")
     before = len(items) if isinstance(items, list) else 0
-    passed_over = drop_oversized(value, size + (4 << 20))
+    passed_over = drop_oversized(value, PageLimits(2 * OBJECT.bytes, 2 * OBJECT.values))  # so that each is looked at
     items = value.get("items")
     require(before - passed_over == (len(items) if isinstance(items, list) else 0), "none lost without being counted")
 
