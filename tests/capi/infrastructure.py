@@ -139,14 +139,14 @@ class Infrastructure:
             return 0.3
         cluster, replicas = value["metadata"]["labels"][CLUSTER_LABEL], int(pool["spec"].get("replicas", 1))
         names = [f"{name_of(value)}-{number}" for number in range(replicas)]
+        value = await access.status(value, infrastructureMachineKind=PROCESS_MACHINE.kind, replicas=replicas)
         labels = {_POOL_LABEL: name_of(pool)}
         for name in names:
             references = [owner(value, controller=False)]
             await access.create(made(PROCESS_MACHINE, name, cluster, {}, labels=labels, ownerReferences=references))
         value = await access.patch(value, spec={"providerIDList": [f"process://{name}" for name in names]})
-        status: Object = {"infrastructureMachineKind": PROCESS_MACHINE.kind, "replicas": replicas}
         # Of pools Cluster API 1.13 still asks for the field of v1beta1 (controllers/external, IsReady).
-        await access.status(value, **status, ready=True, initialization={"provisioned": True})
+        await access.status(value, ready=True, initialization={"provisioned": True})
         return None
 
 

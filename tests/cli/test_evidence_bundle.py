@@ -106,9 +106,15 @@ def machines() -> list[JsonObject]:
                 "replicas": 1,
                 "template": {
                     "metadata": {"annotations": {"a": PASSWORD}},
-                    "spec": {"bootstrap": {"data": PASSWORD, "configRef": config}},
+                    "spec": {
+                        "bootstrap": {"data": PASSWORD, "configRef": config},
+                        "infrastructureRef": {"apiGroup": "d", "kind": "DevPool", "name": "p", "note": PASSWORD},
+                    },
                 },
             },
+        ),
+        made(
+            "DevPool", "p", {"sshKey": PASSWORD}, status={"infrastructureMachineKind": "DevMachine", "note": PASSWORD}
         ),
     ]
 

@@ -21,6 +21,8 @@ from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
+FARM: JsonObject = {"apiGroup": "farm.example.com", "kind": "FarmPool", "name": "p"}
+
 
 @pytest.fixture(scope="module")
 def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
@@ -78,6 +80,28 @@ def test_a_name_that_a_proof_could_give_a_pools_instance_is_not_denied_before_th
     assert outcome(explanation, "one Machine, alive and ready") is CheckOutcome.PASSED
     wanted = CheckOutcome.PASSED if named else CheckOutcome.FAILED
     assert outcome(explanation, "the Machine's node name") is wanted
+
+
+@pytest.mark.parametrize(
+    ("infra", "wanted"),
+    [
+        ({"status": {"infrastructureMachineKind": "FarmMachine"}}, "MachineNotFound"),
+        ({"status": {}}, "NodeNameMismatch"),
+        (None, "FarmPool p"),
+    ],
+)
+def test_an_instance_whose_machine_is_still_to_be_made_is_told_from_one_that_gets_none(
+    join: Join, infra: JsonObject | None, wanted: str
+) -> None:
+    documents = without(join.documents(), "Machine")
+    made = changed([pool(join.documents())], "MachinePool", "spec", "template", "spec", "infrastructureRef", value=FARM)
+    meta: JsonObject = {"name": "p", "namespace": "fleet"}
+    given: list[JsonObject] = [{"kind": "FarmPool", "metadata": meta, **infra}] if infra is not None else []
+    first, second = join.round()
+    explanation = explain_request(second, [*documents, *made, *given, first])
+    step = next(step for step in explanation.steps if step.name == "the Machine's node name")
+    assert step.outcome is not CheckOutcome.PASSED
+    assert wanted in f"{step.reason} {step.got}"
 
 
 class Proves:

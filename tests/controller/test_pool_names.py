@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, machine, request
+from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, WAIT_LIMIT, OneRound, World, machine, request
 from tpm_world import PCR_VALUES, VERSION, SoftTpm, parsed
 
-from nodeattest_controller.model.objects import items, text
+from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_kube.client import Forbidden
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
 from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ANNOTATION_REASON, NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.tpm.protocol import PROVIDER, Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.verifier import TpmSigner
@@ -70,6 +72,19 @@ class Pool:
             tpm={"endorsementKeys": [entry, other, *others], "trustOnFirstUse": first_use},
         )
 
+    def has_infrastructure(self, machine_kind: str) -> None:
+        """Give the pool an infrastructure object, whose provider has Machines made of a kind, or of none."""
+        api, group = self.world.management_api, "farm.example.com"
+        served: JsonObject = {"resources": [{"name": "farmpools", "kind": "FarmPool"}]}
+        api.documents |= {f"/apis/{group}": {"preferredVersion": {"version": "v1"}}, f"/apis/{group}/v1": served}
+        status: JsonObject = {"infrastructureMachineKind": machine_kind} if machine_kind else {}
+        meta: JsonObject = {"name": "workers", "namespace": "fleet"}
+        api.put(f"/apis/{group}/v1/namespaces/fleet/farmpools/workers", {"metadata": meta, "status": status})
+        reference: JsonObject = {"apiGroup": group, "kind": "FarmPool", "name": "workers"}
+        pool = api.objects[f"{CAPI}/machinepools/workers"]
+        spec: JsonObject = {**mapping(pool, "spec"), "template": {"spec": {"infrastructureRef": reference}}}
+        api.put(f"{CAPI}/machinepools/workers", {**pool, "spec": spec})
+
     def file(self, name: str, der: bytes, evidence: FirstEvidence | SecondEvidence) -> None:
         raw = envelope.encode(der, Evidence(PROVIDER, VERSION, evidence.to_json()))
         encoded = base64.b64encode(raw).decode()
@@ -82,6 +97,8 @@ class Pool:
         await self.world.reconcile("r-1")
         if reason := self.world.condition("Denied", "r-1"):
             return reason
+        if not self.world.annotation(ANNOTATION, "r-1"):
+            return ""  # it waits
         challenge = Challenge.parse(self.world.annotation(ANNOTATION, "r-1"))
         first, facts = self.verifier.asked
         self.file("r-2", der, self._answer(challenge, first, facts))
@@ -178,6 +195,39 @@ async def test_another_tpm_does_not_join_by_a_registered_name(pool: Pool) -> Non
     pool.register(first_use=True)
     await pool.world.settle()
     assert await replace(pool, tpm=SoftTpm()).join() == "EndorsementKeyUntrusted"
+
+
+async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(pool: Pool) -> None:
+    pool.has_infrastructure("FarmMachine")
+    pool.register(node=None)
+    await pool.world.settle()
+    assert await pool.join() == ""
+    assert pool.world.annotation(ANNOTATION_REASON, "r-1").startswith("MachineNotFound: ")
+    pool.world.management_api.put(f"{CAPI}/machines/m-1", machine())
+    await pool.world.settle()
+    assert await pool.join() == ""
+    assert text(pool.world.csr("r-2"), "status", "certificate")
+
+
+async def test_it_is_refused_when_its_machine_is_not_made_in_time(pool: Pool) -> None:
+    pool.has_infrastructure("FarmMachine")
+    pool.register(node=None)
+    await pool.world.settle()
+    assert await pool.join() == ""
+    pool.world.now += timedelta(seconds=WAIT_LIMIT + 1)
+    await pool.world.reconcile("r-1")
+    assert pool.world.condition("Denied", "r-1") == "MachineNotFound"
+
+
+async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(pool: Pool) -> None:
+    pool.has_infrastructure("")
+    pool.world.management_api.fail("GET", "/farmpools/", Forbidden(403, "Forbidden", "no"))
+    pool.register(node=None)
+    await pool.world.settle()
+    assert await pool.join() == ""
+    assert pool.world.annotation(ANNOTATION_REASON, "r-1").startswith("PlatformUnavailable: ")
+    await pool.world.reconcile("r-1")
+    assert pool.world.condition("Denied", "r-1") == "NodeNameMismatch"
 
 
 @pytest.mark.parametrize("first_use", [True, False])

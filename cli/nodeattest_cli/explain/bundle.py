@@ -78,6 +78,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "MachinePool": (
             *("spec.clusterName", "spec.providerIDList"),
+            *(f"spec.template.spec.infrastructureRef.{name}" for name in _REFERENCE),
             *(f"spec.template.spec.bootstrap.configRef.{name}" for name in _REFERENCE),
             *_MACHINE_STATUS,
         ),
@@ -91,6 +92,8 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """By kind: paths, through the entries of lists, to values. Infrastructure machines have annotations only."""
+_OF_POOL: Final = ("status.infrastructureMachineKind",)
+"""Of the infrastructure object of a pool, whose kind is its provider's."""
 _UNUSED_ENTRY: Final = "certificate"
 _NO_SECRET: Final = "." + "0" * 16
 """In the place of a bootstrap token's secret part: it still reads as a token."""
@@ -152,7 +155,7 @@ def _reduced(document: JsonObject, own: str) -> JsonObject:
 
 def _body(document: JsonObject, kind: str, *, is_own: bool) -> JsonObject:
     spec, status = mapping(document, "spec"), mapping(document, "status")
-    body: JsonObject = _kept(document, _FIELDS.get(kind, ()))
+    body: JsonObject = _kept(document, _FIELDS.get(kind, _OF_POOL))
     if kind == "NodeAttestationPolicy":
         body = {"spec": spec}
     elif kind == _RECORD and is_own:

@@ -269,8 +269,8 @@ def _row_of_request(csr: JsonObject | None, rows: Sequence[MachineRow]) -> Machi
 
 
 async def _read_referenced(client: ApiClient, view: MachineView | None, found: Collected) -> None:
-    """Read a machine's infrastructure object and its bootstrap configuration."""
-    for reference in (view.infra, view.bootstrap) if view is not None else ():
+    """Read the infrastructure object of a machine or of its pool, and its bootstrap configuration."""
+    for reference in (view.infra, view.pool_infra, view.bootstrap) if view is not None else ():
         if reference is None or view is None:
             continue
         title = f"{reference.kind} {reference.name}"

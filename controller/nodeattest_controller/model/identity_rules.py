@@ -28,6 +28,7 @@ __all__ = [
     "check_machine_ready",
     "check_no_hijack",
     "check_node_name",
+    "check_pool_instance",
     "check_takeover",
     "find_machine",
     "has_name",
@@ -165,6 +166,19 @@ def check_node_name(request: NodeRequest, member: MachineView, around: NameConte
             expected="one Machine that claims this node name",
             got=", ".join(sorted({other.name for other in others} | {member.name})),
             remedy="give each Machine its own host name",
+        )
+
+
+def check_pool_instance(member: MachineView, *, has_machines: bool) -> None:
+    """Rule 1: an instance that boots before Cluster API has made its Machine waits for it.
+
+    ``has_machines``: whether the pool's infrastructure provider has one made for each instance.
+    """
+    if has_machines:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            f"no Machine of this cluster has provider ID {member.provider_id!r}, which MachinePool {member.name} lists",
+            remedy="wait until Cluster API has made the instance's Machine",
         )
 
 

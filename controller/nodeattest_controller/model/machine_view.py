@@ -86,6 +86,8 @@ class MachineView:
     infra: ContractReference | None = None
     bootstrap: ContractReference | None = None
     """The bootstrap configuration; None where the bootstrap data was given without one, or is not Cluster API's."""
+    pool_infra: ContractReference | None = None
+    """The infrastructure object of a MachinePool, which says whether its instances have Machines."""
     of_pool: bool = False
     """Whether a MachinePool made this Machine for one of its instances: the pool has its bootstrap configuration."""
     created: datetime | None = None
@@ -218,6 +220,7 @@ def pool_view(pool: JsonObject) -> PoolView:
         paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
         annotations=text_map(pool, "metadata", "annotations"),
         bootstrap=bootstrap_config_ref(pool),
+        pool_infra=infrastructure_ref(mapping(pool, "spec", "template")),
         flaw=flaw,
     )
     return PoolView(common, frozenset() if too_many else frozenset(strings(pool, "spec", "providerIDList")))

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import mapping, object_identity, text, text_map
 from nodeattest_controller.runtime.informers import StartWatch
+from nodeattest_controller.runtime.restmapper import makes_machines
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -74,6 +75,19 @@ class PlatformCache:
         if found is None:
             raise _no_platform(f"{reference.kind} {reference.name} is not there")
         return found
+
+    async def makes_machines(self, pool: MachineView) -> bool:
+        """Tell whether a MachinePool's infrastructure provider has a Machine made for each instance, by a read."""
+        if pool.pool_infra is None:
+            return False
+        what = f"{pool.pool_infra.kind} {pool.pool_infra.name}"
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT):
+                return await makes_machines(self._client, pool.pool_infra, pool.namespace)
+        except TimeoutError as error:
+            raise _no_platform(f"{what} could not be read in time") from error
+        except ApiError as error:
+            raise _no_platform(f"cannot read {what}: {error.reason}") from error
 
     async def follow(self, members: Iterable[MachineView]) -> None:
         """Start the caches of machines' infrastructure objects, of few kinds, where that is possible."""

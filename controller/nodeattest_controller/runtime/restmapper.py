@@ -1,4 +1,4 @@
-"""Which resource a kind is served as: what an object's reference leaves to discovery.
+"""What is behind an object's reference: which resource its kind is served as, and a pool's infrastructure.
 
 Leaves caching to the caller. Source: apimachinery APIResourceList; cluster-api contract, "v1beta2
 references name a group only".
@@ -11,7 +11,20 @@ from nodeattest_controller.model.objects import items, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 
-__all__ = ["path_of_reference"]
+__all__ = ["makes_machines", "path_of_reference"]
+
+
+async def makes_machines(client: ApiClient, reference: ContractReference, namespace: str) -> bool:
+    """Tell whether a MachinePool's infrastructure provider has Cluster API make a Machine for each instance.
+
+    Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``). What does not exist
+    makes none; raises ApiError.
+    """
+    try:
+        infra = await client.get(await path_of_reference(client, reference, namespace))
+    except NotFound:
+        return False
+    return bool(text(infra, "status", "infrastructureMachineKind"))
 
 
 async def path_of_reference(client: ApiClient, reference: ContractReference, namespace: str) -> str:

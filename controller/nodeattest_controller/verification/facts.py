@@ -118,6 +118,10 @@ class FactSource(Protocol):
         """Read a machine live; None when it is gone or another by now."""
         ...
 
+    async def makes_machines(self, pool: MachineView) -> bool:
+        """Tell whether Cluster API makes a Machine for each instance of a MachinePool; raises Unavailable."""
+        ...
+
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
         """Tell which tokens a machine's KubeadmConfig names; raises Unavailable."""
         ...
@@ -306,6 +310,10 @@ class ControllerFacts:
     async def machine_now(self, machine: MachineView) -> MachineView | None:
         """Read a machine live."""
         return await self.management.live_member(machine)
+
+    async def makes_machines(self, pool: MachineView) -> bool:
+        """Read the pool's infrastructure object."""
+        return await self.management.platforms.makes_machines(pool)
 
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
         """Tell which tokens a machine's KubeadmConfig names."""

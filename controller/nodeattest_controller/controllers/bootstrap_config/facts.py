@@ -24,7 +24,7 @@ from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, infrastructure_ref
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, policy_for, selecting
-from nodeattest_controller.runtime.restmapper import path_of_reference
+from nodeattest_controller.runtime.restmapper import makes_machines
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -137,19 +137,15 @@ class FactReader:
     async def makes_machines(self, subject: Subject) -> bool:
         """Tell whether the infrastructure provider of a MachinePool makes a Machine for each of its instances.
 
-        Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``). What does not exist
-        yet makes none; raises ``ApiError``.
+        What does not exist yet makes none; raises ``ApiError``.
         """
         version, namespace = await self._served(), subject.namespace
         try:
             path = paths.object_path(_CLUSTER_GROUP, version, "machinepools", subject.pool, namespace=namespace)
             reference = infrastructure_ref(mapping(await self._client.get(path), "spec", "template"))
-            if reference is None:
-                return False
-            infra = await self._client.get(await path_of_reference(self._client, reference, namespace))
         except NotFound:
             return False
-        return bool(text(infra, "status", "infrastructureMachineKind"))
+        return reference is not None and await makes_machines(self._client, reference, namespace)
 
     async def beside(self, namespace: str, policy: str) -> Neighbours | None:
         """Return the other policies of a namespace and its Clusters; None: too many of these.

@@ -22,10 +22,12 @@ from nodeattest_controller.model.challenge_rules import (
 )
 from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.identity_rules import (
+    allowed_node_names,
     check_adoption,
     check_binding,
     check_fingerprints,
     check_node_name,
+    check_pool_instance,
     check_takeover,
     find_machine,
 )
@@ -147,6 +149,11 @@ class CSRFacts(RequestFacts):
         return frozenset(machine for machine, name in given if name == self.node_name)
 
     @fact
+    async def pool_makes_machines(self) -> bool:
+        """Return whether each instance of the request's pool gets a Machine."""
+        return await self.source.makes_machines(await self.machine())
+
+    @fact
     async def node(self) -> JsonObject | None:
         """Return the Node of the requested name, read live."""
         return await self.source.node(self.node_name, by_node=self.request.is_renewal)
@@ -216,7 +223,10 @@ async def _node_name(facts: CSRFacts) -> None:
 
 async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     around = replace(await facts.name_context(), registered=await facts.registered_machines())
-    check_node_name(facts.request, await facts.machine(), around, proven)
+    machine = await facts.machine()
+    if machine.is_pool_instance and not allowed_node_names(machine, proven):
+        check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
+    check_node_name(facts.request, machine, around, proven)
 
 
 async def _not_answered(facts: CSRFacts) -> None:
