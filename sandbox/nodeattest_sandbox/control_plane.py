@@ -234,7 +234,9 @@ class _Real(ControlPlane):
         self._ports = free_ports(3)
 
     def freeze(self) -> None:
-        os.kill(self.pids["kube-apiserver"], signal.SIGSTOP)
+        process = next(each for each in self._processes if each.name == "kube-apiserver")
+        os.kill(process.pid(), signal.SIGSTOP)
+        wait(process, lambda: _has_stopped(process.pid()))
 
     def resume(self) -> None:
         os.kill(self.pids["kube-apiserver"], signal.SIGCONT)
@@ -313,6 +315,18 @@ def start_real(
     plane = _Real(directory.resolve(), name, assets, flags=flags, issuer=issuer)
     plane.start()
     return plane
+
+
+def _has_stopped(pid: int) -> bool:
+    """Return whether each thread has taken note of SIGSTOP: on a loaded machine some answer requests meanwhile.
+
+    Source: proc(5), ``/proc/pid/task/tid/stat``.
+    """
+    states: set[str] = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            states.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}
 
 
 def _answers(client: Client, path: str) -> bool:
