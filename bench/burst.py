@@ -208,12 +208,14 @@ class Requests:
     node: float
     controller: float
     controller_writes: float
+    lease_reads: float
+    """Reads of Leases by the controller, which are in none of the others."""
     kinds: str
     """Those of the controller, each with its number a join."""
 
 
 def count_requests(entries: Sequence[AuditEntry], *, user: str, joins: int) -> Requests:
-    """Count the finished requests of nodes, and of the controller's user without its Leases."""
+    """Count the finished requests of nodes, and of the controller's user; those of Leases by themselves."""
     nodes = [one for one in entries if one.user.startswith(("system:bootstrap:", "system:node:"))]
     own = [one for one in entries if one.user == user and one.resource != "leases"]
     counted: dict[str, int] = {}
@@ -222,4 +224,5 @@ def count_requests(entries: Sequence[AuditEntry], *, user: str, joins: int) -> R
         counted[what] = counted.get(what, 0) + 1
     kinds = ", ".join(f"{count / joins:.2g} {what}" for what, count in sorted(counted.items()) if count / joins >= 0.05)
     writes = sum(one.verb not in READS for one in own)
-    return Requests(len(nodes) / joins, len(own) / joins, writes / joins, kinds)
+    leases = [one for one in entries if one.user == user and one.resource == "leases" and one.verb == "get"]
+    return Requests(len(nodes) / joins, len(own) / joins, writes / joins, len(leases) / joins, kinds)

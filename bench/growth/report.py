@@ -36,7 +36,7 @@ RESTARTS = (
     ("restarts", "after_server_restart_join", "first join after the workload cluster's API server answers again"),
     ("restarts", "ledgers_alone_serves", "a controller that starts with all ledgers serves the cluster after"),
     ("restarts", "ledgers_alone_join", "… and a node that waits has its certificate after"),
-    ("restarts", "cold_start_serves", "the same where all nodes' Machines, tokens and requests are there, too"),
+    ("restarts", "cold_start_serves", "the same where all nodes' Machines, tokens and CSRs are there, too"),
     ("restarts", "cold_start_join", "… and a node that waits has its certificate after"),
     ("lost shard", "first_join", "a replica is killed: the first node of its clusters has its certificate after"),
     ("lost shard", "last_join", "… and a node of each of its clusters after"),
@@ -85,7 +85,7 @@ GOALS: Sequence[Goal] = (
     Goal("memory of the controller of one large cluster", "MiB", 150, _of(singles, MANY, "resident")),
     Goal("memory of one controller of many clusters", "MiB", 300, _of(shared, 0, "resident")),
     Goal("cold start with all ledgers, until it serves", "s", 10, _restart("ledgers_alone_serves")),
-    Goal("… with all Machines, tokens and requests, too", "s", 10, _restart("cold_start_serves")),
+    Goal("… with all Machines, tokens and CSRs, too", "s", 10, _restart("cold_start_serves")),
 )
 
 

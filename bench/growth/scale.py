@@ -38,7 +38,9 @@ class Costs:
     base: float
     """Memory of a controller that watches one cluster of hardly any nodes."""
     node: float
+    """Memory of one that has joined."""
     cluster: float
+    """Memory of a cluster, its Machines that have not joined with it."""
 
     @classmethod
     def of(cls, page: Run, growth: Run) -> Costs | None:
@@ -52,9 +54,10 @@ class Costs:
         few, lots = single[0], single[report.MANY]
         grown, begun = lots.median("resident") or 0.0, few.median("resident") or 0.0
         node = max(0.0, (grown - begun) / (lots.median("joins") or 1.0))
-        clusters, machines = _shape(growth)
+        clusters = max(1, int(growth.cases["setting"].median("clusters") or 0))
         base = begun - node * (few.median("joins") or 0.0)
-        cluster = max(0.0, ((many[0].median("resident_idle") or base) - base - node * machines) / clusters)
+        joined = node * (many[0].median("joins") or 0.0)
+        cluster = max(0.0, ((many[0].median("resident") or base) - base - joined) / clusters)
         return cls(controller, management, server - management, base, node, cluster)
 
     @property
@@ -118,8 +121,8 @@ def write_costs(costs: Costs) -> str:
         ("*m*, CPU of the management cluster's API server and etcd", f"{number(costs.management)} ms"),
         ("*w*, CPU of the workload cluster's API server and etcd", f"{number(costs.workload)} ms"),
         ("*b*, memory of a controller with one small cluster", f"{number(costs.base)} MiB"),
-        ("*n*, memory a node", f"{number(costs.node * KIB_A_MIB)} KiB"),
-        ("*k*, memory a cluster", f"{number(costs.cluster)} MiB"),
+        ("*n*, memory a node that has joined", f"{number(costs.node * KIB_A_MIB)} KiB"),
+        ("*k*, memory a cluster, with Machines that have yet to join", f"{number(costs.cluster)} MiB"),
     ]
     return table(["", "measured"], rows)
 
@@ -161,13 +164,6 @@ def write_renewals(costs: Costs) -> str:
     ]
     columns = [f"lifetime of certificates, {nodes:,} nodes", "renewals", "cores of controllers"]
     return table([*columns, "cores of the management cluster", "CPU of each workload cluster"], rows)
-
-
-def _shape(growth: Run) -> tuple[int, int]:
-    """Return how many clusters and Machines there were."""
-    setting = growth.cases["setting"]
-    clusters, machines = (int(setting.median(key) or 0) for key in ("clusters", "machines"))
-    return max(1, clusters), clusters * machines
 
 
 def parts(page: Run, growth: Run) -> dict[str, str]:

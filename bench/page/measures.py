@@ -114,6 +114,7 @@ def _case_of(name: str, rounds: Sequence[Round]) -> Case:
             node_requests=requests.node,
             controller_requests=requests.controller,
             controller_writes=requests.controller_writes,
+            lease_reads=requests.lease_reads,
         )
         case.notes["requests"] = requests.kinds
     case.notes["excludes"] = EXCLUDED[name]

@@ -35,6 +35,7 @@ JOIN_ROWS = (
     ("requests of the node, a join", "node_requests", ""),
     ("requests of the controller, a join", "controller_requests", ""),
     ("of these, writes", "controller_writes", ""),
+    ("reads of its Lease besides, a join", "lease_reads", ""),
     ("memory of the controller (RSS)", "resident", "MiB"),
     ("joins that failed", "failed", ""),
 )

@@ -76,6 +76,7 @@ from nodeattest_kube.transport import ApiResponse, Limits, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
 
 __all__ = [
+    "WATCH_SECONDS",
     "AlreadyExists",
     "ApiClient",
     "ApiError",
@@ -97,7 +98,7 @@ __all__ = [
     "WatchType",
 ]
 
-_WATCH_SECONDS: Final = (60, 90)
+WATCH_SECONDS: Final = (60, 90)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together. A server on
 which nothing happens sends no bookmark either, so only a new watch shows that it is there: within the shortest limit
 for a cache without contact (120 s, ``--max-stale`` of ``discovery serve``)."""
@@ -312,17 +313,19 @@ class ApiClient:
         *,
         opened: Callable[[], None] | None = None,
         skipped: Callable[[], None] | None = None,
+        seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> AsyncGenerator[WatchEvent]:
         """Yield the events of one watch connection until the server ends it; wrap it in ``contextlib.aclosing``.
 
-        Bookmarks are asked for; ``opened`` is called once the server granted the watch; ``skipped`` for each event
-        that is too large, and is left out; without it that is ``TooLarge``. Raises what the server's ERROR event says
-        (``Gone``: list again), ``Unreachable`` when the connection breaks, and ``WatchHung`` where the server does not
-        end it in time, as every server does also when nothing happens.
+        It is asked to last ``seconds``, from least to most. Bookmarks are asked for; ``opened`` is called once the
+        server granted the watch; ``skipped`` for each event that is too large, and is left out; without it that is
+        ``TooLarge``. Raises what the server's ERROR event says (``Gone``: list again), ``Unreachable`` when the
+        connection breaks, and ``WatchHung`` where the server does not end it in time, as every server does also when
+        nothing happens.
         """
-        seconds = self._randint(*_WATCH_SECONDS)
-        asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(seconds), **(query or {}), "watch": "1"}
-        limit = seconds + self._watch_margin
+        lasts = self._randint(*seconds)
+        asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(lasts), **(query or {}), "watch": "1"}
+        limit = lasts + self._watch_margin
         timeouts = Limits(connect=self._request_timeout, silence=limit)
         assembler = LineBuffer(self._bounds.object.bytes, skipped)
         async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:

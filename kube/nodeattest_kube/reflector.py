@@ -27,6 +27,7 @@ from typing import Final
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import (
+    WATCH_SECONDS,
     ApiClient,
     ApiError,
     Gone,
@@ -153,6 +154,7 @@ class Reflector:
         max_objects: int = 100_000,
         max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
         backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
@@ -163,10 +165,10 @@ class Reflector:
         ``rest`` drops what nobody reads once ``on_change`` has got an object; indexes must find it as before, and its
         size counts as before, for ``on_change`` keeps what it took. ``packs`` says of what is left whether it is kept
         packed (``object_packer``): that must hold no secret. These, ``transform`` and index functions get whatever the
-        server sent, so they must be total. A server that claims more than ``max_objects`` is not believed.
-        Objects are kept in ``max_bytes`` of memory (a pool where several collections share it), as they are after
-        ``transform``; one that weighs more than a 64th of what is left is passed over. ``shares``: namespaces are of
-        different tenants, so none may fill the cache; what is over its share of either limit is passed over.
+        server sent, so they must be total. A server that claims more than ``max_objects`` is not believed. Objects are
+        kept in ``max_bytes`` of memory (a pool where several collections share it), as they are after ``transform``;
+        one above a 64th of what is left is passed over. ``shares``: namespaces are of different tenants, so none may
+        fill the cache; what is over its share of either limit is passed over. ``watch_seconds``: of each watch.
         """
         self.passed_over = 0
         """How often an object was not taken for its size or its name."""
@@ -175,11 +177,10 @@ class Reflector:
         """How a watch hung, until a list after it succeeded: changes that it hid are not in the cache."""
         self.last_contact = float("-inf")
         """When the server last said anything useful, on ``clock``."""
-        self._client, self._path = client, path
-        self._query = dict(query or {})
+        self._client, self._path, self._query = client, path, dict(query or {})
         self._on_change, self._on_recovery = on_change, on_recovery
         self._transform, self._rest, self._packs = transform, rest, packs
-        self._max_objects, self._shares = max_objects, shares
+        self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store, self._synced, self._page_size = Store(), asyncio.Event(), PageSize()
@@ -433,7 +434,9 @@ class Reflector:
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
         query = {**self._query, "resourceVersion": version}
-        watch = self._client.watch(self._path, query, opened=self._opened, skipped=self._too_large)
+        watch = self._client.watch(
+            self._path, query, opened=self._opened, skipped=self._too_large, seconds=self._watch_seconds
+        )
         async with aclosing(watch) as events:
             async for event in events:
                 self._handle(event)

@@ -112,10 +112,11 @@ def test_memory_of_many_clusters_is_that_of_the_one_controller() -> None:
 
 
 def growth_of(nodes: int = 5_000) -> Run:
-    setting = Case("setting", {"clusters": [200.0], "machines": [50.0]})
+    setting = Case("setting", {"clusters": [200.0]})
     few = Case("one cluster, 500 nodes", {"joins": [500.0], "resident": [80.0 + 500 / 64]})
     many = Case("one cluster, 5000 nodes", {"joins": [float(nodes)], "resident": [80.0 + (500 + nodes) / 64]})
-    shared = Case("200 clusters, one controller", {"resident_idle": [80.0 + 10_000 / 64 + 200 * 0.25]})
+    grown = {"joins": [1_000.0], "resident": [80.0 + 1_000 / 64 + 200 * 0.25]}
+    shared = Case("200 clusters, one controller", grown)
     return run_of("aaa", setting, few, many, shared)
 
 

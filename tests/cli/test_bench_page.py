@@ -125,16 +125,18 @@ def test_a_rate_is_of_the_last_joins_so_that_a_first_burst_does_not_count() -> N
     assert round(rate_of_last([0.0, 0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4], 4)) == 10
 
 
-def test_requests_are_counted_by_side_without_leases() -> None:
+def test_requests_are_counted_by_side_and_reads_of_leases_by_themselves() -> None:
     entries = [
         request("system:bootstrap:abcdef", "create", "certificatesigningrequests"),
         request("controller", "update", "leases"),
+        request("controller", "get", "leases"),
         request("controller", "update", "certificatesigningrequests", "approval"),
         request("controller", "get", "machines"),
         request("somebody", "get", "machines"),
     ]
     counted = count_requests(entries, user="controller", joins=1)
     assert (counted.node, counted.controller, counted.controller_writes) == (1, 2, 1)
+    assert counted.lease_reads == 1
     assert counted.kinds == "1 get machines, 1 update certificatesigningrequests/approval"
 
 

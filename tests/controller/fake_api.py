@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
+from nodeattest_kube.client import WATCH_SECONDS, AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
 from nodeattest_kube.dial import Resolver
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
 from nodeattest_kube.paging import PageSize
@@ -168,8 +168,9 @@ class FakeApi(ApiClient):
         *,
         opened: Callable[[], None] | None = None,
         skipped: Callable[[], None] | None = None,
+        seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> AsyncGenerator[WatchEvent]:
-        del skipped
+        del skipped, seconds
         await self._call("WATCH", path)
         if opened is not None:
             opened()

@@ -19,7 +19,7 @@ from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.kubeadm_configs import CURRENT, KubeadmConfigs
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -83,9 +83,18 @@ def pools_machine() -> JsonObject:
 def unwatched(client: ApiClient) -> KubeadmConfigs:
     """Make the configurations of a controller whose watch shows nothing yet."""
 
-    def start(group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]) -> Reflector:
+    def start(
+        group: str,
+        version: str,
+        resource: str,
+        *,
+        keep: Callable[[JsonObject], JsonObject],
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
+    ) -> Reflector:
         path = paths.collection_path(group, version, resource)
-        return Reflector(client, path, on_change=lambda _key, _object: None, transform=keep)
+        return Reflector(
+            client, path, on_change=lambda _key, _object: None, transform=keep, watch_seconds=watch_seconds
+        )
 
     return KubeadmConfigs(client, start)
 
@@ -221,6 +230,8 @@ class Watched:
     plane: ControlPlane
     now: float = 0.0
     started: list[Reflector] = field(default_factory=list[Reflector])
+    longest: int = 0
+    """Seconds that its watch lasts at most."""
 
     def reads(self) -> int:
         return len([one for one in self.plane.requests() if one.resource == "kubeadmconfigs" and one.verb == "get"])
@@ -240,12 +251,20 @@ async def watched(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncG
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client, TaskGroup() as tasks:
         running: list[Task[None]] = []
 
-        def start(group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]) -> Reflector:
+        def start(
+            group: str,
+            version: str,
+            resource: str,
+            *,
+            keep: Callable[[JsonObject], JsonObject],
+            watch_seconds: tuple[int, int] = WATCH_SECONDS,
+        ) -> Reflector:
             path = paths.collection_path(group, version, resource)
             reflector = Reflector(
                 client, path, on_change=lambda _key, _object: None, transform=keep, clock=lambda: site.now
             )
             site.started.append(reflector)
+            site.longest = watch_seconds[1]
             running.append(tasks.create_task(reflector.run()))
             return reflector
 
@@ -299,6 +318,13 @@ async def test_a_watch_without_a_sign_of_life_is_not_believed(plane: ControlPlan
         before, site.now = site.reads(), CURRENT
         await site.passes(member)
         assert site.reads() == before + 1
+
+
+async def test_a_watch_on_which_nothing_happens_is_opened_again_while_it_is_believed(plane: ControlPlane) -> None:
+    member = written(plane, "quiet")
+    async with watched(plane) as site:
+        await site.passes(member)
+        assert 0 < site.longest < CURRENT
 
 
 async def test_where_the_watch_is_forbidden_each_request_is_read_for(plane: ControlPlane) -> None:

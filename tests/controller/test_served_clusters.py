@@ -21,7 +21,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.served_clusters import is_summary
 from nodeattest_controller.runtime.takeover import LONGEST_VALUE, MOST_NAMED
-from nodeattest_kube.client import ApiError, Gone
+from nodeattest_kube.client import WATCH_SECONDS, ApiError, Gone
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.paging import PageSize
 from nodeattest_kube.watch_events import WatchEvent
@@ -61,9 +61,10 @@ class PagedApi(FakeApi):
         *,
         opened: Callable[[], None] | None = None,
         skipped: Callable[[], None] | None = None,
+        seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> AsyncGenerator[WatchEvent]:
         broken = asyncio.create_task(self._broken.wait())
-        async with aclosing(super().watch(path, query, opened=opened, skipped=skipped)) as events:
+        async with aclosing(super().watch(path, query, opened=opened, skipped=skipped, seconds=seconds)) as events:
             while True:
                 event = asyncio.ensure_future(anext(events))
                 try:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
-from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
@@ -40,7 +40,13 @@ class StartWatch(Protocol):
     """Starts a cache that nothing waits for."""
 
     def __call__(
-        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
+        self,
+        group: str,
+        version: str,
+        resource: str,
+        *,
+        keep: Callable[[JsonObject], JsonObject],
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
         """Follow a kind in the management cluster; ``keep`` says what is kept of an object."""
         ...
@@ -73,6 +79,7 @@ class InformerSet:
         packs: Callable[[JsonObject], bool] = lambda _obj: False,
         required: bool = True,
         may_be_absent: bool = False,
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
         """Start a cache.
 
@@ -95,6 +102,7 @@ class InformerSet:
             max_objects=MAX_OBJECTS,
             max_bytes=self._memory,
             shares=self._shares,
+            watch_seconds=watch_seconds,
         )
         self._all.append(reflector)
         if required:

@@ -30,6 +30,8 @@ CURRENT: Final = 60.0
 """Seconds since the watch's last sign of life within which what it shows is believed. It lags by milliseconds; only a
 server that stopped sending without a word lags longer. Deleting the token's Secret shuts it out at once in any case,
 but for the ten seconds that an API server remembers it (TokenSuccessCacheTTL)."""
+_WATCH_SECONDS: Final = (40, 50)
+"""So short, with time to open the next one, that a server on which nothing happens is believed all the time."""
 
 
 class KubeadmConfigs:
@@ -84,7 +86,9 @@ class KubeadmConfigs:
         except ApiError as error:
             raise _unreadable(f"{what} cannot be read: {error.reason}", "see to the management cluster") from error
         if self._watched is None and reference.group == KUBEADM_CONFIG[0]:  # in a version that is served, as just seen
-            self._watched = self._start_watch(reference.group, version, _RESOURCE, keep=slim_config)
+            self._watched = self._start_watch(
+                reference.group, version, _RESOURCE, keep=slim_config, watch_seconds=_WATCH_SECONDS
+            )
         return found
 
     async def _version(self, group: str) -> str:

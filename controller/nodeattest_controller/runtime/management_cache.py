@@ -47,7 +47,7 @@ from nodeattest_controller.runtime.sources import (
 )
 from nodeattest_controller.runtime.takeover import LIST_RETRY, Takeover
 from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, NotFound
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.paging import PageSize
@@ -355,11 +355,19 @@ class ManagementCache:
         return paths.collection_path(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
 
     def start_watch(
-        self, group: str, version: str, resource: str, *, keep: Callable[[JsonObject], JsonObject]
+        self,
+        group: str,
+        version: str,
+        resource: str,
+        *,
+        keep: Callable[[JsonObject], JsonObject],
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
         """Follow a kind that nothing waits for, and whose changes wake nobody; while ``run`` runs."""
         path = paths.collection_path(group, version, resource, namespace=self._namespace)
-        return self._caches.start(resource, path, _ignore, keep=keep, packs=always, required=False)
+        return self._caches.start(
+            resource, path, _ignore, keep=keep, packs=always, required=False, watch_seconds=watch_seconds
+        )
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
         namespace = key.partition("/")[0]
