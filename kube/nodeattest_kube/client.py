@@ -197,6 +197,7 @@ class ApiClient:
     def limit_reading(self, pace: Pace) -> None:
         """Read at a rate and in smaller pieces from now on, since the server is a tenant's."""
         self._pace, self._bounds = pace, TENANT
+        self._transport.limit_reading(pace)
 
     def server_time(self) -> datetime | None:
         """Say what time the server's clock shows, to some seconds; None where it has not told.

@@ -26,6 +26,8 @@ from nodeattest_kube.addresses import AddressRefused
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.http1 import HttpConnection, HttpError
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_kube.paced_input import PacedInput
+from nodeattest_kube.read_pace import Pace
 
 __all__ = ["AddressInfos", "Dialer", "ProxyFailed", "Resolver"]
 
@@ -60,6 +62,8 @@ class Dialer:
         self._addresses = endpoint.addresses
         self._proxy = None if endpoint.proxy_url is None else urlsplit(endpoint.proxy_url)
         self.resolver: Resolver | None = None
+        self.pace: Pace | None = None
+        """At which what is received is decrypted; None: as it comes."""
         self.sockets: WeakSet[socket.socket] = WeakSet()
         self.refused = ""
         """Why the last connection was not begun; empty where it was, and once the server answered."""
@@ -89,6 +93,10 @@ class Dialer:
         except BaseException:
             outer.abort()
             raise
+        return await self._secure(transport)
+
+    async def _secure(self, transport: asyncio.Transport) -> HttpConnection:
+        """Speak TLS with the server from now on."""
         inner = HttpConnection()
         secured = await asyncio.get_running_loop().start_tls(
             transport, inner, self._context, server_hostname=self._server_name, ssl_shutdown_timeout=_GOODBYE
@@ -96,6 +104,8 @@ class Dialer:
         if secured is None:  # closed meanwhile, says typeshed
             raise ConnectionResetError
         inner.connection_made(secured)
+        if self.pace is not None:
+            PacedInput(transport, inner, self.pace)
         return inner
 
     async def _ask(self, outer: HttpConnection, proxy: SplitResult) -> asyncio.Transport:
@@ -125,14 +135,8 @@ class Dialer:
         opened = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType] - of any address
             infos, happy_eyeballs_delay=_NEXT_ADDRESS, interleave=1, socket_factory=self._socket
         )
-        _transport, connection = await loop.create_connection(
-            HttpConnection,
-            sock=opened,
-            ssl=self._context if tls else None,
-            server_hostname=self._server_name if tls else None,
-            ssl_shutdown_timeout=_GOODBYE if tls else None,
-        )
-        return connection
+        _transport, connection = await loop.create_connection(HttpConnection, sock=opened)
+        return await self._secure(connection.detach()) if tls else connection
 
     async def _find(self, host: str, port: int) -> AddressInfos:
         if self.resolver is not None and not _is_address(host):

@@ -78,7 +78,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         """Why nothing more will come."""
-        self._is_paused = False
+        self._is_paused = self._is_held = False
         self._keeps_alive = True
         self._deadline = self._silence = math.inf
         self._heard = 0.0
@@ -136,6 +136,10 @@ class HttpConnection(asyncio.Protocol):
             self._pause(stop=False)
         return part
 
+    def hold(self, *, stop: bool) -> None:
+        """Know that nothing is received for now, or that it is again: the peer is not the silent one."""
+        self._is_held, self._heard = stop, self._loop.time()
+
     @property
     def is_reusable(self) -> bool:
         """Whether another request may be sent: the last answer ended where it should, and was read."""
@@ -192,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _check_time(self) -> None:
         now = self._loop.time()
-        if self._is_paused:
+        if self._is_paused or self._is_held:
             self._heard = now  # it is we who are silent
         if min(self._deadline, self._heard + self._silence) > now:
             self._watch_time()

@@ -194,6 +194,10 @@ class Transport:
         self._ca_pem = endpoint.ca_pem
         self._closed = False
 
+    def limit_reading(self, pace: Pace) -> None:
+        """Let connections that are made from now on receive at a rate."""
+        self._dialer.pace = pace
+
     async def request(
         self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: Limits
     ) -> ApiResponse:

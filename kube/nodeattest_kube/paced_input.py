@@ -1,0 +1,85 @@
+"""What a connection's bytes cost before anybody reads an answer in them: TLS records, fields, chunks.
+
+Promises: the time that the event loop spent on what one connection received is charged, measured, whatever it was made
+of: records of one byte, records without any, session tickets, a head. While it is not paid, nothing more is received.
+Leaves what is made of the bytes to ``read_pace`` and ``client``, and the handshake to the limit for connecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from nodeattest_kube.http1 import HttpConnection
+from nodeattest_kube.read_pace import Pace
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["PacedInput"]
+
+_MOST: Final = 2_500_000
+"""Nanoseconds that are owed at most, and what one read takes besides (16 KiB, or what asyncio takes)."""
+
+
+class PacedInput(asyncio.BufferedProtocol):
+    """Stands between the socket's transport and the protocol that decrypts."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        connection: HttpConnection,
+        pace: Pace,
+        *,
+        clock: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        """``transport`` is the socket's, with its protocol; ``connection`` gets what that decrypts."""
+        self._inner = cast("asyncio.BufferedProtocol", transport.get_protocol())  # since start_tls
+        self._transport, self._connection, self._pace, self._clock = transport, connection, pace, clock
+        self._owed = 0
+        self._payment: asyncio.Task[None] | None = None
+        transport.set_protocol(self)
+
+    def get_buffer(self, sizehint: int) -> ReadableBuffer:
+        """Give the protocol's own."""
+        return self._inner.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass bytes on, and see what that takes."""
+        began = self._clock()
+        self._inner.buffer_updated(nbytes)
+        self._owed += self._clock() - began
+        if self._owed > _MOST and self._payment is None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._connection.hold(stop=True)
+            self._payment = asyncio.get_running_loop().create_task(self._pay())
+
+    async def _pay(self) -> None:
+        owed, self._owed = self._owed, 0
+        try:
+            await self._pace(owed)
+        finally:
+            self._payment = None
+            self._connection.hold(stop=False)
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def eof_received(self) -> bool | None:
+        """Pass it on."""
+        return self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass it on; what is owed was spent."""
+        if self._payment is not None:
+            self._payment.cancel()
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass it on."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on."""
+        self._inner.resume_writing()
