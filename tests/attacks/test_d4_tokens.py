@@ -63,9 +63,8 @@ def gone(world: World) -> Filed:
 
 def malformed(world: World) -> Filed:
     token = world.token()
-    mine = opened(enrol(world, "d4-t-odd", bootstrap_token=token))
-    rename(world, "d4-t-odd", token[:12])
-    return mine.first(holder(world, token))
+    # From the first on: what the watch showed a moment ago lets a first request pass.
+    return opened(enrol(world, "d4-t-odd", bootstrap_token=token[:12])).first(holder(world, token))
 
 
 def answered_by_another(world: World) -> Filed:

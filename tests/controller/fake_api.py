@@ -21,6 +21,7 @@ from nodeattest_kube.client import WATCH_SECONDS, AlreadyExists, ApiClient, Conf
 from nodeattest_kube.dial import Resolver
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
 from nodeattest_kube.paging import PageSize
+from nodeattest_kube.read_pace import Pace
 from nodeattest_kube.watch_events import WatchEvent, WatchType
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
@@ -184,6 +185,9 @@ class FakeApi(ApiClient):
                         yield WatchEvent(kind, copy.deepcopy(obj))
             if changed is self._changed:
                 await changed.wait()
+
+    def limit_reading(self, pace: Pace) -> None:
+        del pace
 
     async def close(self) -> None:
         self.closed = True
