@@ -97,15 +97,15 @@ class Dialer:
 
     async def _secure(self, transport: asyncio.Transport) -> HttpConnection:
         """Speak TLS with the server from now on."""
-        inner = HttpConnection()
-        secured = await asyncio.get_running_loop().start_tls(
+        inner, loop = HttpConnection(), asyncio.get_running_loop()
+        if self.pace is not None:
+            loop.call_soon(PacedInput, transport, inner, self.pace)  # when start_tls has set the transport's protocol
+        secured = await loop.start_tls(
             transport, inner, self._context, server_hostname=self._server_name, ssl_shutdown_timeout=_GOODBYE
         )
         if secured is None:  # closed meanwhile, says typeshed
             raise ConnectionResetError
         inner.connection_made(secured)
-        if self.pace is not None:
-            PacedInput(transport, inner, self.pace)
         return inner
 
     async def _ask(self, outer: HttpConnection, proxy: SplitResult) -> asyncio.Transport:
@@ -136,7 +136,13 @@ class Dialer:
             infos, happy_eyeballs_delay=_NEXT_ADDRESS, interleave=1, socket_factory=self._socket
         )
         _transport, connection = await loop.create_connection(HttpConnection, sock=opened)
-        return await self._secure(connection.detach()) if tls else connection
+        if not tls:
+            return connection
+        try:
+            transport = connection.detach()
+        except HttpError:  # it ended, or the server spoke first
+            raise ConnectionResetError from None
+        return await self._secure(transport)
 
     async def _find(self, host: str, port: int) -> AddressInfos:
         if self.resolver is not None and not _is_address(host):

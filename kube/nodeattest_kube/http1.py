@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -79,6 +80,7 @@ class HttpConnection(asyncio.Protocol):
         self._failure: Exception | None = None
         """Why nothing more will come."""
         self._is_paused = self._is_held = False
+        self._input: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._keeps_alive = True
         self._deadline = self._silence = math.inf
         self._heard = 0.0
@@ -135,6 +137,10 @@ class HttpConnection(asyncio.Protocol):
         if self._is_paused and not self._parts:
             self._pause(stop=False)
         return part
+
+    def pause_by(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Stop and start what is received by these, where there is enough of it."""
+        self._input = pause, resume
 
     def hold(self, *, stop: bool) -> None:
         """Know that nothing is received for now, or that it is again: the peer is not the silent one."""
@@ -268,7 +274,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _pause(self, *, stop: bool) -> None:
         self._is_paused, self._heard = stop, self._loop.time()
-        if self._transport is not None and not self._transport.is_closing():
+        if self._input is not None:
+            self._input[0 if stop else 1]()
+        elif self._transport is not None and not self._transport.is_closing():
             if stop:
                 self._transport.pause_reading()
             else:

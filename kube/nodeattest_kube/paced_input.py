@@ -1,8 +1,9 @@
 """What a connection's bytes cost before anybody reads an answer in them: TLS records, fields, chunks.
 
-Promises: the time that the event loop spent on what one connection received is charged, measured, whatever it was made
-of: records of one byte, records without any, session tickets, a head. While it is not paid, nothing more is received.
-Leaves what is made of the bytes to ``read_pace`` and ``client``, and the handshake to the limit for connecting.
+Promises: the time that the event loop spends on what one connection receives, from the handshake on, is charged,
+measured, whatever it is made of: records of one byte, records without any, session tickets, a head. While that is not
+paid, or the connection has enough, the socket is not read, so nothing piles up that is decrypted later.
+Leaves what is made of the bytes to ``read_pace`` and ``client``, and how long a handshake takes to the limit for it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MOST: Final = 2_500_000
 
 
 class PacedInput(asyncio.BufferedProtocol):
-    """Stands between the socket's transport and the protocol that decrypts."""
+    """Stands between the socket's transport and the protocol that decrypts, and alone stops and starts the former."""
 
     def __init__(
         self,
@@ -40,7 +41,9 @@ class PacedInput(asyncio.BufferedProtocol):
         self._transport, self._connection, self._pace, self._clock = transport, connection, pace, clock
         self._owed = 0
         self._payment: asyncio.Task[None] | None = None
+        self._has_enough = False
         transport.set_protocol(self)
+        connection.pause_by(self._pause, self._resume)
 
     def get_buffer(self, sizehint: int) -> ReadableBuffer:
         """Give the protocol's own."""
@@ -51,10 +54,14 @@ class PacedInput(asyncio.BufferedProtocol):
         began = self._clock()
         self._inner.buffer_updated(nbytes)
         self._owed += self._clock() - began
-        if self._owed > _MOST and self._payment is None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        if self._owed > _MOST:
+            self._begin_payment()
+
+    def _begin_payment(self) -> None:
+        if self._payment is None:
             self._connection.hold(stop=True)
             self._payment = asyncio.get_running_loop().create_task(self._pay())
+            self._read_on()
 
     async def _pay(self) -> None:
         owed, self._owed = self._owed, 0
@@ -63,18 +70,35 @@ class PacedInput(asyncio.BufferedProtocol):
         finally:
             self._payment = None
             self._connection.hold(stop=False)
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+            self._read_on()
+
+    def _pause(self) -> None:
+        self._has_enough = True
+        self._read_on()
+
+    def _resume(self) -> None:
+        self._has_enough = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read the socket where nothing is against it."""
+        reads = self._payment is None and not self._has_enough
+        if self._transport.is_closing() or self._transport.is_reading() == reads:
+            return
+        if reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
         """Pass it on."""
         return self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on; what is owed was spent."""
-        if self._payment is not None:
-            self._payment.cancel()
+        """Pass it on; what is owed is paid all the same."""
         self._inner.connection_lost(exc)
+        if self._owed:
+            self._begin_payment()
 
     def pause_writing(self) -> None:
         """Pass it on."""

@@ -31,7 +31,8 @@ _PIECE: Final = 20_000
 """Of bytes that come together, whether one or thousands."""
 _CHUNK: Final = 200
 """Of a chunk (RFC 9112 §7.1) in them."""
-_BYTE: Final = 10
+_BYTE: Final = 8
+"""To take it on and to parse it; to decrypt it is measured (``paced_input``)."""
 _VALUE: Final = 400
 _POINT: Final = 800
 """What a number with a point takes besides; a point in a text counts, too."""

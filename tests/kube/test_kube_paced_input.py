@@ -48,7 +48,7 @@ class Socket(asyncio.Transport):
     def __init__(self, protocol: Decrypts) -> None:
         super().__init__()
         self._protocol: asyncio.BaseProtocol = protocol
-        self.reads = True
+        self.reads, self.closing = True, False
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._protocol
@@ -57,7 +57,10 @@ class Socket(asyncio.Transport):
         self._protocol = protocol
 
     def is_closing(self) -> bool:
-        return False
+        return self.closing
+
+    def is_reading(self) -> bool:
+        return self.reads
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -99,6 +102,41 @@ async def test_while_what_was_received_is_not_paid_nothing_more_is_received() ->
     assert bill.costs == [3 * MILLISECOND] * 2
     paced.connection_lost(None)
     assert inner.lost
+
+
+async def test_what_a_connection_cost_that_ended_at_once_is_paid() -> None:
+    inner, bill = Decrypts(), Bill()
+    socket = Socket(inner)
+    paced = PacedInput(socket, HttpConnection(), bill, clock=inner.clock)
+    paced.buffer_updated(16_384)
+    socket.closing = True
+    paced.connection_lost(None)
+    await asyncio.sleep(0)
+    assert bill.costs == [MILLISECOND]
+
+
+async def test_who_has_enough_and_who_owes_stop_the_socket_and_both_have_to_let_it_go_on() -> None:
+    class Listens(HttpConnection):
+        def pause_by(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+            self.has_enough, self.wants_more = pause, resume
+
+    inner, bill, connection = Decrypts(), Bill(), Listens()
+    socket = Socket(inner)
+    PacedInput(socket, connection, bill, clock=inner.clock)
+    socket.receive()
+    connection.has_enough()
+    bill.paid.set()
+    for _turn in range(5):
+        await asyncio.sleep(0)
+    assert not socket.reads, "paid, but there is enough"
+    connection.wants_more()
+    assert socket.reads
+    bill.paid.clear()
+    connection.has_enough()
+    connection.wants_more()
+    socket.receive()
+    connection.wants_more()
+    assert not socket.reads, "not paid"
 
 
 @asynccontextmanager

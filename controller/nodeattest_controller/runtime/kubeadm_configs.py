@@ -28,8 +28,9 @@ __all__ = ["CURRENT", "KubeadmConfigs"]
 _RESOURCE: Final = "kubeadmconfigs"
 CURRENT: Final = 60.0
 """Seconds since the watch's last sign of life within which what it shows is believed. It lags by milliseconds; only a
-server that stopped sending without a word lags longer. Deleting the token's Secret shuts it out at once in any case,
-but for the ten seconds that an API server remembers it (TokenSuccessCacheTTL)."""
+server that stopped sending without a word lags longer, or one that grants watches and learns of no change itself.
+Deleting the token's Secret shuts it out at once in any case, but for the ten seconds that an API server remembers it
+(TokenSuccessCacheTTL)."""
 _WATCH_SECONDS: Final = (40, 50)
 """So short, with time to open the next one, that a server on which nothing happens is believed all the time."""
 

@@ -56,6 +56,8 @@ class PlatformCache:
         self._start_watch = start_watch
         self._caches: dict[tuple[str, str], _Kind] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._reads = asyncio.Semaphore(_READS)
+        """Of pools' objects."""
 
     async def object_of(self, member: MachineView) -> JsonObject | None:
         """Return the infrastructure object of a Machine, from a cache that starts with its kind.
@@ -80,9 +82,9 @@ class PlatformCache:
         """Tell whether a MachinePool's infrastructure provider has a Machine made for each instance, by a read."""
         if pool.pool_infra is None:
             return False
-        what = f"{pool.pool_infra.kind} {pool.pool_infra.name}"
+        what = _title(pool.pool_infra)
         try:
-            async with asyncio.timeout(_READ_TIMEOUT):
+            async with asyncio.timeout(_READ_TIMEOUT), self._reads:
                 return await makes_machines(self._client, pool.pool_infra, pool.namespace)
         except TimeoutError as error:
             raise _no_platform(f"{what} could not be read in time") from error
@@ -98,9 +100,7 @@ class PlatformCache:
 
     async def _read(self, kind: _Kind, namespace: str, reference: ContractReference) -> JsonObject:
         """Read one object now."""
-        what = f"{reference.kind} {reference.name}"
-        if not paths.is_segment(reference.name) or len(reference.name) > _LONGEST_NAME:
-            raise _no_platform("its reference has a name that is none")
+        what = _title(reference)
         path = paths.object_path(kind.group, kind.version, kind.resource, reference.name, namespace=namespace)
         try:
             async with asyncio.timeout(_READ_TIMEOUT), kind.reads:
@@ -143,6 +143,13 @@ def _slim(infra: JsonObject) -> JsonObject:
     """Keep what providers look at."""
     meta = mapping(infra, "metadata")
     return {"metadata": {**object_identity(meta), "annotations": dict(text_map(meta, "annotations"))}}
+
+
+def _title(reference: ContractReference) -> str:
+    """Name an object that is read; raises Unavailable for a name that no object has."""
+    if not paths.is_segment(reference.name) or len(reference.name) > _LONGEST_NAME:
+        raise _no_platform("its reference has a name that is none")
+    return f"{reference.kind} {reference.name}"
 
 
 def _no_platform(detail: str) -> Unavailable:
