@@ -110,6 +110,13 @@ FLEETS = (
 )
 
 
+SIZES = (Fleet(10, 500, 1, 2), FLEETS[1], FLEETS[3])
+STEP = 64
+"""MiB; a memory limit is a multiple of it."""
+CACHES = 2
+"""Times what is expected, since caches take at most half of a limit (docs/limits.md)."""
+
+
 def renewals(nodes: int, lifetime: int) -> float:
     """Return the renewals a second of a fleet whose agents draw their moments as they do."""
     return nodes / (RENEWED * lifetime)
@@ -148,6 +155,16 @@ def write_joins(costs: Costs) -> str:
     return table([*columns, "memory, one for all", "memory, each of the replicas"], rows)
 
 
+def write_sizes(costs: Costs) -> str:
+    """Write what to give each replica of a fleet."""
+    rows: list[tuple[str, ...]] = []
+    for fleet in SIZES:
+        memory = costs.memory(ceil(fleet.clusters / fleet.replicas), ceil(fleet.nodes / fleet.replicas))
+        limit = ceil(CACHES * memory / STEP) * STEP
+        rows.append((fleet.title, f"{fleet.replicas}", "1", f"{number(memory)} MiB", f"{limit} MiB"))
+    return table(["fleet", "replicas", "cores of each", "memory of each", "its memory limit, at least"], rows)
+
+
 def write_renewals(costs: Costs) -> str:
     """Write what a fleet of 100,000 nodes asks for while nothing happens."""
     nodes = FLEETS[-1].nodes
@@ -171,7 +188,12 @@ def parts(page: Run, growth: Run) -> dict[str, str]:
     costs = Costs.of(page, growth)
     if costs is None:
         return {}
-    return {"costs": write_costs(costs), "joins": write_joins(costs), "renewals": write_renewals(costs)}
+    return {
+        "costs": write_costs(costs),
+        "joins": write_joins(costs),
+        "sizes": write_sizes(costs),
+        "renewals": write_renewals(costs),
+    }
 
 
 def written(text: str, page: Run, growth: Run) -> str:

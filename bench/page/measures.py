@@ -61,7 +61,7 @@ EXCLUDED = {
 class Sizes:
     """How much a run measures."""
 
-    rounds: int = 3
+    rounds: int = 5
     joins: int = 250
     """Of one burst: what a controller does once after a pause, as reading all tokens, is to be a small part of it."""
     limited: int = 180
