@@ -41,6 +41,8 @@ class Costs:
     """Memory of one that has joined."""
     cluster: float
     """Memory of a cluster, its Machines that have not joined with it."""
+    foreign: float
+    """Memory of a Machine of another replica's cluster: all know who has which key, and whose a Machine is."""
 
     @classmethod
     def of(cls, page: Run, growth: Run) -> Costs | None:
@@ -58,7 +60,11 @@ class Costs:
         base = begun - node * (few.median("joins") or 0.0)
         joined = node * (many[0].median("joins") or 0.0)
         cluster = max(0.0, ((many[0].median("resident") or base) - base - joined) / clusters)
-        return cls(controller, management, server - management, base, node, cluster)
+        owned = many[1].median("owned") if len(many) > 1 else None
+        machines = (growth.cases["setting"].median("machines") or 0.0) * (clusters - (owned or clusters))
+        own = base + (cluster + joined / clusters) * (owned or 0.0)
+        foreign = max(0.0, ((many[1].median("resident") or own) - own) / machines) if machines else 0.0
+        return cls(controller, management, server - management, base, node, cluster, foreign)
 
     @property
     def controller_rate(self) -> float:
@@ -71,9 +77,14 @@ class Costs:
     def workload_rate(self, cores: int) -> float:
         return 1000 * cores / self.workload
 
-    def memory(self, clusters: int, nodes: int) -> float:
-        """MiB of one controller that has so many clusters and nodes."""
-        return self.base + self.cluster * clusters + self.node * nodes
+    def memory(self, clusters: int, nodes: int, foreign: int = 0) -> float:
+        """MiB of one controller that has so many clusters and nodes; ``foreign`` ones have other replicas."""
+        return self.base + self.cluster * clusters + self.node * nodes + self.foreign * foreign
+
+    def memory_of_each(self, fleet: Fleet, replicas: int) -> float:
+        """MiB of each of so many replicas that share a fleet."""
+        nodes = ceil(fleet.nodes / replicas)
+        return self.memory(ceil(fleet.clusters / replicas), nodes, fleet.nodes - nodes)
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,7 @@ def write_costs(costs: Costs) -> str:
         ("*b*, memory of a controller with one small cluster", f"{number(costs.base)} MiB"),
         ("*n*, memory a node that has joined", f"{number(costs.node * KIB_A_MIB)} KiB"),
         ("*k*, memory a cluster, with Machines that have yet to join", f"{number(costs.cluster)} MiB"),
+        ("*f*, memory a Machine of another replica's cluster", f"{number(costs.foreign * KIB_A_MIB)} KiB"),
     ]
     return table(["", "measured"], rows)
 
@@ -139,7 +151,6 @@ def write_joins(costs: Costs) -> str:
     rows: list[tuple[str, ...]] = []
     for fleet in FLEETS:
         part, rate = fleet.first(costs)
-        each = ceil(fleet.clusters / fleet.replicas), ceil(fleet.nodes / fleet.replicas)
         rows.append(
             (
                 fleet.title,
@@ -148,7 +159,7 @@ def write_joins(costs: Costs) -> str:
                 f"{part}, at {number(rate)}/s",
                 f"{number(fleet.nodes / rate / 60)} min",
                 f"{number(costs.memory(fleet.clusters, fleet.nodes))} MiB",
-                f"{number(costs.memory(*each))} MiB",
+                f"{number(costs.memory_of_each(fleet, fleet.replicas))} MiB",
             )
         )
     columns = ["fleet", "replicas", "management cores", "saturates first", "all have joined after"]
@@ -159,10 +170,13 @@ def write_sizes(costs: Costs) -> str:
     """Write what to give each replica of a fleet."""
     rows: list[tuple[str, ...]] = []
     for fleet in SIZES:
-        memory = costs.memory(ceil(fleet.clusters / fleet.replicas), ceil(fleet.nodes / fleet.replicas))
-        limit = ceil(CACHES * memory / STEP) * STEP
-        rows.append((fleet.title, f"{fleet.replicas}", "1", f"{number(memory)} MiB", f"{limit} MiB"))
-    return table(["fleet", "replicas", "cores of each", "memory of each", "its memory limit, at least"], rows)
+        memory = costs.memory_of_each(fleet, fleet.replicas)
+        left = costs.memory_of_each(fleet, max(1, fleet.replicas - 1))
+        limit = ceil(CACHES * left / STEP) * STEP
+        title = (fleet.title, f"{fleet.replicas}", "1")
+        rows.append((*title, f"{number(memory)} MiB", f"{number(left)} MiB", f"{limit} MiB"))
+    columns = ["fleet", "replicas", "cores of each", "memory of each", "when one is lost"]
+    return table([*columns, "memory limit of each, at least"], rows)
 
 
 def write_renewals(costs: Costs) -> str:

@@ -99,7 +99,7 @@ def test_the_bursts_into_one_cluster_are_few_and_many_with_numbers_of_their_own(
 def test_one_of_a_kind_is_written_in_the_singular() -> None:
     fleet = scale.Fleet(1, 5_000, 1, 2)
     assert fleet.title == "1 cluster, 5,000 nodes"
-    assert "1 controller" in fleet.rates(scale.Costs(10, 20, 20, 80, 0.01, 0.25))
+    assert "1 controller" in fleet.rates(scale.Costs(10, 20, 20, 80, 0.01, 0.25, 0.005))
     assert scale.Fleet(1_000, 100_000, 3, 8).title == "1,000 clusters, 100,000 nodes"
 
 
@@ -112,12 +112,14 @@ def test_memory_of_many_clusters_is_that_of_the_one_controller() -> None:
 
 
 def growth_of(nodes: int = 5_000) -> Run:
-    setting = Case("setting", {"clusters": [200.0]})
+    setting = Case("setting", {"clusters": [200.0], "machines": [50.0]})
     few = Case("one cluster, 500 nodes", {"joins": [500.0], "resident": [80.0 + 500 / 64]})
     many = Case("one cluster, 5000 nodes", {"joins": [float(nodes)], "resident": [80.0 + (500 + nodes) / 64]})
     grown = {"joins": [1_000.0], "resident": [80.0 + 1_000 / 64 + 200 * 0.25]}
     shared = Case("200 clusters, one controller", grown)
-    return run_of("aaa", setting, few, many, shared)
+    own = 80.0 + 60 * 0.25 + 60 * 5 / 64
+    sharing = Case("200 clusters, 3 that share", {"owned": [60.0], "resident": [own + 140 * 50 / 256]})
+    return run_of("aaa", setting, few, many, shared, sharing)
 
 
 JOIN = Case(scale.TPM, {"controller_cpu": [10.0], "server_cpu": [40.0], "management_cpu": [20.0]})
@@ -129,14 +131,16 @@ def test_memory_a_node_and_a_cluster_follow_from_what_grew() -> None:
     found = [round(value, 3) for value in (costs.base, costs.node * 64, costs.cluster)]
     assert found == [80, 1, 0.25]
     assert (costs.workload, costs.controller_rate) == (20, 100)
+    assert round(costs.foreign * 256, 3) == 1
 
 
 def test_what_has_the_least_joins_a_second_saturates_first() -> None:
-    costs = scale.Costs(controller=10, management=20, workload=20, base=80, node=0.01, cluster=0.25)
+    costs = scale.Costs(controller=10, management=20, workload=20, base=80, node=0.01, cluster=0.25, foreign=0.005)
     assert scale.Fleet(1_000, 100_000, 3, 8).first(costs) == ("3 controllers", 300)
     assert scale.Fleet(1_000, 100_000, 10, 8).first(costs) == ("management cluster, 8 cores", 400)
     assert scale.Fleet(1, 5_000, 10, 8).first(costs) == ("10 controllers", 100)  # one cluster has one owner
     assert costs.memory(4, 1_000) == 91
+    assert costs.memory_of_each(scale.Fleet(8, 2_000, 2, 8), 2) == 96
 
 
 def test_a_fleet_renews_at_three_fifths_of_its_certificates_lifetime() -> None:
