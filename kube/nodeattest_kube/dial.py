@@ -98,11 +98,18 @@ class Dialer:
     async def _secure(self, transport: asyncio.Transport) -> HttpConnection:
         """Speak TLS with the server from now on."""
         inner, loop = HttpConnection(), asyncio.get_running_loop()
-        if self.pace is not None:
-            loop.call_soon(PacedInput, transport, inner, self.pace)  # when start_tls has set the transport's protocol
-        secured = await loop.start_tls(
-            transport, inner, self._context, server_hostname=self._server_name, ssl_shutdown_timeout=_GOODBYE
-        )
+        # Runs when start_tls has set the transport's protocol, and before anything is read.
+        paced = None if self.pace is None else loop.call_soon(PacedInput, transport, inner, self.pace)
+        try:
+            secured = await loop.start_tls(
+                transport, inner, self._context, server_hostname=self._server_name, ssl_shutdown_timeout=_GOODBYE
+            )
+        except BaseException:  # of a server name that is none, too, which start_tls does not close for
+            if paced is not None:
+                paced.cancel()
+            if not transport.is_closing():
+                transport.abort()
+            raise
         if secured is None:  # closed meanwhile, says typeshed
             raise ConnectionResetError
         inner.connection_made(secured)

@@ -19,10 +19,14 @@ from nodeattest_kube.read_pace import Pace
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["PacedInput"]
+__all__ = ["READING", "PacedInput"]
 
 _MOST: Final = 2_500_000
-"""Nanoseconds that are owed at most, and what one read takes besides (16 KiB, or what asyncio takes)."""
+"""Nanoseconds that are owed at most, and what one read takes besides."""
+_READ: Final = 1 << 14
+"""Bytes of one; asyncio would take 256 KiB."""
+READING: Final = 10_000
+"""Nanoseconds of the loop, to learn of bytes and to receive them, before any is looked at."""
 
 
 class PacedInput(asyncio.BufferedProtocol):
@@ -46,16 +50,18 @@ class PacedInput(asyncio.BufferedProtocol):
         connection.pause_by(self._pause, self._resume)
 
     def get_buffer(self, sizehint: int) -> ReadableBuffer:
-        """Give the protocol's own."""
-        return self._inner.get_buffer(sizehint)
+        """Give a part of the protocol's own."""
+        return memoryview(self._inner.get_buffer(sizehint))[:_READ]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass bytes on, and see what that takes."""
         began = self._clock()
-        self._inner.buffer_updated(nbytes)
-        self._owed += self._clock() - began
-        if self._owed > _MOST:
-            self._begin_payment()
+        try:
+            self._inner.buffer_updated(nbytes)
+        finally:
+            self._owed += READING + self._clock() - began
+            if self._owed > _MOST:
+                self._begin_payment()
 
     def _begin_payment(self) -> None:
         if self._payment is None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+import pytest
+from polling import until
 from scripted import Authority, Server
 
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, Unreachable
 from nodeattest_kube.http1 import HttpConnection
-from nodeattest_kube.paced_input import PacedInput
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.paced_input import READING, PacedInput
 
 MILLISECOND = 1_000_000
+ONE = MILLISECOND + READING
 RECORDS = 100_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
@@ -93,13 +97,13 @@ async def test_while_what_was_received_is_not_paid_nothing_more_is_received() ->
     socket.receive()
     assert inner.reads == 3  # 2.5 ms are owed at most
     await asyncio.sleep(0)
-    assert (bill.costs, socket.reads) == ([3 * MILLISECOND], False)
+    assert (bill.costs, socket.reads) == ([3 * ONE], False)
     bill.paid.set()
     while not socket.reads:
         await asyncio.sleep(0)
     socket.receive()
     await asyncio.sleep(0)
-    assert bill.costs == [3 * MILLISECOND] * 2
+    assert bill.costs == [3 * ONE] * 2
     paced.connection_lost(None)
     assert inner.lost
 
@@ -112,7 +116,7 @@ async def test_what_a_connection_cost_that_ended_at_once_is_paid() -> None:
     socket.closing = True
     paced.connection_lost(None)
     await asyncio.sleep(0)
-    assert bill.costs == [MILLISECOND]
+    assert bill.costs == [ONE]
 
 
 async def test_who_has_enough_and_who_owes_stop_the_socket_and_both_have_to_let_it_go_on() -> None:
@@ -158,17 +162,20 @@ async def one_byte_records(folder: Path, body: bytes) -> AsyncGenerator[Server]:
                     call()
                 except ssl.SSLWantReadError:
                     writer.write(outgoing.read())
-                    incoming.write(await reader.read(65_536))
+                    if not (received := await reader.read(65_536)):
+                        raise EOFError from None
+                    incoming.write(received)
                 else:
                     break
 
-        await step(tls.do_handshake)
-        await step(lambda: tls.read(65_536))
-        tls.write(HEAD % len(body))
-        for byte in body:
-            tls.write(bytes([byte]))
-        writer.write(outgoing.read())
-        await writer.drain()
+        with suppress(EOFError):
+            await step(tls.do_handshake)
+            await step(lambda: tls.read(65_536))
+            tls.write(HEAD % len(body))
+            for byte in body:
+                tls.write(bytes([byte]))
+            writer.write(outgoing.read())
+            await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1") as server:
@@ -187,3 +194,22 @@ async def test_records_of_one_byte_are_charged_by_what_they_take(tmp_path: Path)
         client.limit_reading(bill)
         assert await client.get("/x") == {"a": "b" * RECORDS}
     assert sum(bill.costs) >= 200 * RECORDS, "no machine decrypts a record in 200 ns"
+
+
+@pytest.mark.parametrize("paced", [True, False])
+async def test_a_server_name_that_is_none_leaves_no_socket_open(tmp_path: Path, paced: bool) -> None:
+    def sockets() -> int:
+        return len([one for one in Path("/proc/self/fd").iterdir() if one.is_socket()])
+
+    bill = Bill()
+    bill.paid.set()
+    async with one_byte_records(tmp_path, b"{}") as server:
+        name: JsonObject = {"tls-server-name": "a" * 64 + ".example"}
+        async with ApiClient.from_kubeconfig(server.kubeconfig(name)) as client:
+            if paced:
+                client.limit_reading(bill)
+            before = sockets()
+            for _ in range(10):
+                with pytest.raises(Unreachable):
+                    await client.get("/x")
+            await until(lambda: sockets() <= before, "the end of the sockets")
