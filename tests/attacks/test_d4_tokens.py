@@ -12,10 +12,12 @@ from cases import attacks
 from catalogue import Row
 from exchanges import opened, token_client
 from filing_requests import Filed
+from polling import eventually
 from serving_requests import enrol
 from world import CLUSTER, NAMESPACE, World
 
 from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonValue
 from nodeattest_sandbox.client import Client
 
@@ -58,7 +60,15 @@ def gone(world: World) -> Filed:
     token = world.token()
     mine = opened(enrol(world, "d4-t-gone", bootstrap_token=token))
     world.admin.delete(f"{CONFIGS}/d4-t-gone")
-    return mine.first(holder(world, token))
+    thief = holder(world, token)
+
+    def waiting() -> Filed | None:
+        filed = mine.first(thief)
+        told = (ANNOTATION_REASON, ANNOTATION_CHALLENGE)
+        eventually(lambda: any(map(filed.annotation, told)), "an answer to a first request")
+        return filed if filed.annotation(ANNOTATION_REASON) else None  # what the watch showed a moment ago lets it pass
+
+    return eventually(waiting, "the watch's event")
 
 
 def malformed(world: World) -> Filed:
