@@ -20,6 +20,7 @@ from nodeattest_controller.model.machine_view import (
     cluster_of,
     control_plane_ref,
     infrastructure_ref,
+    instances_have_machines,
 )
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, selects
@@ -56,7 +57,7 @@ def _pool(
     """Refuse a MachinePool whose instances get a node name neither by Machines nor by a proof."""
     reference = infrastructure_ref(mapping(pool, "spec", "template"))
     infra = by_name.get((reference.kind, reference.name), {}) if reference else {}
-    if text(infra, "status", "infrastructureMachineKind"):
+    if instances_have_machines(infra):
         return
     cluster = by_name.get(("Cluster", cluster_of(pool)), {})
     configured = bootstrap_config_ref(pool)

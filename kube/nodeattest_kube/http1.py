@@ -79,8 +79,10 @@ class HttpConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         """Why nothing more will come."""
-        self._is_paused = self._is_held = False
-        self._input: tuple[Callable[[], None], Callable[[], None]] | None = None
+        self.has_enough = False
+        """Whether nothing more is to be received until some of it was read."""
+        self._is_held = False
+        self._read_on: Callable[[], None] | None = None
         self._keeps_alive = True
         self._deadline = self._silence = math.inf
         self._heard = 0.0
@@ -134,13 +136,13 @@ class HttpConnection(asyncio.Protocol):
             await self._more()
         part, self.chunks = self._parts.popleft()
         self._size -= len(part)
-        if self._is_paused and not self._parts:
+        if self.has_enough and not self._parts:
             self._pause(stop=False)
         return part
 
-    def pause_by(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Stop and start what is received by these, where there is enough of it."""
-        self._input = pause, resume
+    def read_by(self, read_on: Callable[[], None]) -> None:
+        """Call this when ``has_enough`` changes: it stops and starts what is received."""
+        self._read_on = read_on
 
     def hold(self, *, stop: bool) -> None:
         """Know that nothing is received for now, or that it is again: the peer is not the silent one."""
@@ -202,7 +204,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _check_time(self) -> None:
         now = self._loop.time()
-        if self._is_paused or self._is_held:
+        if self.has_enough or self._is_held:
             self._heard = now  # it is we who are silent
         if min(self._deadline, self._heard + self._silence) > now:
             self._watch_time()
@@ -242,7 +244,7 @@ class HttpConnection(asyncio.Protocol):
             self._parts.append((part, len(self._fed)))
             self._fed = []
             self._size += len(part)
-            if self._size > _READ_AHEAD and not self._is_paused:
+            if self._size > _READ_AHEAD and not self.has_enough:
                 self._pause(stop=True)
         self._wake()
 
@@ -273,9 +275,9 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _pause(self, *, stop: bool) -> None:
-        self._is_paused, self._heard = stop, self._loop.time()
-        if self._input is not None:
-            self._input[0 if stop else 1]()
+        self.has_enough, self._heard = stop, self._loop.time()
+        if self._read_on is not None:
+            self._read_on()
         elif self._transport is not None and not self._transport.is_closing():
             if stop:
                 self._transport.pause_reading()

@@ -14,17 +14,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_kube.http1 import HttpConnection
-from nodeattest_kube.read_pace import Pace
+from nodeattest_kube.read_pace import LONG, Pace
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = ["READING", "PacedInput"]
 
-_MOST: Final = 2_500_000
-"""Nanoseconds that are owed at most, and what one read takes besides."""
 _READ: Final = 1 << 14
-"""Bytes of one; asyncio would take 256 KiB."""
+"""Bytes of one read; asyncio would take 256 KiB."""
 READING: Final = 10_000
 """Nanoseconds of the loop, to learn of bytes and to receive them, before any is looked at."""
 
@@ -45,22 +43,21 @@ class PacedInput(asyncio.BufferedProtocol):
         self._transport, self._connection, self._pace, self._clock = transport, connection, pace, clock
         self._owed = 0
         self._payment: asyncio.Task[None] | None = None
-        self._has_enough = False
         transport.set_protocol(self)
-        connection.pause_by(self._pause, self._resume)
+        connection.read_by(self._read_on)
 
     def get_buffer(self, sizehint: int) -> ReadableBuffer:
         """Give a part of the protocol's own."""
         return memoryview(self._inner.get_buffer(sizehint))[:_READ]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass bytes on, and see what that takes."""
+        """Pass bytes on, and see what that takes: ``LONG``, and what one read takes besides, is owed at most."""
         began = self._clock()
         try:
             self._inner.buffer_updated(nbytes)
         finally:
             self._owed += READING + self._clock() - began
-            if self._owed > _MOST:
+            if self._owed > LONG:
                 self._begin_payment()
 
     def _begin_payment(self) -> None:
@@ -78,17 +75,9 @@ class PacedInput(asyncio.BufferedProtocol):
             self._connection.hold(stop=False)
             self._read_on()
 
-    def _pause(self) -> None:
-        self._has_enough = True
-        self._read_on()
-
-    def _resume(self) -> None:
-        self._has_enough = False
-        self._read_on()
-
     def _read_on(self) -> None:
         """Read the socket where nothing is against it."""
-        reads = self._payment is None and not self._has_enough
+        reads = self._payment is None and not self._connection.has_enough
         if self._transport.is_closing() or self._transport.is_reading() == reads:
             return
         if reads:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-__all__ = ["BURST", "EVENT", "OBJECT", "RATE", "Pace", "ReadPace", "parsing_cost", "reading_cost"]
+__all__ = ["BURST", "EVENT", "LONG", "OBJECT", "RATE", "Pace", "ReadPace", "parsing_cost", "reading_cost"]
 
 Pace = Callable[[int], Awaitable[None]]
 """Waits until work of such a cost may be done, in nanoseconds of the loop; costs are what was measured, and some more.
@@ -45,7 +45,7 @@ Of the other half it gets what nobody uses: what the tenant owes stays below hal
 """
 _INSTANT: Final = 1e-6
 """Seconds for which nobody waits."""
-_LONG: Final = 2_500_000
+LONG: Final = 2_500_000
 """Cost, in one or many pieces, above which others get a turn in any case."""
 
 
@@ -101,7 +101,7 @@ class ReadPace:
             due = self._due[tenant] = max(self._due.get(tenant, now), now) + cost / RATE
             wait = due - now - BURST / RATE
             unbroken += cost
-            if wait > 0 or unbroken > _LONG:
+            if wait > 0 or unbroken > LONG:
                 unbroken = 0
                 await self._sleep(max(0.0, wait))
 

@@ -3,6 +3,7 @@ nobody pass."""
 
 from __future__ import annotations
 
+import time
 from asyncio import Task, TaskGroup
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_controller.runtime.kubeadm_configs import CURRENT, KubeadmConfigs
 from nodeattest_kube import paths
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
@@ -80,8 +82,12 @@ def pools_machine() -> JsonObject:
     }
 
 
-def unwatched(client: ApiClient) -> KubeadmConfigs:
-    """Make the configurations of a controller whose watch shows nothing yet."""
+def starts(
+    client: ApiClient,
+    clock: Callable[[], float] = time.monotonic,
+    began: Callable[[Reflector, int], None] = lambda _reflector, _longest: None,
+) -> StartWatch:
+    """Return what starts a watch; ``began`` gets it, and how many seconds each connection lasts at most."""
 
     def start(
         group: str,
@@ -92,11 +98,24 @@ def unwatched(client: ApiClient) -> KubeadmConfigs:
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
         path = paths.collection_path(group, version, resource)
-        return Reflector(
-            client, path, on_change=lambda _key, _object: None, transform=keep, watch_seconds=watch_seconds
+        reflector = Reflector(
+            client,
+            path,
+            on_change=lambda _key, _object: None,
+            transform=keep,
+            watch_seconds=watch_seconds,
+            clock=clock,
         )
+        began(reflector, watch_seconds[1])
+        return reflector
 
-    return KubeadmConfigs(client, start)
+    return start
+
+
+def unwatched(client: ApiClient) -> KubeadmConfigs:
+    """Make the configurations of a controller whose watch shows nothing yet."""
+
+    return KubeadmConfigs(client, starts(client))
 
 
 async def check_token(
@@ -251,24 +270,12 @@ async def watched(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncG
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client, TaskGroup() as tasks:
         running: list[Task[None]] = []
 
-        def start(
-            group: str,
-            version: str,
-            resource: str,
-            *,
-            keep: Callable[[JsonObject], JsonObject],
-            watch_seconds: tuple[int, int] = WATCH_SECONDS,
-        ) -> Reflector:
-            path = paths.collection_path(group, version, resource)
-            reflector = Reflector(
-                client, path, on_change=lambda _key, _object: None, transform=keep, clock=lambda: site.now
-            )
+        def began(reflector: Reflector, longest: int) -> None:
             site.started.append(reflector)
-            site.longest = watch_seconds[1]
+            site.longest = longest
             running.append(tasks.create_task(reflector.run()))
-            return reflector
 
-        site = Watched(KubeadmConfigs(client, start), plane)
+        site = Watched(KubeadmConfigs(client, starts(client, lambda: site.now, began)), plane)
         yield site
         for task in running:
             task.cancel()

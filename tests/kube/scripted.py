@@ -105,14 +105,20 @@ def kubeconfig(cluster: JsonObject, user: JsonObject) -> bytes:
     return json.dumps(document).encode()
 
 
-@asynccontextmanager
-async def serving(folder: Path, *names: str, client_ca: Authority | None = None) -> AsyncGenerator[Server]:
-    """Run a scripted server with a certificate for ``names``."""
+def server_tls(folder: Path, *names: str) -> tuple[Authority, ssl.SSLContext]:
+    """Make an authority, and the TLS of a server with its certificate for ``names``."""
     authority = Authority()
-    pair = authority.issue("kube-apiserver", *(names or ("127.0.0.1",)))
+    pair = authority.issue("kube-apiserver", *names)
     (folder / "server.pem").write_bytes(pair.certificate + pair.key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "server.pem")
+    return authority, context
+
+
+@asynccontextmanager
+async def serving(folder: Path, *names: str, client_ca: Authority | None = None) -> AsyncGenerator[Server]:
+    """Run a scripted server with a certificate for ``names``."""
+    authority, context = server_tls(folder, *(names or ("127.0.0.1",)))
     if client_ca is not None:
         context.load_verify_locations(cadata=client_ca.pem.decode())
         context.verify_mode = ssl.CERT_REQUIRED

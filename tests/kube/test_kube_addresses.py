@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import socket
-import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from typing import Any, Final
 import pytest
 from needs import not_possible
 from polling import Turns, until
-from scripted import Authority, answers, kubeconfig, serving, thing
+from scripted import answers, kubeconfig, server_tls, serving, thing
 
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network
 from nodeattest_kube.client import ApiClient, KubeconfigError, Unreachable
@@ -312,11 +311,7 @@ async def test_an_allowed_address_is_connected_to(tmp_path: Path) -> None:
 
 async def test_a_refusal_of_one_address_is_forgotten_once_the_server_answers_at_another(tmp_path: Path) -> None:
     """The first address answers late, so that the second one is tried meanwhile (RFC 8305)."""
-    authority = Authority()
-    pair = authority.issue("kube-apiserver", "two.example")
-    (tmp_path / "server.pem").write_bytes(pair.certificate + pair.key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "server.pem")
+    authority, context = server_tls(tmp_path, "two.example")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -6,7 +6,6 @@ import gc
 import gzip
 import json
 import socket
-import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -14,7 +13,20 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from scripted import Authority, Handler, Server, answers, cut, kubeconfig, listing, refuses, serving, streams, thing
+from scripted import (
+    Authority,
+    Handler,
+    Server,
+    answers,
+    cut,
+    kubeconfig,
+    listing,
+    refuses,
+    server_tls,
+    serving,
+    streams,
+    thing,
+)
 
 from nodeattest_kube import client as kube
 from nodeattest_kube import paths
@@ -249,11 +261,7 @@ async def speaking(folder: Path, raw: bytes, *, goodbye: bool = True) -> AsyncGe
             await ended.wait()
         writer.transport.abort()
 
-    authority = Authority()
-    pair = authority.issue("odd", "127.0.0.1")
-    (folder / "odd.pem").write_bytes(pair.certificate + pair.key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "odd.pem")
+    authority, context = server_tls(folder, "127.0.0.1")
     odd = await asyncio.start_server(speak, "127.0.0.1", 0, ssl=context)
     url = f"https://127.0.0.1:{odd.sockets[0].getsockname()[1]}"
     config = kubeconfig({"server": url, "certificate-authority-data": _base64(authority.pem)}, {})

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 from polling import until
-from scripted import Authority, Server
+from scripted import Server, server_tls
 
 from nodeattest_kube.client import ApiClient, Unreachable
 from nodeattest_kube.http1 import HttpConnection
@@ -121,36 +121,36 @@ async def test_what_a_connection_cost_that_ended_at_once_is_paid() -> None:
 
 async def test_who_has_enough_and_who_owes_stop_the_socket_and_both_have_to_let_it_go_on() -> None:
     class Listens(HttpConnection):
-        def pause_by(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-            self.has_enough, self.wants_more = pause, resume
+        def read_by(self, read_on: Callable[[], None]) -> None:
+            self.read_on = read_on
+
+    def tells(*, has_enough: bool) -> None:
+        connection.has_enough = has_enough
+        connection.read_on()
 
     inner, bill, connection = Decrypts(), Bill(), Listens()
     socket = Socket(inner)
     PacedInput(socket, connection, bill, clock=inner.clock)
     socket.receive()
-    connection.has_enough()
+    tells(has_enough=True)
     bill.paid.set()
     for _turn in range(5):
         await asyncio.sleep(0)
     assert not socket.reads, "paid, but there is enough"
-    connection.wants_more()
+    tells(has_enough=False)
     assert socket.reads
     bill.paid.clear()
-    connection.has_enough()
-    connection.wants_more()
+    tells(has_enough=True)
+    tells(has_enough=False)
     socket.receive()
-    connection.wants_more()
+    tells(has_enough=False)
     assert not socket.reads, "not paid"
 
 
 @asynccontextmanager
 async def one_byte_records(folder: Path, body: bytes) -> AsyncGenerator[Server]:
     """Run a server that answers in TLS records of one byte each, many in each packet."""
-    authority = Authority()
-    pair = authority.issue("kube-apiserver", "127.0.0.1")
-    (folder / "server.pem").write_bytes(pair.certificate + pair.key)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "server.pem")
+    authority, context = server_tls(folder, "127.0.0.1")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

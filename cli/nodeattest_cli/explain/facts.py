@@ -18,8 +18,7 @@ from nodeattest_cli.explain.inputs import Inputs
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
 from nodeattest_controller.model.machine_record import check_cluster_active
-from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.machine_view import MachineView, instances_have_machines
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_controller.model.token_binding import NamedTokens, named_tokens
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
@@ -140,7 +139,7 @@ class DocumentFacts:
         infra = self.inputs.named(reference.kind, reference.name)
         if infra is None:
             raise NotGiven(f"{reference.kind} {reference.name}")
-        return bool(text(infra, "status", "infrastructureMachineKind"))
+        return instances_have_machines(infra)
 
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
         """Read the KubeadmConfig as it was given.

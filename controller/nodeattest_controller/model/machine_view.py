@@ -141,6 +141,14 @@ def infrastructure_ref(cluster: JsonObject) -> ContractReference | None:
     return _infra_ref(mapping(cluster, "spec", "infrastructureRef"))
 
 
+def instances_have_machines(infra: JsonObject) -> bool:
+    """Tell whether Cluster API makes a Machine for each instance of a pool, by the pool's infrastructure object.
+
+    Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``).
+    """
+    return bool(text(infra, "status", "infrastructureMachineKind"))
+
+
 def control_plane_ref(cluster: JsonObject) -> ContractReference | None:
     """Read where the control plane of a Cluster stands; None where it names none, or none yet."""
     return _infra_ref(mapping(cluster, "spec", "controlPlaneRef"))

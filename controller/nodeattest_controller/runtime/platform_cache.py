@@ -9,8 +9,8 @@ Leaves to others: how a kind is followed (``ManagementCache.start_watch``), whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -82,14 +82,8 @@ class PlatformCache:
         """Tell whether a MachinePool's infrastructure provider has a Machine made for each instance, by a read."""
         if pool.pool_infra is None:
             return False
-        what = _title(pool.pool_infra)
-        try:
-            async with asyncio.timeout(_READ_TIMEOUT), self._reads:
-                return await makes_machines(self._client, pool.pool_infra, pool.namespace)
-        except TimeoutError as error:
-            raise _no_platform(f"{what} could not be read in time") from error
-        except ApiError as error:
-            raise _no_platform(f"cannot read {what}: {error.reason}") from error
+        async with _reading(pool.pool_infra, self._reads):
+            return await makes_machines(self._client, pool.pool_infra, pool.namespace)
 
     async def follow(self, members: Iterable[MachineView]) -> None:
         """Start the caches of machines' infrastructure objects, of few kinds, where that is possible."""
@@ -100,17 +94,9 @@ class PlatformCache:
 
     async def _read(self, kind: _Kind, namespace: str, reference: ContractReference) -> JsonObject:
         """Read one object now."""
-        what = _title(reference)
         path = paths.object_path(kind.group, kind.version, kind.resource, reference.name, namespace=namespace)
-        try:
-            async with asyncio.timeout(_READ_TIMEOUT), kind.reads:
-                return _slim(await self._client.get(path))
-        except TimeoutError as error:
-            raise _no_platform(f"{what} could not be read in time") from error
-        except NotFound as error:
-            raise _no_platform(f"{what} is not there") from error
-        except ApiError as error:
-            raise _no_platform(f"cannot read {what}: {error.reason}") from error
+        async with _reading(reference, kind.reads):
+            return _slim(await self._client.get(path))
 
     async def _cache(self, reference: ContractReference) -> _Kind:
         """Return the cache of a kind, which starts with the first call; raises Unavailable."""
@@ -145,11 +131,21 @@ def _slim(infra: JsonObject) -> JsonObject:
     return {"metadata": {**object_identity(meta), "annotations": dict(text_map(meta, "annotations"))}}
 
 
-def _title(reference: ContractReference) -> str:
-    """Name an object that is read; raises Unavailable for a name that no object has."""
+@asynccontextmanager
+async def _reading(reference: ContractReference, reads: asyncio.Semaphore) -> AsyncGenerator[None]:
+    """Read an object in the block, as one of few and for a moment; raises Unavailable."""
     if not paths.is_segment(reference.name) or len(reference.name) > _LONGEST_NAME:
         raise _no_platform("its reference has a name that is none")
-    return f"{reference.kind} {reference.name}"
+    what = f"{reference.kind} {reference.name}"
+    try:
+        async with asyncio.timeout(_READ_TIMEOUT), reads:
+            yield
+    except TimeoutError as error:
+        raise _no_platform(f"{what} could not be read in time") from error
+    except NotFound as error:
+        raise _no_platform(f"{what} is not there") from error
+    except ApiError as error:
+        raise _no_platform(f"cannot read {what}: {error.reason}") from error
 
 
 def _no_platform(detail: str) -> Unavailable:

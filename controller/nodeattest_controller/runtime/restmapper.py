@@ -6,7 +6,7 @@ references name a group only".
 
 from __future__ import annotations
 
-from nodeattest_controller.model.machine_view import ContractReference
+from nodeattest_controller.model.machine_view import ContractReference, instances_have_machines
 from nodeattest_controller.model.objects import items, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
@@ -15,16 +15,15 @@ __all__ = ["makes_machines", "path_of_reference"]
 
 
 async def makes_machines(client: ApiClient, reference: ContractReference, namespace: str) -> bool:
-    """Tell whether a MachinePool's infrastructure provider has Cluster API make a Machine for each instance.
+    """Read a MachinePool's infrastructure object for ``instances_have_machines``; what does not exist makes none.
 
-    Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``). What does not exist
-    makes none; raises ApiError.
+    Raises ApiError.
     """
     try:
         infra = await client.get(await path_of_reference(client, reference, namespace))
     except NotFound:
         return False
-    return bool(text(infra, "status", "infrastructureMachineKind"))
+    return instances_have_machines(infra)
 
 
 async def path_of_reference(client: ApiClient, reference: ContractReference, namespace: str) -> str:
