@@ -6,13 +6,15 @@ STAMP := $(VENV)/.installed
 ORACLES := $(VENV)/oracles
 
 FUZZ_SECONDS ?= 60
+# Of Kubernetes, for `make servers` and `make conformance`: current or oldest.
+VERSION ?= current
 # Processes that run tests: two a core, because most tests wait for others.
 JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release lock clean
+.PHONY: help venv demo test servers oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
@@ -21,7 +23,8 @@ help:
 	@echo "make prove        check the models in docs/proof: the ledger by Spin, the protocol by ProVerif if it is installed"
 	@echo "make docs         the documentation as a site, into build/site"
 	@echo "make stats        figures of the tree, and names with several meanings"
-	@echo "make conformance  the system tests against a real kube-apiserver (KUBEBUILDER_ASSETS)"
+	@echo "make servers      build the Kubernetes, etcd and Cluster API that tests use (Go) and print their folder; VERSION=oldest"
+	@echo "make conformance  the system tests beside these servers, or those in KUBEBUILDER_ASSETS and CAPI_ASSETS"
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
 	@echo "make wheels       build the wheels into dist/"
@@ -80,9 +83,14 @@ stats: venv
 	@$(BIN)/python tools/stats.py
 	@$(BIN)/python tools/check_names.py
 
+servers:
+	@$(PYTHON) tests/servers/build.py $(VERSION)
+
 conformance: venv
-	@test -n "$(KUBEBUILDER_ASSETS)" || { echo "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl" >&2; exit 2; }
-	@$(BIN)/python -m pytest -n $(JOBS) -m conformance $(ARGS)
+	@assets=$(KUBEBUILDER_ASSETS) capi=$(CAPI_ASSETS); \
+	if [ -z "$$assets" ] || [ -z "$$capi" ]; then built=$$($(PYTHON) tests/servers/build.py $(VERSION)) || exit; fi; \
+	export KUBEBUILDER_ASSETS="$${assets:-$$built}" CAPI_ASSETS="$${capi:-$$built}"; \
+	$(BIN)/python -m pytest -n $(JOBS) -m conformance $(ARGS)
 
 bench: venv
 	@$(BIN)/python -m bench $(ARGS)

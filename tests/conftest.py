@@ -1,13 +1,15 @@
 """Control planes for every room's tests: each test that asks for one runs on the sandbox and on a real kube-apiserver.
 
-The real ones need KUBEBUILDER_ASSETS, the folder that Kubernetes projects use for their integration tests; without it
-they are skipped, and the report says so.
+The real ones need KUBEBUILDER_ASSETS, the folder that Kubernetes projects use for their integration tests, such as
+`make servers` prints; without it they are skipped, and the report says so.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -60,10 +62,14 @@ PROGRAMS = "programs"
 """User property of a report: the programs of others that its test ran beside, with their versions."""
 
 
+def pytest_report_header() -> list[str]:
+    """Name the programs that the tests run beside."""
+    assets = programs_folder()
+    return [] if assets is None else [f"KUBEBUILDER_ASSETS: {stated_versions(assets)}"]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say on which programs the tests ran, which attacks did not, and in CI what was skipped and could have run."""
-    if (assets := programs_folder()) is not None:
-        terminalreporter.write_line(f"KUBEBUILDER_ASSETS: {stated_versions(assets)}")
+    """Say beside which programs tests ran, which attacks did not, and in CI what was skipped and could have run."""
     for programs in sorted(_properties(terminalreporter, PROGRAMS)):
         terminalreporter.write_line(f"ran beside {programs}")
     for row in sorted(_attacks_not_run(terminalreporter)):
@@ -194,9 +200,9 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAws]:
 
 @pytest.fixture(scope="session")
 def capi_definitions() -> Path:
-    """Cluster API's own CRDs, which this project does not carry: NODEATTEST_CAPI_CRDS, or beside the checkout."""
-    beside = Path(__file__).parents[2] / "shared" / "capi-crds"
-    found = Path(os.environ.get("NODEATTEST_CAPI_CRDS") or beside)
-    if not found.is_dir():
-        lacks(f"NODEATTEST_CAPI_CRDS names no folder with Cluster API's CRDs, and {beside} is none")
-    return found
+    """Cluster API's own CRDs, of the Go module that tests/servers pins."""
+    command = [sys.executable, str(Path(__file__).parent / "servers" / "build.py"), "definitions"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        lacks(f"Cluster API's definitions: {done.stderr.strip()}")
+    return Path(done.stdout.strip())

@@ -13,7 +13,6 @@ import yaml
 from infrastructure import DEFINITIONS, Infrastructure
 from kinds import CONFIG, MACHINE, Kind, Object, made, name_of
 from managers import Managers
-from needs import not_possible
 from polling import eventually
 from world import Controller, node_of
 
@@ -22,7 +21,7 @@ from nodeattest_controller.model.webhook_label import label_command
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
-from nodeattest_sandbox.definitions import install_definitions, keeps_custom_resources
+from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 __all__ = ["BLUE", "GREEN", "LEDGERS", "NAMESPACE", "POLICIES", "CapiWorld", "Management", "capi_world"]
@@ -149,18 +148,15 @@ class CapiWorld:
     def add_management(self, name: str) -> Management:
         """Make a management cluster with all that an operator installs there; nothing runs in it yet.
 
-        Deployment and disruption budget stay out: no kubelet runs there, and 1.20 does not know policy/v1.
+        The Deployment stays out: no kubelet runs there.
         """
         plane = self.stack.enter_context(start_real(self.directory / name, self.assets, name=name))
-        if not keeps_custom_resources(plane):
-            not_possible("this kube-apiserver dies of custom resources")
         self.stack.enter_context(controller_manager(plane, self.assets, _OF_MANAGEMENT))
         self.managers.install(plane)
         install_definitions(plane.client(), list(yaml.load_all(DEFINITIONS.read_text(), yaml.CSafeLoader)))
         self.kubectl(plane, "apply", "-f", str(MANIFESTS / "base" / "namespace.yaml"))
         for folder in ("crd", "rbac", "webhook"):
-            # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
-            self.kubectl(plane, "apply", "--validate=false", "-k", str(MANIFESTS / folder))
+            self.kubectl(plane, "apply", "-k", str(MANIFESTS / folder))
         self.kubectl(plane, "create", "namespace", NAMESPACE)
         self.kubectl(plane, *label_command(NAMESPACE).split()[1:])
         kubeconfig = account_kubeconfig(plane)

@@ -7,34 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capi_assets import found_managers
 from capi_world import CapiWorld, capi_world
-from imitation import Imitation
-from managers import Managers
-from needs import lacks, not_possible
+from managers import Managers, found_managers
+from needs import lacks
 
-from nodeattest_sandbox.kubernetes_binaries import kubeadm, version
+from nodeattest_sandbox.kubernetes_binaries import version
 
 
 @pytest.fixture(scope="module")
 def kubernetes(assets: Path) -> str:
-    """The version of kubeadm, such as v1.20.2."""
+    """The version of kubeadm, such as v1.37.2."""
     return version(assets / "kubeadm")
 
 
-@pytest.fixture(scope="module", params=["imitation", "cluster-api"])
-def managers(request: pytest.FixtureRequest, assets: Path) -> Managers:
+@pytest.fixture(scope="module")
+def managers(assets: Path) -> Managers:
     if os.geteuid() != 0:
         lacks("root, as which kubeadm and kubelet run")
-    asked = ("config", "print", "init-defaults", "--component-configs", "KubeletConfiguration")
-    if kubeadm(assets, *asked).returncode != 0:
-        not_possible("kubeadm before 1.23 built with Go 1.18 or later dies of KubeletConfiguration")
-    if request.param == "imitation":
-        return Imitation(request.getfixturevalue("capi_definitions"), assets)
     found = found_managers(assets)
-    if isinstance(found, str):
-        not_possible(found)
-    return found
+    return lacks(found) if isinstance(found, str) else found
 
 
 @pytest.fixture(scope="module")

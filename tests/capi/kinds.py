@@ -22,7 +22,6 @@ __all__ = [
     "HEALTH_CHECK",
     "KINDS",
     "MACHINE",
-    "MACHINE_SET",
     "POOL",
     "PROCESS_CLUSTER",
     "PROCESS_CLUSTER_TEMPLATE",
@@ -70,7 +69,6 @@ class Kind:
 
 CLUSTER: Final = Kind("cluster.x-k8s.io", "clusters", "Cluster")
 MACHINE: Final = Kind("cluster.x-k8s.io", "machines", "Machine")
-MACHINE_SET: Final = Kind("cluster.x-k8s.io", "machinesets", "MachineSet")
 DEPLOYMENT: Final = Kind("cluster.x-k8s.io", "machinedeployments", "MachineDeployment")
 POOL: Final = Kind("cluster.x-k8s.io", "machinepools", "MachinePool")
 HEALTH_CHECK: Final = Kind("cluster.x-k8s.io", "machinehealthchecks", "MachineHealthCheck")
@@ -92,7 +90,7 @@ SECRET: Final = Kind("", "secrets", "Secret", "v1")
 KINDS: Final = {
     each.kind: each
     for each in (
-        CLUSTER, CLUSTER_CLASS, MACHINE, MACHINE_SET, DEPLOYMENT, POOL, HEALTH_CHECK, CONFIG, CONFIG_TEMPLATE,
+        CLUSTER, CLUSTER_CLASS, MACHINE, DEPLOYMENT, POOL, HEALTH_CHECK, CONFIG, CONFIG_TEMPLATE,
         CONTROL_PLANE, CONTROL_PLANE_TEMPLATE, PROCESS_CLUSTER, PROCESS_CLUSTER_TEMPLATE, PROCESS_MACHINE,
         PROCESS_TEMPLATE, PROCESS_POOL, SECRET,
     )

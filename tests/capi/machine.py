@@ -152,8 +152,7 @@ class ProcessMachineHost:
             tcti = f'case "$*" in *"--provider tpm"*) {tcti};; esac'
             phases = _INIT.format(kubeadm=kubeadm, kubectl=self.assets / "kubectl", name=self.name)
             of_kubelet = f'case "$1" in join | adopt) ;; *) {agent} "$@";; esac'
-            join = f'{agent} "$@" --exec-api-version v1beta1'
-            _write(tools / "kubelet-authenticator", f"{of_kubelet}\n{tcti}\n{join}\n")
+            _write(tools / "kubelet-authenticator", f'{of_kubelet}\n{tcti}\n{agent} "$@"\n')
             _write(tools / "kubeadm", f'[ "$1" = init ] || exec {kubeadm} "$@"\n{phases}\n')
         return tools
 

@@ -1,4 +1,4 @@
-"""Runs the reconcilers of controllers that stand in for others' ones: informers, one work queue, back-off.
+"""Runs the reconcilers of the tests' infrastructure provider: informers, one work queue, back-off.
 
 Promises: an object's reconciler runs after each change of it, of what it owns, and of its Cluster, unless this
 is paused; a failure is tried again with controller-runtime's back-off (5 ms, doubled up to 1000 s).
@@ -13,12 +13,11 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from kinds import CLUSTER, CLUSTER_LABEL, KINDS, Kind, Object, condition, name_of
+from kinds import CLUSTER, CLUSTER_LABEL, KINDS, Kind, Object, name_of
 
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, NotFound
@@ -46,11 +45,6 @@ class Access:
         except NotFound:
             return None
 
-    async def list(self, kind: Kind, **labels: str) -> list[Object]:
-        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else {}
-        found = await self.api.get(kind.path(self.namespace), query)
-        return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in cast("Object", found)["items"]]
-
     async def create(self, value: Object) -> Object:
         """Create an object; one of this name that exists stays as it is."""
         kind = KINDS[value["kind"]]
@@ -69,20 +63,6 @@ class Access:
     async def status(self, value: Object, **status: Any) -> Object:
         """Merge these fields into an object's status."""
         return await self.patch(value, "status", status=status)
-
-    async def condition(self, value: Object, kind: str, status: str, reason: str) -> Object:
-        """Set a condition; those of others stay."""
-        if condition(value, kind)[:2] == (status, reason):
-            return value
-        others = [each for each in value.get("status", {}).get("conditions", []) if each["type"] != kind]
-        # Kubernetes 1.20 built with a newer Go takes an empty string for null: the message says something.
-        new = {"type": kind, "status": status, "reason": reason, "message": kind, "lastTransitionTime": _now()}
-        patch = {"metadata": {"resourceVersion": value["metadata"]["resourceVersion"]}}
-        return await self.patch(value, "status", **patch, status={"conditions": [*others, new]})
-
-    async def delete(self, kind: Kind, name: str) -> None:
-        with contextlib.suppress(NotFound):
-            await self.api.delete(kind.path(self.namespace, name))
 
 
 Reconcile = Callable[[Access, Object], Awaitable[float | None]]
@@ -184,7 +164,3 @@ def _holds(value: Any, patch: Any) -> bool:
         wanted, found = cast("Object", patch), cast("Object", value)
         return all(_holds(found.get(key), item) for key, item in wanted.items())
     return value == patch
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

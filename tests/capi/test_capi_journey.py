@@ -1,7 +1,7 @@
 """A cluster's life under Cluster API's managers, step after step; each test goes on where the one before it ended.
 
-Real: etcd, kube-apiserver, kube-controller-manager, kubeadm, kubelet, swtpm, the agent, the controller with the rights
-of the shipped manifests. The managers are what ``CAPI_ASSETS`` holds, or an imitation (managers.py).
+Real: etcd, kube-apiserver, kube-controller-manager, kubeadm, kubelet, Cluster API's managers, swtpm, the agent, and the
+controller with the rights of the shipped manifests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -36,7 +35,6 @@ from kinds import (
     made,
     name_of,
 )
-from older_release import unpacked
 from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
@@ -189,22 +187,6 @@ def test_a_controller_that_is_replaced_amid_a_join_goes_on_where_the_other_one_e
 
 
 def test_scaling_down_leaves_nothing_of_the_machine(world: CapiWorld) -> None:
-    remove_one(world)
-
-
-def test_a_machine_that_an_older_controller_rendered_joins_when_that_one_is_upgraded(
-    world: CapiWorld, tmp_path: Path
-) -> None:
-    management = world.management
-    older = unpacked(tmp_path).controller(management.kubeconfig, tmp_path / "older.log", management.flags)
-    assert management.controller.terminate() == 0
-    try:
-        with older:
-            begin_join(world)
-            assert older.terminate() == 0, older.log()
-    finally:
-        management.controller.start()
-    world.eventually(lambda: joined(world, 2), "the second worker")
     remove_one(world)
 
 

@@ -9,7 +9,7 @@ import base64
 from pathlib import Path
 from typing import Final
 
-from steps import AGENT, CLI, DIST, PREVIOUS, StepFailed, agent_package, run, step
+from steps import AGENT, CLI, DIST, StepFailed, agent_package, run, step
 
 _KEY: Final = Path("/srv/release.pub")
 _SANDBOX: Final = Path("/srv/sandbox")
@@ -55,18 +55,16 @@ def sandbox() -> None:
 
 def main() -> None:
     """Verify and install."""
-    releases = [PREVIOUS, DIST] if PREVIOUS.is_dir() else [DIST]
-    for release in releases:
-        with step(f"the signature and the checksums of {release.name} are verified"):
-            verify(release)
+    with step("the release's signature and checksums are verified"):
+        verify(DIST)
     with step("a changed package is refused"):
         refuses_tampered(DIST)
     with step("the command nodeattest is installed by hashes"):
         command_line()
     with step("the sandbox, in place of Cluster API and of machines"):
         sandbox()
-    with step(f"the agent's package of {releases[0].name} is installed"):
-        run("dpkg", "--install", agent_package(releases[0]))
+    with step("the agent's package is installed"):
+        run("dpkg", "--install", agent_package(DIST))
         run(AGENT, "--version")
 
 

@@ -32,8 +32,6 @@ _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigu
 _OWN: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
 _LABEL: Final = "attestation.cluster.x-k8s.io/bootstrap-config=enabled"
 _SECONDS: Final = 60.0
-_KUBERNETES_1_21: Final = 21
-"""The first minor version with policy/v1 and discovery.k8s.io/v1."""
 
 
 class Installation:
@@ -45,7 +43,6 @@ class Installation:
         self.admin = management.client()
         self.access = ("--kubeconfig", str(management.admin_kubeconfig), "-n", NAMESPACE)
         self.cluster: JsonMap = {}
-        self.minor = int(text_at(self.admin.get("/version"), "minor").rstrip("+"))
         self._work = work
         self._policy = work / "policy.yaml"
         self._containers: list[tuple[Container, subprocess.Popen[bytes]]] = []
@@ -58,14 +55,11 @@ class Installation:
         """Apply the release's components with the image's name as clusterctl would write it."""
         [components] = release.glob("addon-nodeattest/*/addon-components.yaml")
         documents = [cast("JsonMap", one) for one in yaml.safe_load_all(components.read_text()) if one]
-        if self.minor < _KUBERNETES_1_21:  # docs/versions.md
-            documents = [one for one in documents if one["kind"] != "PodDisruptionBudget"]
         for one in documents:
             if one["kind"] == "Deployment":  # the API servers are on this machine
                 [manager] = maps_at(one, "spec", "template", "spec", "containers")
                 manager["args"] = [*items_at(manager, "args"), "--allowed-addresses=127.0.0.0/8"]
-        # kubectl before 1.25 knows no CEL rules, and would refuse them by itself.
-        self.kubectl("apply", "--validate=false", "-f", "-", given=yaml.safe_dump_all(documents))
+        self.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(documents))
 
     def run_controller(self, release: Path) -> None:
         """Run the image as the Deployment says; one that ran before ends first, as its Pod would."""
@@ -111,10 +105,9 @@ class Installation:
         head = {"name": _SERVICE, "namespace": _SYSTEM, "labels": {"kubernetes.io/service-name": _SERVICE}}
         endpoints = {"subsets": [{"addresses": [{"ip": ADDRESS}], "ports": [port]}]}
         objects: list[object] = [{"apiVersion": "v1", "kind": "Endpoints", "metadata": head, **endpoints}]
-        discovery = "discovery.k8s.io/v1" if self.minor >= _KUBERNETES_1_21 else "discovery.k8s.io/v1beta1"
         ready = {"addresses": [ADDRESS], "conditions": {"ready": True}}
         slice_ = {"addressType": "IPv4", "endpoints": [ready], "ports": [port]}
-        objects.append({"apiVersion": discovery, "kind": "EndpointSlice", "metadata": head, **slice_})
+        objects.append({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": head, **slice_})
         self.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def _webhook_answers(self) -> None:
@@ -137,12 +130,8 @@ class Installation:
             "spec": {"authorizedAttestors": ["tpm"], "tpm": {"endorsementKeys": registered}},
         }
         self._policy.write_text(yaml.safe_dump(policy, sort_keys=False))
-        self.check_policy()
-        self.kubectl("apply", "--validate=false", "-f", str(self._policy))
-
-    def check_policy(self) -> None:
-        """Check the policy's file without a cluster."""
         run(NODEATTEST, "policy", "check", "-f", self._policy)
+        self.kubectl("apply", "-f", str(self._policy))
 
     def create_cluster(self) -> None:
         """Create the Cluster with the Secrets that Cluster API makes, and wait until automatic approval is closed."""

@@ -27,9 +27,6 @@ for own in /etc/kubernetes /var/lib/kubelet-authenticator; do
 done
 exec "$@"
 """
-_EXEC_V1: Final = 22
-"""The first minor version of Kubernetes whose client-go asks for credentials by v1."""
-_V1BETA1: Final = "v1beta1"
 _MACHINE_STATUS: Final[JsonMap] = {"phase": "Provisioned", "bootstrapReady": True, "infrastructureReady": True}
 
 
@@ -84,7 +81,6 @@ class Member:
         command = [AGENT, "join", "--server", there.workload.server, "--ca-file", str(there.workload.ca_certificate)]
         command += ["--provider", "tpm", "--tcti", self._tpm.tcti, "--provider-id", self.provider_id]
         command += ["--node-name", self.name, *words]
-        command += ["--exec-api-version", _V1BETA1] if there.minor < _EXEC_V1 else []
         done = self._run(*command)
         if done.returncode:
             raise Refused(done.stderr)

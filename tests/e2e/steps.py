@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["AGENT", "CLI", "DIST", "NODEATTEST", "PREVIOUS", "StepFailed", "agent_package", "expect", "run", "step"]
+__all__ = ["AGENT", "CLI", "DIST", "NODEATTEST", "StepFailed", "agent_package", "expect", "run", "step"]
 
 DIST: Final = Path("/srv/dist")
-PREVIOUS: Final = Path("/srv/previous")
-"""There if an upgrade is asked for."""
 CLI: Final = Path("/root/nodeattest")
 NODEATTEST: Final = str(CLI / "bin" / "nodeattest")
 AGENT: Final = "kubelet-authenticator"

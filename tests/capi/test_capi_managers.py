@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from capi_assets import COMPONENTS, deployment_of, found_managers, prepared
+from managers import COMPONENTS, deployment_of, found_managers, prepared
 
 DOCUMENTS = """\
 apiVersion: apiextensions.k8s.io/v1
