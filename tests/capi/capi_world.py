@@ -177,7 +177,7 @@ class CapiWorld:
         """Start the managers, the infrastructure provider and our controller, and await our webhook."""
         programs = self._running[management.plane.name] = ExitStack()
         programs.enter_context(management.controller)
-        programs.enter_context(self.managers.running(management.plane, NAMESPACE))
+        programs.enter_context(self.managers.running(management.plane))
         programs.enter_context(self.infrastructure.manager(management.plane, NAMESPACE))
         management.create(CONFIG, made(CONFIG, "asked", "nobodys", {"format": "cloud-config"}), dryRun="All")
 

@@ -116,10 +116,11 @@ class Managers:
             assert done.returncode == 0, done.stderr
 
     @contextmanager
-    def running(self, plane: ControlPlane, namespace: str) -> Generator[None]:
+    def running(self, plane: ControlPlane) -> Generator[None]:
+        """Run them for all namespaces: for one namespace, Cluster API before 1.14.3 reconciles no control plane."""
         with ExitStack() as stack:
             for program in COMPONENTS:
-                process = self._start(plane, program, namespace)
+                process = self._start(plane, program)
                 stack.callback(process.stop)
                 wait(process, lambda program=program: listens(self._ports[plane.name, program]))
                 self._versions[program] = eventually(lambda process=process: _said_version(process), what="a version")
@@ -144,7 +145,7 @@ class Managers:
         server = f"https://{LOOPBACK}:{self._ports[plane.name, program]}"
         return prepared((self.folder / COMPONENTS[program]).read_text(), server, plane.ca_certificate.read_text())
 
-    def _start(self, plane: ControlPlane, program: str, namespace: str) -> Process:
+    def _start(self, plane: ControlPlane, program: str) -> Process:
         of, account, arguments = deployment_of(self._documents(plane, program))
         asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": _TOKEN}
         path = f"/api/v1/namespaces/{of}/serviceaccounts/{account}/token"
@@ -157,7 +158,6 @@ class Managers:
         health, diagnostics = free_ports(2)
         flags = [
             f"--kubeconfig={kubeconfig}",
-            f"--namespace={namespace}",
             f"--webhook-port={self._ports[plane.name, program]}",
             f"--webhook-cert-dir={directory}",
             f"--health-addr={LOOPBACK}:{health}",
