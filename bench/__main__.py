@@ -1,6 +1,6 @@
 """``python -m bench [NAME ...] [--json]``, for all small measurements or some; others have options of their own.
 
-``bench page|compare|growth|soak|chaos|uploads …``: each takes minutes, and ``--help``.
+``bench page|growth|soak|chaos|uploads …``: each takes minutes, and ``--help``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from bench import clouds, costs, discovery, flood, issuer, neighbours, sidecar, uploads, wheel
 from bench.chaos import command as chaos
-from bench.compare import command as compare
 from bench.environment import start_environment
 from bench.figures import Figure, table
 from bench.growth import command as growth
@@ -35,7 +34,6 @@ ALONE: dict[str, Callable[[], list[Figure]]] = {
 }
 RUNS: dict[str, Callable[[list[str], Tools], int]] = {
     "page": page.main,
-    "compare": compare.main,
     "growth": growth.main,
     "soak": soak.main,
     "chaos": chaos.main,

@@ -10,7 +10,7 @@ import argparse
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bench.growth import many_clusters, one_cluster, report, scale
+from bench.growth import many_clusters, one_cluster, report
 from bench.growth.sizes import Sizes
 from bench.page.command import PAGE, ROOT, commit_of
 from bench.page.machine import describe
@@ -18,7 +18,7 @@ from bench.page.numbers import replaced
 from bench.page.samples import Case, Run
 from nodeattest_cli.demo.tools import Tools
 
-LAST = scale.GROWTH_RUN
+LAST = ROOT / "bench" / "growth" / "last.json"
 PARTS = {"one-cluster": one_cluster.measure, "many-clusters": many_clusters.measure}
 
 
@@ -37,7 +37,6 @@ def main(arguments: list[str], tools: Tools) -> int:
     if not options.no_write:
         run.write(LAST)
         PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "growth", report.write(run)), encoding="utf-8")
-        scale.write_page()
     print(report.write(run))
     return 0
 

@@ -1,7 +1,4 @@
-"""``python -m bench.page.case NAME``: one case in a process of its own; prints its samples as JSON.
-
-Runs on the packages that its interpreter has installed: ``bench.compare`` starts it with those of another commit.
-"""
+"""``python -m bench.page.case NAME``: one case in a process of its own; prints its samples as JSON."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.burst import say
-from bench.growth import scale
 from bench.page import plot, report
 from bench.page.case import add_sizes, read_sizes
 from bench.page.machine import describe
@@ -24,7 +23,7 @@ from bench.page.samples import Case, Run
 from nodeattest_cli.demo.tools import Tools
 
 ROOT = Path(__file__).parents[2]
-LAST = scale.PAGE_RUN
+LAST = Path(__file__).with_name("last.json")
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = PAGE.with_name(report.PLOT)
 
@@ -45,7 +44,6 @@ def main(arguments: list[str], tools: Tools) -> int:
     run.write(LAST)
     PAGE.write_text(report.write(PAGE.read_text(encoding="utf-8"), run), encoding="utf-8")
     PICTURE.write_text(plot.draw(run), encoding="utf-8")
-    scale.write_page()
     print(report.goals(run))
     return 0
 

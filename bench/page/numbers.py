@@ -17,11 +17,6 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Write a number of things; the noun is one whose plural has an s."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def spread(samples: Sequence[float] | None, unit: str = "") -> str:
     """Write the median, and the least and the greatest of several samples."""
     if not samples:
