@@ -135,6 +135,8 @@ class FakeApi:
         """The same, for those who say who they are."""
         self.shown: list[tuple[str, str]] = []
         """Path and Authorization header of each request that had one."""
+        self.presented: list[tuple[str, str]] = []
+        """Path and serial number of the client certificate of each request that had one."""
         self.requests: list[str] = []
         self.connections = 0
         self.objects: dict[str, Object] = {}
@@ -354,6 +356,8 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.02)
         if "Authorization" in self.headers:
             api.shown.append((self.path, self.headers["Authorization"]))
+        if peer := cast("ssl.SSLSocket", self.connection).getpeercert():
+            api.presented.append((self.path, str(peer["serialNumber"])))
         if urlsplit(self.path).path in api.public:
             self._answer(200, api.public[urlsplit(self.path).path])
             return False

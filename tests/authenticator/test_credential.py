@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from datetime import datetime
+from typing import Any
 
 import pytest
 from agent_cluster import FakeApi
@@ -17,13 +18,13 @@ from polling import eventually
 from nodeattest_providers.challenge.protocol import Challenge
 
 
-def challenge_then_sign(api: FakeApi, name: str) -> None:
+def challenge_then_sign(api: FakeApi, name: str, **changes: Any) -> None:
     csr, evidence = api.envelope(name)
     if evidence.data["phase"] == 1:
         text = Challenge(uid=api.objects[name]["metadata"]["uid"], spki_sha256=csr.spki_sha256, nonce=b"n" * 32)
         api.annotate(name, challenge=text.to_text())
     else:
-        api.sign(name)
+        api.sign(name, **changes)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

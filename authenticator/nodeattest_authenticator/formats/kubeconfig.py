@@ -21,7 +21,6 @@ EXEC_API_VERSIONS: Final = tuple(version.rpartition("/")[2] for version in API_V
 DEFAULT_EXEC_API_VERSION: Final = "v1"
 """Kubernetes 1.22 and newer; 1.20 and 1.21 know v1beta1 only."""
 _NAME: Final = "kubelet-authenticator"
-_HINT: Final = "kubelet-authenticator is missing on this machine: install the nodeattest package"
 
 
 def render(cluster: Cluster, *, command: str, config: str, cache_dir: str, exec_api_version: str) -> bytes:
@@ -30,7 +29,6 @@ def render(cluster: Cluster, *, command: str, config: str, cache_dir: str, exec_
         "apiVersion": f"client.authentication.k8s.io/{exec_api_version}",
         "command": command,
         "args": ["credential", "--config", config, "--cache-dir", cache_dir],
-        "installHint": _HINT,
         "interactiveMode": "Never",
         "provideClusterInfo": True,
     }

@@ -1,0 +1,160 @@
+"""client-go's own exec credential client, as kubelet uses it, with the kubeconfig that ``join`` writes.
+
+``tests/servers/oracles/execcredential`` is the client. That requests do not stall during renewals:
+``tests/system/test_client_go.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+from agent_machine import COMMAND, NODE, Machine
+from needs import kubernetes_program
+from polling import eventually
+from test_credential import challenge_then_sign
+
+from nodeattest_authenticator.config.settings import load
+from nodeattest_authenticator.formats import kubeconfig
+
+pytestmark = pytest.mark.conformance
+
+PATH: Final = f"/api/v1/nodes/{NODE}"
+LIFETIME: Final = 12
+"""Seconds that the first certificate is valid; its renewal is due after half of them or later."""
+
+
+@dataclass(frozen=True)
+class ClientGo:
+    """A running client."""
+
+    machine: Machine
+    requests: IO[str]
+    responses: IO[str]
+    log: Path
+
+    def get(self, *, reconnects: bool = False) -> Any:
+        """Get the Node; returns status, error and the plugin's runs by exit code."""
+        self.requests.write(f"{'reconnect ' if reconnects else ''}{PATH}\n")
+        self.requests.flush()
+        return json.loads(self.responses.readline())
+
+    def serial(self) -> str:
+        """Return the serial number of the certificate that the newest request presented."""
+        return [serial for path, serial in self.machine.api.presented if path == PATH][-1]
+
+
+Start = Callable[..., ClientGo]
+
+
+@pytest.fixture
+def start(machine: Machine) -> Generator[Start]:
+    """Start clients; ``changes`` are of the kubeconfig."""
+    program = kubernetes_program("oracle-execcredential")
+    machine.api.readable[PATH] = {"kind": "Node"}
+    with ExitStack() as stack:
+
+        def run(*, exec_api_version: str = "v1", command: str = str(COMMAND), server: str = "") -> ClientGo:
+            made = kubeconfig.render(
+                load(str(machine.config), hostname="host").cluster,
+                command=command,
+                config=str(machine.config),
+                cache_dir=str(machine.cache),
+                exec_api_version=exec_api_version,
+            )
+            path, log = machine.folder / "kubelet.conf", machine.folder / "client.log"
+            path.write_text(made.decode().replace(machine.api.url, server or machine.api.url))
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [program, path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stack.enter_context(log.open("wb")),
+                    text=True,
+                )
+            )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            stack.callback(process.kill)
+            return ClientGo(machine, process.stdin, process.stdout, log)
+
+        yield run
+
+
+def test_a_certificate_is_reused_until_it_expires_and_new_connections_present_the_next(
+    machine: Machine, start: Start
+) -> None:
+    machine.challenged()
+    machine.api.on_create = partial(challenge_then_sign, lasts=LIFETIME)
+    client, begin = start(), time.time()
+    assert client.get() == {"status": 200, "error": "", "runs": {"0": 1}}
+    machine.api.on_create = challenge_then_sign
+    first, connections = client.serial(), machine.api.connections
+    assert client.get(reconnects=True)["runs"] == {"0": 1}
+    assert (client.serial(), machine.api.connections) == (first, connections + 1)
+    second_run: list[float] = []
+
+    def is_rotated() -> bool:
+        answer = client.get()
+        assert answer["status"] == 200, answer
+        assert set(answer["runs"]) == {"0"}
+        if answer["runs"]["0"] > 1:
+            second_run.append(time.time())
+        return client.serial() != first
+
+    eventually(is_rotated, what="the next certificate")
+    assert second_run[0] - begin > LIFETIME / 3
+    # One run starts the renewal in the background, and one fetches its result.
+    rotated = client.serial()
+    assert client.get(reconnects=True)["runs"]["0"] <= 3
+    assert client.serial() == rotated
+    assert machine.api.posts() == 4
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_an_unauthorized_response_makes_client_go_run_the_plugin_and_use_what_it_prints(
+    machine: Machine, start: Start, version: str
+) -> None:
+    client = start(exec_api_version=version)
+    assert client.get()["status"] == 200
+    first = client.serial()
+    machine.api.not_accepted.add(f"system:node:{NODE}")
+    machine.cache.joinpath("credential").unlink()
+    assert client.get() == {"status": 401, "error": "", "runs": {"0": 2}}
+    machine.api.not_accepted.clear()
+    assert client.get() == {"status": 200, "error": "", "runs": {"0": 2}}
+    assert client.serial() != first
+
+
+def test_a_denial_and_its_remedy_reach_the_log_until_the_agent_is_configured_anew(
+    machine: Machine, start: Start
+) -> None:
+    machine.api.on_create = lambda api, name: api.deny(name, "EndorsementKeyUntrusted", "register the key")
+    client = start()
+    for runs in (1, 2):
+        denied = client.get()
+        assert denied["status"] == 0
+        assert f"executable {COMMAND} failed with exit code 1" in denied["error"]
+        assert denied["runs"] == {"1": runs}
+    said = client.log.read_text().splitlines()
+    assert ["EndorsementKeyUntrusted" in line and "register the key" in line for line in said] == [True, True]
+    assert machine.api.posts() == 1
+    machine.api.on_create = lambda api, name: api.sign(name)
+    machine.prepare(providerID={"value": "sandbox://machine-1"})
+    assert client.get() == {"status": 200, "error": "", "runs": {"0": 1, "1": 2}}
+
+
+def test_a_client_of_another_cluster_gets_no_certificate(machine: Machine, start: Start) -> None:
+    client = start(server="https://localhost:6443")
+    refused = client.get()
+    assert (refused["status"], refused["runs"]) == (0, {"2": 1})
+    assert "ExecInfoRefused" in client.log.read_text()
+    assert not machine.api.requests
