@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,9 @@ pytestmark = pytest.mark.swtpm
 HIDE: Final = 'for i in /var/lib /var/log /usr/libexec; do mount -t tmpfs none "$i"; done; exec "$@"'
 ELSEWHERE: Final = ["unshare", "--mount", "sh", "-c", HIDE, "sh"]
 """What kubelet makes in fixed places of the machine, it makes in memory, and it ends with the process."""
+
+NO_CERTIFICATE: Final = "TLSV1_ALERT_INTERNAL_ERROR"
+"""What a kubelet answers that waits for its certificate (crypto/tls)."""
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +95,16 @@ def test_a_node_joins_and_serves_a_certificate_that_clients_of_the_cluster_verif
 
 
 @contextmanager
-def kubelet(program: Path, pair: Path) -> Generator[int]:
-    """Run a kubelet that has neither cluster nor containers, and no folder of this machine; tells its port."""
-    folder = pair.parent
+def kubelet(program: Path, folder: Path, *flags: str, **settings: object) -> Generator[int]:
+    """Run a kubelet that has no containers, and no folder of this machine; tells its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    settings: dict[str, object] = {
+    settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": "127.0.0.1",
         "port": port,
         "healthzPort": 0,
-        "tlsCertFile": str(pair),
-        "tlsPrivateKeyFile": str(pair),
         "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupsPerQOS": False,
@@ -112,10 +112,11 @@ def kubelet(program: Path, pair: Path) -> Generator[int]:
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         **kubelet_settings(program),
+        **settings,
     }
     folder.joinpath("kubelet.json").write_text(json.dumps(settings))
     runtime = folder / "runtime.sock"
-    command = [*ELSEWHERE, *kubelet_command(program, folder / "kubelet.json", folder / "kubelet", runtime)]
+    command = [*ELSEWHERE, *kubelet_command(program, folder / "kubelet.json", folder / "kubelet", runtime), *flags]
     with (
         RuntimeStub(runtime),
         folder.joinpath("kubelet.log").open("wb") as log,
@@ -127,6 +128,23 @@ def kubelet(program: Path, pair: Path) -> Generator[int]:
             process.kill()
 
 
+def shown(world: World, port: int, name: str) -> x509.Certificate | None:
+    """Return the certificate that a kubelet shows to a client of the cluster; None while it shows none."""
+    trust = ssl.create_default_context(cafile=str(world.workload.ca_certificate))
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+            trust.wrap_socket(plain, server_hostname=name) as tls,
+        ):
+            return x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")
+    except ConnectionError:
+        return None
+    except ssl.SSLError as error:
+        if error.reason != NO_CERTIFICATE:
+            raise
+        return None
+
+
 @pytest.mark.usefixtures("controller")
 @ONLY_ROOT
 def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World, tmp_path: Path) -> None:
@@ -136,20 +154,9 @@ def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World,
     assert joined.returncode == 0, joined.stderr
     pair = tmp_path / "serving.pem"
     shutil.copy(file(agent), pair)
-    trust = ssl.create_default_context(cafile=str(world.workload.ca_certificate))
-    with kubelet(program, pair) as port:
-
-        def shown() -> Mapping[str, object] | None:
-            with (
-                suppress(ConnectionError),
-                socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
-                trust.wrap_socket(plain, server_hostname="serving-3") as tls,
-            ):
-                return tls.getpeercert()
-            return None
-
-        found = eventually(shown, seconds=40, what="kubelet's answer")
-    assert found["subjectAltName"] == (("DNS", "serving-3"), ("IP Address", "10.7.1.4"))
+    with kubelet(program, tmp_path, tlsCertFile=str(pair), tlsPrivateKeyFile=str(pair)) as port:
+        found = eventually(lambda: shown(world, port, "serving-3"), seconds=40, what="kubelet's answer")
+    assert found == certificate(agent)
 
 
 @pytest.mark.usefixtures("controller")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.x509.verification import PolicyBuilder, Store
+from cryptography.hazmat.primitives.serialization import Encoding
 from filing_requests import Filed, Wanted, file_request
-from kubelet_requests import Kubelet, kubelet_asks, register_node
-from needs import not_possible
+from kubelet_requests import KUBELET_SERVING, Kubelet, kubelet_asks, register_node
+from needs import ONLY_ROOT, kubernetes_program, not_possible
 from polling import eventually
+from test_serving_agent import kubelet, shown
 from world import CLUSTER, NAMESPACE, Controller, World
 
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
@@ -25,6 +25,11 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, 
 
 MACHINES = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+LIFETIME = 60
+"""Seconds that a certificate is still valid when it is issued."""
+BACKDATE = timedelta(minutes=5)
+"""By which kube-controller-manager lets validity begin before. Kubelet rotates a certificate when 70 to 90 % of its
+validity has passed: here at once, or at most 24 s after it was issued."""
 APPROVING: dict[str, JsonValue] = {"authorizedAttestors": ["challenge"], "serving": {"kubelet": "Approve"}}
 
 
@@ -208,12 +213,10 @@ def test_requests_are_left_alone_until_the_policy_says_approve(world: World) -> 
 
 @pytest.fixture
 def signing(world: World, control_plane_kind: str) -> Iterator[None]:
-    """Run the real kube-controller-manager's signer."""
+    """Run the real kube-controller-manager's signer, whose certificates expire soon."""
     if control_plane_kind != "real":
         not_possible("signing for this signer is the work of kube-controller-manager")
-    binary = Path(os.environ["KUBEBUILDER_ASSETS"]) / "kube-controller-manager"
-    if not binary.exists():
-        not_possible("KUBEBUILDER_ASSETS holds no kube-controller-manager")
+    binary = kubernetes_program("kube-controller-manager")
     workload = world.workload
     flags = {
         "kubeconfig": workload.admin_kubeconfig,
@@ -223,9 +226,8 @@ def signing(world: World, control_plane_kind: str) -> Iterator[None]:
         "leader-elect": "false",
         "bind-address": "127.0.0.1",
         "secure-port": "0",
+        "cluster-signing-duration": f"{LIFETIME}s",
     }
-    if "--port int" in subprocess.run([binary, "--help"], capture_output=True, text=True, check=True).stdout:
-        flags["port"] = "0"  # versions before 1.24 listen without TLS, too
     with (world.directory / "kube-controller-manager.log").open("wb") as log:
         command = [str(binary), *(f"--{name}={value}" for name, value in flags.items())]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -236,16 +238,46 @@ def signing(world: World, control_plane_kind: str) -> Iterator[None]:
             process.wait(20)
 
 
+@ONLY_ROOT
 @pytest.mark.usefixtures("signing")
-def test_what_is_approved_is_signed_by_the_real_kube_controller_manager(world: World) -> None:
-    machine(world, "k-signed", ("InternalDNS", "k-signed.lan"), ("InternalIP", "10.8.5.1"))
-    kubelet = Kubelet(node="k-signed", dns_names=["k-signed", "k-signed.lan"], ip_addresses=["10.8.5.1"])
-    usages = ["digital signature", "key encipherment", "server auth"]  # before 1.27 the signer wants all three
-    filed = kubelet_asks(world, kubelet, usages=list(usages))
-    pem = eventually(lambda: text_at(filed.read(), "status", "certificate"), seconds=60, what="the certificate")
-    certificate = x509.load_pem_x509_certificate(base64.b64decode(pem))
-    ca = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
-    for name in (x509.DNSName("k-signed.lan"), x509.IPAddress(ip_address("10.8.5.1"))):
-        verifier = PolicyBuilder().store(Store([ca])).build_server_verifier(name)
-        assert verifier.verify(certificate, [])[0] == certificate
-    assert certificate.public_key() == kubelet.key.public_key()
+@pytest.mark.timeout(300)
+def test_a_real_kubelet_serves_what_is_approved_and_rotates_it_before_it_expires(world: World, tmp_path: Path) -> None:
+    program, name = kubernetes_program("kubelet"), "k-real"
+    world.machine(name)
+    kubeconfig = world.workload.client_kubeconfig(f"system:node:{name}", ["system:nodes"])
+    flags = (f"--kubeconfig={kubeconfig}", f"--hostname-override={name}")
+    with kubelet(program, tmp_path, *flags, serverTLSBootstrap=True, providerID=f"sandbox://{name}") as port:
+        node = eventually(lambda: registered(world, name), seconds=60, what="the Node with its addresses")
+        # As an infrastructure provider and Cluster API report them.
+        status: JsonMap = {
+            "nodeRef": {"name": name, "uid": text_at(node, "metadata", "uid")},
+            "addresses": list(maps_at(node, "status", "addresses")),
+        }
+        world.admin.patch(f"{MACHINES}/{name}/status", {"status": status})
+        first = eventually(lambda: shown(world, port, name), seconds=60, what="the certificate")
+        second = eventually(
+            lambda: None if (found := shown(world, port, name)) == first else found,
+            seconds=LIFETIME,
+            what="the next certificate",
+        )
+    assert second is not None
+    assert second.not_valid_before_utc + BACKDATE < first.not_valid_after_utc
+    assert second.public_key() != first.public_key()
+    assert names_of(second) == names_of(first)  # else kubelet asks anew because its names have changed
+    requests = [one for one in world.requests_of(name) if text_at(one, "spec", "signerName") == KUBELET_SERVING]
+    issued = [text_at(one, "status", "certificate") for one in requests]
+    pems = [base64.b64encode(one.public_bytes(Encoding.PEM)).decode() for one in (first, second)]
+    assert set(pems) <= set(issued)
+    conditions = [one for request in requests for one in maps_at(request, "status", "conditions")]
+    assert {(text_at(one, "type"), text_at(one, "reason")) for one in conditions} == {("Approved", "AddressesVerified")}
+
+
+def names_of(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
+def registered(world: World, name: str) -> JsonMap | None:
+    """Return a Node that its kubelet has registered with an address."""
+    nodes = [one for one in world.workload_admin.list("/api/v1/nodes") if text_at(one, "metadata", "name") == name]
+    kinds = {text_at(one, "type") for node in nodes for one in maps_at(node, "status", "addresses")}
+    return nodes[0] if "InternalIP" in kinds else None
