@@ -31,9 +31,9 @@ help:
 	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources, checks"
 	@echo "make picture      draw docs/demo.svg from a run of the demo"
 	@echo "make man          man pages of the nodeattest command, into dist/man"
-	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, into dist/ (Debian or Ubuntu; root)"
-	@echo "make images       build the controller's OCI image and its SBOM into dist/"
-	@echo "make lock-images  renew the lock of the image's Debian packages"
+	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, amd64 and arm64, into dist/"
+	@echo "make images       build the controller's OCI images and their SBOMs, amd64 and arm64, into dist/"
+	@echo "make lock-images  renew the locks of the images' Debian packages"
 	@echo "make release      wheels, packages, image, chart, manifests, checksums and provenance into an empty dist/; KEY=... signs"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
@@ -118,15 +118,17 @@ picture: venv
 
 packages: venv
 	@tools/system-packages packages
-	@$(BIN)/python images/node/build_packages.py --out dist $(ARGS)
+	@$(BIN)/python -m images.node $(ARGS)
 
 images: venv
+	@tools/system-packages images
 	@$(BIN)/python -m images.controller $(ARGS)
 
 release: venv
 	@$(BIN)/python -m tools.release $(if $(KEY),--key "$(KEY)") $(ARGS)
 
 lock-images: venv
+	@tools/system-packages images
 	@$(BIN)/python -m images.controller lock
 
 lock: venv

@@ -5,47 +5,32 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from images.debian import PYTHON
+
 __all__ = [
     "COMMANDS",
     "DEBIAN_FILES",
-    "DEBIAN_PACKAGES",
     "EXTRAS",
     "LEFT_OUT",
     "OWN_WHEELS",
-    "PYTHON",
     "ROOT",
     "SITE_PACKAGES",
     "SYSTEM_FILES",
     "USER",
     "is_left_out",
+    "is_wanted",
 ]
 
-PYTHON: Final = "3.11"
 USER: Final = 65532
 """User and group, as the manifests have them."""
 SITE_PACKAGES: Final = f"usr/local/lib/python{PYTHON}/dist-packages"
 
-DEBIAN_PACKAGES: Final = (
-    "base-files",  # /etc/os-release: scanners read it
-    "ca-certificates",  # clouds' APIs
-    "libbz2-1.0",  # bz2, which shutil imports
-    "libc6",
-    "libexpat1",  # xml, for clouds' answers
-    "libffi8",  # ctypes
-    "libgcc-s1",  # threads' cancellation; extension modules
-    "liblzma5",  # lzma, which shutil imports
-    "libpython3.11-minimal",
-    "libpython3.11-stdlib",
-    "libssl3",  # ssl, hashlib
-    "python3.11-minimal",
-    "zlib1g",
-)
 DEBIAN_FILES: Final = re.compile(
     r"""
-    lib(64)?/(x86_64-linux-gnu/)?[^/]+\.so[^/]*      # shared libraries; not gconv
-    | usr/lib/x86_64-linux-gnu/[^/]+\.so[^/]*
-    | usr/bin/python3\.11
-    | usr/lib/python3\.11/.+
+    lib(64)? | usr/lib(64)?/ld-linux[^/]+            # links to usr/lib and to the loader
+    | usr/lib/\w+-linux-gnu/[^/]+\.so[^/]*           # shared libraries; not gconv
+    | usr/bin/python3\.13
+    | usr/lib/python3\.13/.+
     | usr/lib/os-release | etc/os-release | etc/debian_version
     | usr/share/doc/[^/]+/copyright
     | usr/share/ca-certificates/mozilla/[^/]+\.crt   # joined into one file
@@ -54,16 +39,10 @@ DEBIAN_FILES: Final = re.compile(
 )
 """Paths that are taken from Debian packages."""
 LEFT_OUT: Final = (
-    (r"usr/lib/python3\.11/(pydoc_data|idlelib|turtledemo|ensurepip|lib2to3|tkinter|venv|distutils)/.*", "for people"),
-    (r"usr/lib/python3\.11/(sitecustomize|turtle|antigravity|this)\.py", "for people"),
-    (
-        r"usr/lib/python3\.11/lib-dynload/(_sqlite3|_dbm|_gdbm|_curses|_curses_panel|readline|nis|_uuid|_crypt)\..*",
-        "others",
-    ),
-    (
-        r"usr/lib/python3\.11/lib-dynload/(ossaudiodev|_xxtestfuzz|xxlimited|xxlimited_35|_test.*|_ctypes_test)\..*",
-        "tests",
-    ),
+    (r"usr/lib/python3\.13/(_pyrepl|pydoc_data|idlelib|turtledemo|ensurepip|tkinter|venv)/.*", "for people"),
+    (r"usr/lib/python3\.13/(sitecustomize|turtle|antigravity|this)\.py", "for people"),
+    (r"usr/lib/python3\.13/lib-dynload/(_sqlite3|_dbm|_gdbm|_curses|_curses_panel|readline|_uuid)\..*", "others"),
+    (r"usr/lib/python3\.13/lib-dynload/(_xxtestfuzz|xxlimited.*|_test.*|_ctypes_test)\..*", "tests"),
     (r".*/botocore/data/(?!ec2/|sts/|s3/)[^/]+/.*", "services that no verifier and no issuer calls"),
     (r".*/boto3/examples/.*", "examples"),
     (r".*\.(c|h|pxd|pyx|pyi|a)", "sources of extension modules, types"),
@@ -92,6 +71,11 @@ SYSTEM_FILES: Final = {
 }
 
 _LEFT_OUT: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LEFT_OUT))
+
+
+def is_wanted(path: str) -> bool:
+    """Tell whether a path of a Debian package is in the image."""
+    return DEBIAN_FILES.fullmatch(path) is not None and not is_left_out(path)
 
 
 def is_left_out(path: str) -> bool:

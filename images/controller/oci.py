@@ -54,6 +54,7 @@ def layer_tar(root: Path, modes: Mapping[str, int] | None = None) -> bytes:
 def write_archive(
     target: Path,
     *,
+    architecture: str,
     layers: Sequence[Layer],
     config: JsonObject,
     created: str,
@@ -61,7 +62,7 @@ def write_archive(
     names: Mapping[str, str],
 ) -> str:
     """Write the archive and return the manifest's digest; ``names`` are annotations of the index, for tools."""
-    platform = {"architecture": "amd64", "os": "linux"}
+    platform = {"architecture": architecture, "os": "linux"}
     described: JsonObject = {
         **platform,
         "created": created,

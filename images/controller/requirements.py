@@ -1,4 +1,6 @@
-"""Which lines of requirements.lock a set of our wheels needs: the one lock stays the only truth.
+"""Which lines of requirements.lock a set of our wheels needs, and the wheels of them for Debian 13's Python.
+
+The one lock stays the only truth.
 
 The requirements of a third party's package are read from its installed metadata, which has the lock's version.
 Source: https://packaging.python.org/en/latest/specifications/core-metadata/.
@@ -7,6 +9,7 @@ Source: https://packaging.python.org/en/latest/specifications/core-metadata/.
 from __future__ import annotations
 
 import re
+import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from email.message import Message
@@ -17,7 +20,14 @@ from typing import Final, NamedTuple
 
 from packaging.requirements import Requirement
 
-__all__ = ["Needed", "environment", "locked_lines", "metadata_of", "needed"]
+from images.debian import PYTHON, TREE, Architecture, run
+
+__all__ = ["PYTHON_LOCK", "Needed", "download", "environment", "locked_lines", "metadata_of", "needed"]
+
+PYTHON_LOCK: Final = TREE / "requirements.lock"
+_GLIBC: Final = range(41, 16, -1)
+"""Minor versions: of Debian 13 down to that of manylinux2014."""
+_OURS: Final = "nodeattest-"
 
 
 def environment(python: str, system: str = "Linux", machine: str = "x86_64") -> Mapping[str, str]:
@@ -33,11 +43,6 @@ def environment(python: str, system: str = "Linux", machine: str = "x86_64") -> 
         "python_version": python.rpartition(".")[0],
         "sys_platform": system.lower(),
     }
-
-
-_TARGET: Final = environment("3.11.2")
-"""The image's."""
-_OURS: Final = "nodeattest-"
 
 
 class Needed(NamedTuple):
@@ -58,7 +63,7 @@ def needed(
     wheels: Iterable[Path],
     root: str,
     extras: frozenset[str],
-    environments: Iterable[Mapping[str, str]] = (_TARGET,),
+    environments: Iterable[Mapping[str, str]],
 ) -> Needed:
     """Name what ``root``, one of our wheels, needs with these extras in any of the environments."""
     everywhere = list(environments)
@@ -93,6 +98,20 @@ def locked_lines(lock: Path, names: frozenset[str]) -> str:
     if missing := sorted(names - found.keys()):
         raise SystemExit(f"{lock.name}: expected entries for {', '.join(missing)}; run make lock")
     return "".join(f"{found[name]}\n" for name in sorted(names))
+
+
+def download(lines: str, architecture: Architecture, target: Path) -> list[Path]:
+    """Download the wheels of these lines, whichever machine asks; pip checks the hashes."""
+    target.mkdir()
+    wanted = target / "requirements.txt"
+    wanted.write_text(lines, encoding="utf-8")
+    command = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+    command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
+    platforms = [f"manylinux_2_{minor}_{architecture.machine}" for minor in _GLIBC]
+    command += [f"--platform={one}" for one in (*platforms, f"manylinux2014_{architecture.machine}")]
+    run(sys.executable, "-m", "pip", *command, "--dest", target, "--requirement", wanted)
+    wanted.unlink()
+    return sorted(target.glob("*.whl"))
 
 
 def _normalized(name: str) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from images.controller.debian import Deb
 from images.controller.requirements import metadata_of
+from images.debian import Deb
 
 __all__ = ["write_agent_sbom", "write_sbom"]
 
@@ -23,16 +23,24 @@ _SERIALS: Final = uuid.UUID("1f0a8f5e-6c57-5e4b-9d63-2f6a4a6f1c11")
 
 
 def write_sbom(
-    target: Path, *, name: str, version: str, digest: str, created: str, debs: Sequence[Deb], wheels: Iterable[Path]
+    target: Path,
+    *,
+    name: str,
+    version: str,
+    digest: str,
+    created: str,
+    architecture: str,
+    debs: Sequence[Deb],
+    wheels: Iterable[Path],
 ) -> None:
     """Write the bill of materials of an image with this digest."""
-    components = [_debian(deb) for deb in debs] + [_wheel(wheel) for wheel in sorted(wheels)]
+    components = [_debian(deb, architecture) for deb in debs] + [_wheel(wheel) for wheel in sorted(wheels)]
     purl = f"pkg:oci/{name}@{quote(digest)}"
-    about = {"type": "container", "bom-ref": purl, "purl": f"{purl}?arch=amd64&tag={version}"}
+    about = {"type": "container", "bom-ref": purl, "purl": f"{purl}?arch={architecture}&tag={version}"}
     _write(target, digest, {**about, "name": name, "version": version}, created, components)
 
 
-def write_agent_sbom(target: Path, *, name: str, version: str, created: str, listed: str) -> None:
+def write_agent_sbom(target: Path, *, name: str, version: str, created: str, architecture: str, listed: str) -> None:
     """Write the bill of materials of the agent's packages, of the lines of their ``packages.txt``.
 
     A line is ``NAME VERSION`` of a Debian package, or ``NAME==VERSION`` of a Python package.
@@ -45,9 +53,9 @@ def write_agent_sbom(target: Path, *, name: str, version: str, created: str, lis
             components.append(_named(package, of_pypi, purl))
         else:
             package, _, of_debian = line.partition(" ")
-            purl = f"pkg:deb/debian/{quote(package)}@{quote(of_debian, safe='')}?distro=debian-12"
+            purl = f"pkg:deb/debian/{quote(package)}@{quote(of_debian, safe='')}?arch={architecture}&distro=debian-13"
             components.append(_named(package, of_debian, purl))
-    purl = f"pkg:generic/{name}@{quote(version)}"
+    purl = f"pkg:generic/{name}@{quote(version)}?arch={architecture}"
     about = {"type": "application", "bom-ref": purl, "name": name, "version": version, "purl": purl}
     _write(target, f"{purl}\n{created}\n{listed}", about, created, components)
 
@@ -66,8 +74,8 @@ def _write(
     target.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def _debian(deb: Deb) -> dict[str, object]:
-    purl = f"pkg:deb/debian/{quote(deb.name)}@{quote(deb.version, safe='')}?arch=amd64&distro=debian-12"
+def _debian(deb: Deb, architecture: str) -> dict[str, object]:
+    purl = f"pkg:deb/debian/{quote(deb.name)}@{quote(deb.version, safe='')}?arch={architecture}&distro=debian-13"
     return _component(deb.name, deb.version, purl, deb.sha256)
 
 

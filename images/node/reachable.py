@@ -1,12 +1,13 @@
-"""Prints the files in the folders argv[1:] that the agent can import; runs in the base's Python.
+"""Prints the files in the folders argv[2:] that the agent can import on argv[1], such as ``x86_64-linux-gnu``.
 
 Imports inside functions count. What C code imports by name, and packages whose modules are chosen at run time, are
-listed here. Joins in the tests run with nothing but these files.
+listed here. Joins in the tests run with nothing but these files. Runs in Debian 13's Python for the building machine.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Final
@@ -23,15 +24,19 @@ _ROOTS: Final = """
 """
 """The agent, the attestors that the table of providers names, and packages whose C code imports modules by name."""
 _NEVER: Final = """
-    _pydecimal _pyio asyncio bz2 ctypes curses distutils doctest ftplib http.server lib2to3 lzma multiprocessing pdb
-    pydoc smtplib sqlite3 tarfile test tkinter unittest xml.dom xml.sax xmlrpc zoneinfo awscrt botocore.crt
-    botocore.docs dateutil.zoneinfo requests setuptools urllib3.contrib yaml._yaml
+    _pydecimal _pyio _pyrepl _uuid asyncio bz2 ctypes curses doctest ftplib http.server lzma multiprocessing pdb
+    pydoc readline rlcompleter smtplib sqlite3 tarfile test tkinter unittest xml.dom xml.sax xmlrpc zoneinfo awscrt
+    botocore.crt botocore.docs dateutil.zoneinfo requests setuptools urllib3.contrib yaml._yaml
 """
 """Reached by code that the agent does not run."""
 
 
-def main(folders: list[Path]) -> None:
+def main(system: str, folders: list[Path]) -> None:
     """Print one path a line."""
+    suffixes = [f".{sys.implementation.cache_tag}-{system}.so", *EXTENSION_SUFFIXES[1:]]
+    loaders = (ExtensionFileLoader, suffixes), (SourceFileLoader, [".py"])
+    sys.path_hooks.insert(0, FileFinder.path_hook(*loaders))
+    sys.path_importer_cache.clear()
     path = [str(folder) for folder in folders] + [str(folder / "lib-dynload") for folder in folders]
     finder = ModuleFinder(path=path, excludes=_NEVER.split())
     for folder in folders:
@@ -47,4 +52,4 @@ def main(folders: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    main(sys.argv[1], [Path(name) for name in sys.argv[2:]])

@@ -12,7 +12,7 @@ from typing import Final, cast
 import yaml
 from oci_container import Container, account_files, unpack
 from polling import eventually, succeeds
-from steps import NODEATTEST, expect, run
+from steps import ARCHITECTURE, NODEATTEST, expect, run
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at
@@ -64,7 +64,7 @@ class Installation:
     def run_controller(self, release: Path) -> None:
         """Run the image as the Deployment says; one that ran before ends first, as its Pod would."""
         self.stop()
-        [archive] = release.glob(f"{_NAME}-*.oci.tar")
+        [archive] = release.glob(f"{_NAME}-*-{ARCHITECTURE}.oci.tar")
         folder = self._work / f"{_NAME}-{release.name}"
         folder.mkdir()
         image = unpack(archive, folder / "image")

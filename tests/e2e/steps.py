@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import time
@@ -10,11 +11,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["AGENT", "CLI", "DIST", "NODEATTEST", "StepFailed", "agent_package", "expect", "run", "step"]
+__all__ = [
+    "AGENT",
+    "ARCHITECTURE",
+    "CLI",
+    "DIST",
+    "NODEATTEST",
+    "StepFailed",
+    "agent_package",
+    "expect",
+    "run",
+    "step",
+]
 
 DIST: Final = Path("/srv/dist")
 CLI: Final = Path("/root/nodeattest")
 NODEATTEST: Final = str(CLI / "bin" / "nodeattest")
+ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 AGENT: Final = "kubelet-authenticator"
 _LONGEST: Final = 300.0
 """Seconds that a program may take: a guard against one that hangs."""
@@ -61,8 +74,8 @@ def expect(found: bool, otherwise: str) -> None:
 
 
 def agent_package(release: Path) -> Path:
-    """Return the agent's package for Debian."""
-    [package] = release.glob("nodeattest-agent_*.deb")
+    """Return the agent's package for Debian and this machine."""
+    [package] = release.glob(f"nodeattest-agent_*_{ARCHITECTURE}.deb")
     return package
 
 

@@ -13,7 +13,7 @@ from needs import lacks
 from oci_container import Container
 from world import Controller
 
-__all__ = ["ImageController", "needs_runc"]
+__all__ = ["ImageController", "needs_emulator", "needs_runc"]
 
 
 def needs_runc() -> None:
@@ -22,6 +22,14 @@ def needs_runc() -> None:
         lacks("runc is not installed: tools/system-packages images")
     if os.geteuid() != 0:
         lacks("root, for a container like a kubelet's")
+
+
+def needs_emulator(program: str) -> None:
+    """End a test where no program of the other architecture can be started."""
+    if shutil.which(program) is None:
+        lacks(f"{program} is not installed: tools/system-packages images")
+    if os.geteuid() != 0:
+        lacks("root, for a chroot")
 
 
 class ImageController(Controller):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import cast
 from urllib.parse import quote, urlsplit
 
 import pytest
-from image_container import ImageController, needs_runc
+from image_container import ImageController, needs_emulator, needs_runc
 from oci_container import Container, account_files, digest_of, unpack
 from polling import eventually
 from released import released
@@ -20,8 +21,8 @@ from rights import apply
 from world import LOOPBACK_FLAGS, World, built_world
 
 from images.controller import contents
-from images.controller.build import CACHE, build_from_tree
-from images.controller.debian import read_lock
+from images.controller.build import build_from_tree
+from images.debian import ARCHITECTURES, CACHE, native, read_lock
 from nodeattest_controller import manifests
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
@@ -29,14 +30,13 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
-TREE = Path(__file__).parents[2]
 NOT_IMPORTED = "__main__", ".otel_tracing"
 """Ends of names: what runs when it is imported, and what needs the extra ``otel``, which the image does not hold."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """The built image."""
+    """A built image."""
 
     archive: Path
     sbom: JsonMap
@@ -44,26 +44,37 @@ class Image:
     root: Path
     config: JsonMap
 
+    @property
+    def architecture(self) -> str:
+        return text_at(self.config, "architecture")
+
     def files(self) -> set[str]:
         return {path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if not path.is_dir()}
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
+    """Return the images of the release, or build them, by their architecture."""
     folder = tmp_path_factory.mktemp("image")
-    archive, sbom = image_files(folder)
-    config = unpack(archive, folder / "root")
-    return Image(archive, json.loads(sbom.read_text()), digest_of(archive), folder / "root", config)
+    archives = released("node-attestation-controller-*.oci.tar")
+    if not archives:
+        built = build_from_tree(folder / "dist", CACHE)
+        archives = [one.archive for one in built]
+        assert [digest_of(archive) for archive in archives] == [one.digest for one in built]
+    return {image.architecture: image for image in (unpacked(archive, folder) for archive in archives)}
 
 
-def image_files(folder: Path) -> tuple[Path, Path]:
-    """Return archive and bill of materials, of the release or built."""
-    if archives := released("node-attestation-controller-*.oci.tar"):
-        [archive], [sbom] = archives, released("node-attestation-controller-*.cdx.json")
-        return archive, sbom
-    built = build_from_tree(folder / "dist", CACHE)
-    assert digest_of(built.archive) == built.digest
-    return built.archive, built.sbom
+def unpacked(archive: Path, folder: Path) -> Image:
+    root = folder / archive.name.removesuffix(".oci.tar")
+    config = unpack(archive, root)
+    sbom = archive.with_name(f"{root.name}.cdx.json")
+    return Image(archive, json.loads(sbom.read_text()), digest_of(archive), root, config)
+
+
+@pytest.fixture(scope="module")
+def image(images: dict[str, Image]) -> Image:
+    """The image for this machine."""
+    return images[native().debian]
 
 
 def pod_of(folder: str) -> JsonMap:
@@ -76,14 +87,43 @@ def container(image: Image, folder: Path, **more: object) -> Container:
     return Container(folder, image.root, image.config, pod_of("manager"), **more)  # pyright: ignore[reportArgumentType] - fields of Container
 
 
-def test_the_same_commit_gives_the_same_digest(image: Image, tmp_path: Path) -> None:
-    assert build_from_tree(tmp_path, CACHE).digest == image.digest
+def test_the_same_commit_gives_the_same_digest(images: dict[str, Image], tmp_path: Path) -> None:
+    assert {built.digest for built in build_from_tree(tmp_path, CACHE)} == {image.digest for image in images.values()}
+
+
+def test_the_images_of_both_architectures_have_the_same_files(images: dict[str, Image]) -> None:
+    assert images.keys() == ARCHITECTURES.keys()
+    loader = re.compile(r"^usr/lib(64)?/ld-linux.*|/ld-linux.*|^lib64$")
+    amd64, arm64 = (
+        {loader.sub("", path).replace(ARCHITECTURES[name].machine, "") for path in image.files()}
+        for name, image in sorted(images.items())
+    )
+    assert amd64 == arm64
+
+
+def test_the_image_of_the_other_architecture_starts_under_emulation(images: dict[str, Image]) -> None:
+    [name] = images.keys() - {native().debian}
+    root, machine = images[name].root, ARCHITECTURES[name].machine
+    emulator = f"qemu-{machine}-static"
+    needs_emulator(emulator)
+    code = (
+        "import ssl, yaml, aiohttp, platform; from cryptography.hazmat.primitives.asymmetric import ec;"
+        "ec.generate_private_key(ec.SECP256R1()); print(platform.machine())"
+    )
+    shutil.copy(f"/usr/bin/{emulator}", root)
+    try:
+        for words, said in ([("-c", code), machine], [("/usr/local/bin/nodeattest", "--version"), __version__]):
+            command = ["/usr/sbin/chroot", root, f"/{emulator}", "/usr/bin/python3.13", "-IB", *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert said in done.stdout, done.stderr
+    finally:
+        (root / emulator).unlink()
 
 
 def test_the_image_has_one_interpreter_no_shell_and_no_file_with_special_rights(image: Image) -> None:
     programs = {path for path in image.files() if (image.root / path).stat().st_mode & 0o111 and ".so" not in path}
     assert {path for path in programs if "/lib/" not in path} == {
-        "usr/bin/python3.11",
+        "usr/bin/python3.13",
         *(f"usr/local/bin/{name}" for name in contents.COMMANDS),
     }
     assert not [path for path in image.root.rglob("*") if path.stat(follow_symlinks=False).st_mode & 0o6000]
@@ -103,7 +143,7 @@ def test_the_bill_of_materials_is_what_the_image_has(image: Image) -> None:
     assert described.startswith(f"pkg:oci/node-attestation-controller@{quote(image.digest)}?")
     purls = {text_at(one, "purl") for one in maps_at(image.sbom, "components")}
     debs = {path.name for path in (image.root / "var/lib/dpkg/status.d").iterdir()}
-    assert debs == {deb.name for deb in read_lock(TREE / "images/controller/debian-amd64.lock")}
+    assert debs == {deb.name for deb in read_lock(native())}
     assert {purl.split("/")[2].split("@")[0] for purl in purls if purl.startswith("pkg:deb/")} == debs
     wheels = {path.name for path in (image.root / contents.SITE_PACKAGES).glob("*.dist-info")}
     named = {re.sub(r"[-_.]+", "-", path.removesuffix(".dist-info")).lower() for path in wheels}
@@ -120,7 +160,7 @@ def test_every_module_of_ours_imports_in_the_image(image: Image, tmp_path: Path)
         "walked = [m.name for n in names for m in pkgutil.walk_packages(importlib.import_module(n).__path__, n + '.')];"
         f"[importlib.import_module(name) for name in walked if not name.endswith({NOT_IMPORTED!r})]; print(len(walked))"
     )
-    done = container(image, tmp_path / "imports").run("/usr/bin/python3.11", "-I", "-c", code)
+    done = container(image, tmp_path / "imports").run("/usr/bin/python3.13", "-I", "-c", code)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 300
 
@@ -131,7 +171,7 @@ def test_the_clouds_libraries_work_in_the_image(image: Image, tmp_path: Path) ->
         "[boto3.client(name, region_name='eu-west-1') for name in ('ec2', 'sts', 's3')];"
         "print(len(ssl.create_default_context().get_ca_certs()))"
     )
-    done = container(image, tmp_path / "clouds").run("/usr/bin/python3.11", "-I", "-c", code)
+    done = container(image, tmp_path / "clouds").run("/usr/bin/python3.13", "-I", "-c", code)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100
 

@@ -1,4 +1,4 @@
-"""Machines without Python that run the packaged agent: chroots of Debian releases, and one that holds nothing else.
+"""Machines without Python that run the packaged agent: chroots of Debian releases, and some that hold nothing else.
 
 A call runs in mount and process namespaces of the test's own; the machine sees this one's loopback, /dev, /proc and the
 folder of temporary files, where the TPMs' sockets are. Chroots are unpacked from tarballs that are made once.
@@ -12,18 +12,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from needs import lacks, not_possible
 
-__all__ = ["BUILD", "CACHE", "HOME", "TREE", "Machine", "build", "debian", "in_namespaces", "needs"]
+from images.debian import ARCHITECTURES, CACHE, TREE, native
 
-TREE: Final = Path(__file__).parents[2]
-BUILD: Final = TREE / "images" / "node" / "build_packages.py"
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodeattest"
+__all__ = ["EMULATOR", "FOREIGN", "HOME", "NATIVE", "PYTHON", "Machine", "build", "by_kind", "debian", "needs"]
+
 HOME: Final = "opt/nodeattest"
+PYTHON: Final = f"/{HOME}/current/bin/python3.13"
+NATIVE: Final = native().debian
+[FOREIGN] = ARCHITECTURES.keys() - {NATIVE}
+EMULATOR: Final = f"qemu-{ARCHITECTURES[FOREIGN].machine}-static"
 _ENTER: Final = """\
 set -e
 root=$1; shift
@@ -44,16 +48,27 @@ def needs(*programs: str) -> None:
 
 
 def build(out: Path, *options: str) -> dict[str, Path]:
-    """Build packages of this tree; returns them by the ends of their names."""
-    done = subprocess.run([sys.executable, BUILD, "--out", out, *options], capture_output=True, text=True, check=False)
+    """Build packages of this tree; returns them by their kind."""
+    command = [sys.executable, "-m", "images.node", "--out", out, *options]
+    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {path.suffix: path for path in out.iterdir()}
+    return by_kind(out.iterdir())
+
+
+def by_kind(files: Iterable[Path]) -> dict[str, Path]:
+    """Return files by architecture and suffix, such as ``amd64.deb``."""
+    found: dict[str, Path] = {}
+    for file in files:
+        for architecture in ARCHITECTURES.values():
+            if architecture.debian in file.name or architecture.machine in file.name:
+                found[f"{architecture.debian}{file.suffix}"] = file
+    return found
 
 
 def debian(suite: str, into: Path, *, variant: str = "essential", include: str = "dpkg,systemd") -> None:
     """Unpack a release's essential packages and ``include``, no Python; with variant ``extract`` ``include`` only."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    kept = CACHE / f"{suite}-{variant}-{include.replace(',', '+')}.tar"
+    kept = CACHE / f"root-{suite}-{variant}-{include.replace(',', '+')}.tar"
     with (CACHE / f"{suite}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
@@ -67,7 +82,7 @@ def debian(suite: str, into: Path, *, variant: str = "essential", include: str =
     assert not list(into.glob("usr/bin/python*"))
 
 
-def in_namespaces(root: Path, *words: str) -> tuple[str, ...]:
+def _in_namespaces(root: Path, *words: str) -> tuple[str, ...]:
     """Return a command that runs ``words`` with ``root`` as its root directory."""
     return ("env", f"SHARED={tempfile.gettempdir()}", "unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root), *words)
 
@@ -78,15 +93,25 @@ class Machine:
 
     root: Path
     program: str
+    is_emulated: bool = False
 
     @property
     def agent(self) -> tuple[str, ...]:
         """The command of the agent."""
-        return in_namespaces(self.root, self.program)
+        return self.command(PYTHON, "-IS", self.program) if self.is_emulated else self.command(self.program)
+
+    def command(self, *words: str) -> tuple[str, ...]:
+        """Return the command that runs a program of the machine."""
+        emulator = [f"/{EMULATOR}"] if self.is_emulated else []
+        return _in_namespaces(self.root, *emulator, *words)
+
+    def python(self, program: str) -> str:
+        """Run a program of the agent's interpreter; returns what it printed."""
+        return self.run(PYTHON, "-IS", "-c", program).stdout
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program of the machine."""
-        done = subprocess.run(in_namespaces(self.root, *words), capture_output=True, text=True, check=False)
+        done = subprocess.run(self.command(*words), capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 

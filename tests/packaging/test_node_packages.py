@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from needs import not_possible
-from node_machines import HOME, Machine, build, debian, in_namespaces, needs
+from node_machines import EMULATOR, FOREIGN, HOME, NATIVE, PYTHON, Machine, build, by_kind, debian, needs
 from released import released
 from world import Agent, Controller, World, built_world
 
@@ -24,7 +24,14 @@ EXEC_INFO = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredent
 STATE = "/var/lib/kubelet-authenticator"
 INSTALLED = "/usr/bin/kubelet-authenticator"
 UNPACKED = f"/{HOME}/current/bin/kubelet-authenticator"
-PROGRAMS = {"deb": INSTALLED, "rpm": INSTALLED, "tarball": UNPACKED, "bare": UNPACKED}
+PROGRAMS = {
+    "deb-12": INSTALLED,
+    "deb-13": INSTALLED,
+    "rpm": INSTALLED,
+    "tarball": UNPACKED,
+    "bare": UNPACKED,
+    "foreign": UNPACKED,
+}
 UNITS = {"nodeattest-join.service", "nodeattest-refresh.service", "nodeattest-refresh.timer"} | {
     "kubelet-serving-certificate.service"
 }
@@ -43,28 +50,34 @@ MAX_MODULES = 20
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    needs("mmdebstrap", "patchelf", "rpmbuild")
-    files = [
-        file for end in (".deb", ".rpm", ".tar.gz", ".packages.txt") for file in released(f"nodeattest-agent*{end}")
-    ]
-    return {file.suffix: file for file in files} or build(tmp_path_factory.mktemp("packages"))
+    """By architecture and suffix, such as ``amd64.deb``."""
+    needs("mmdebstrap", "patchelf", "rpmbuild", EMULATOR)
+    ends = ".deb", ".rpm", ".tar.gz", ".packages.txt"
+    files = [file for end in ends for file in released(f"nodeattest-agent*{end}")]
+    return by_kind(files) or build(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")
 def machines(packages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Machine]:
-    """Machines by what was installed how; ``bare`` has no C library and no shell, as no library fits a musl system."""
+    """Machines by what was installed how.
+
+    ``bare`` and ``foreign`` have no C library and no shell, as no library fits a musl system. ``foreign`` is of the
+    other architecture, under qemu-user. No rpm distribution is at hand: the .rpm is installed in a Debian 12.
+    """
     roots = tmp_path_factory.mktemp("machines")
-    for name in ("deb", "rpm"):
-        debian("bookworm", roots / name)
-    debian("bullseye", roots / "tarball", variant="extract", include="base-files,libc-bin,coreutils,dash")
-    install(Machine(roots / "deb", INSTALLED), packages[".deb"])
-    rpm = ["/usr/bin/rpm", "--root", roots / "rpm", "--install", "--nodeps", "--ignorearch", packages[".rpm"]]
+    for name, suite in {"deb-12": "bookworm", "deb-13": "trixie", "rpm": "bookworm"}.items():
+        debian(suite, roots / name)
+    debian("bookworm", roots / "tarball", variant="extract", include="base-files,libc-bin,coreutils,dash")
+    for name in ("deb-12", "deb-13"):
+        install(Machine(roots / name, INSTALLED), packages[f"{NATIVE}.deb"])
+    rpm = ["/usr/bin/rpm", "--root", roots / "rpm", "--install", "--nodeps", "--ignorearch", packages[f"{NATIVE}.rpm"]]
     installed = subprocess.run(rpm, capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr
-    for name in ("tarball", "bare"):
+    for name, architecture in {"tarball": NATIVE, "bare": NATIVE, "foreign": FOREIGN}.items():
         (roots / name / "opt").mkdir(parents=True, exist_ok=True)
-        subprocess.run(["/usr/bin/tar", "-C", roots / name / "opt", "-xzf", packages[".gz"]], check=True)
-    return {name: Machine(roots / name, program) for name, program in PROGRAMS.items()}
+        subprocess.run(["/usr/bin/tar", "-C", roots / name / "opt", "-xzf", packages[f"{architecture}.gz"]], check=True)
+    shutil.copy(f"/usr/bin/{EMULATOR}", roots / "foreign")
+    return {name: Machine(roots / name, program, name == "foreign") for name, program in PROGRAMS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +100,7 @@ def deb_root(packages: dict[str, Path], tmp_path: Path) -> Machine:
     """A Debian 12 of the test's own, with the package."""
     debian("bookworm", tmp_path / "root")
     machine = Machine(tmp_path / "root", INSTALLED)
-    install(machine, packages[".deb"])
+    install(machine, packages[f"{NATIVE}.deb"])
     return machine
 
 
@@ -107,7 +120,7 @@ def join(world: World, machine: Machine, name: str, *environment: str) -> Agent:
     return agent
 
 
-@pytest.mark.parametrize("kind", ["deb", "rpm", "tarball", "bare"])
+@pytest.mark.parametrize("kind", PROGRAMS)
 @pytest.mark.usefixtures("controller")
 def test_a_node_without_python_joins_with_its_tpm_and_kubelets_call_is_answered(
     world: World, machines: dict[str, Machine], kind: str
@@ -125,7 +138,7 @@ def test_the_machines_openssl_settings_do_not_reach_the_agent(world: World, mach
     machine = machines["bare"]
     machine.path("/fips.cnf").write_text(FIPS)
     variables = "OPENSSL_CONF=/fips.cnf", "OPENSSL_MODULES=/nowhere"
-    program = in_namespaces(machine.root, f"/{HOME}/current/bin/python3.11", "-IS", "-c", USES_TLS)
+    program = machine.command(PYTHON, "-IS", "-c", USES_TLS)
     steered = subprocess.run(["/usr/bin/env", *variables, *program], capture_output=True, text=True, check=False)
     assert "LIBRARY_HAS_NO_CIPHERS" in steered.stderr
     agent = join(world, machine, "packaged-fips", *variables)
@@ -137,7 +150,8 @@ def test_the_machines_openssl_settings_do_not_reach_the_agent(world: World, mach
 def test_no_call_fails_while_the_package_is_replaced_or_mended_and_the_version_before_stays(
     world: World, deb_root: Machine, packages: dict[str, Path], tmp_path: Path
 ) -> None:
-    other = build(tmp_path / "other", "--formats", "deb", "--mark", "another version")[".deb"]
+    options = "--formats=deb", "--mark=another version", f"--architectures={NATIVE}"
+    other = build(tmp_path / "other", *options)[f"{NATIVE}.deb"]
     agent = join(world, deb_root, "upgraded")
     failed: list[str] = []
     calls = 0
@@ -156,7 +170,7 @@ def test_no_call_fails_while_the_package_is_replaced_or_mended_and_the_version_b
     kubelet.start()
     before = deb_root.current()
     try:
-        for package in (other, packages[".deb"], other):
+        for package in (other, packages[f"{NATIVE}.deb"], other):
             install(deb_root, package)
         changed = deb_root.path(f"/{HOME}/{deb_root.current()}/packages.txt")
         content = changed.read_text()
@@ -183,7 +197,7 @@ def test_remove_keeps_the_nodes_keys_and_purge_removes_them(deb_root: Machine, p
     assert (state / "credential").read_text() == "key"
     assert not deb_root.path(INSTALLED).is_symlink()
     assert not deb_root.path(f"/{HOME}").exists()
-    install(deb_root, packages[".deb"])
+    install(deb_root, packages[f"{NATIVE}.deb"])
     for unit in ("nodeattest-join.service", "nodeattest-refresh.timer"):
         assert deb_root.run("systemctl", "is-enabled", unit).stdout == "enabled\n"
     deb_root.run("dpkg", "--purge", "nodeattest-agent")
@@ -195,7 +209,7 @@ def test_the_packages_are_small_and_all_is_roots(machines: dict[str, Machine]) -
     for machine in machines.values():
         home = machine.path(f"/{HOME}/{machine.current()}")
         files = [path for path in home.rglob("*") if path.is_file()]
-        assert sum(path.stat().st_size for path in files) <= 40 * MIB
+        assert sum(path.stat().st_size for path in files) <= 44 * MIB
         assert {path.stat().st_uid for path in home.rglob("*")} == {0}
         assert {oct(path.stat().st_mode & 0o7777) for path in home.rglob("*")} == {"0o755", "0o644"}
 
@@ -206,17 +220,17 @@ def test_a_warm_call_imports_little_more_than_an_interpreter_does(machines: dict
     current = f"/{HOME}/{machine.current()}"
     program = "import sys; before = set(sys.modules); import nodeattest_authenticator.exec_plugin.fast_path, "
     program += "sys; print(*sorted(set(sys.modules) - before))"
-    added = machine.run(f"{current}/bin/python3.11", "-IS", "-c", program).stdout.split()
+    added = machine.python(program).split()
     assert "nodeattest_authenticator.exec_plugin.fast_path" in added
     assert len(added) <= MAX_MODULES, added
-    path = machine.run(f"{current}/bin/python3.11", "-IS", "-c", "import sys; print(*sys.path)").stdout.split()
+    path = machine.run(f"{current}/bin/python3.13", "-IS", "-c", "import sys; print(*sys.path)").stdout.split()
     assert all(folder.startswith(f"{current}/lib/") for folder in path)
     script = machine.path(f"{current}/bin/kubelet-authenticator").read_text()
-    assert script.startswith(f"#!{current}/bin/python3.11 -IS\n")
+    assert script.startswith(f"#!{current}/bin/python3.13 -IS\n")
 
 
-def test_every_provider_that_ships_finds_its_libraries(machines: dict[str, Machine]) -> None:
-    machine = machines["bare"]
+@pytest.mark.parametrize("kind", ["bare", "foreign"])
+def test_every_provider_that_ships_finds_its_libraries(machines: dict[str, Machine], kind: str) -> None:
     program = (
         "import botocore.auth, botocore.awsrequest, botocore.credentials, cryptography.x509, ssl, yaml\n"
         "import encodings.idna, socket, datetime\n"
@@ -226,18 +240,27 @@ def test_every_provider_that_ships_finds_its_libraries(machines: dict[str, Machi
         "datetime.datetime.strptime('2026', '%Y'); socket.getaddrinfo('127.0.0.1', 443)\n"
         "print(len(BUILT_IN))"
     )
-    found = machine.run(f"/{HOME}/current/bin/python3.11", "-IS", "-c", program)
-    assert int(found.stdout) >= 6
+    assert int(machines[kind].python(program)) >= 6
 
 
 def test_the_same_commit_gives_the_same_bytes(packages: dict[str, Path], tmp_path: Path) -> None:
-    for name, file in build(tmp_path, "--formats", "tar,rpm").items():
+    made = build(tmp_path, "--formats=tar,rpm")
+    assert len(made) == 6
+    for name, file in made.items():
         assert file.name == packages[name].name
         assert hashlib.sha256(file.read_bytes()).digest() == hashlib.sha256(packages[name].read_bytes()).digest()
 
 
+def test_the_packages_name_their_architecture(packages: dict[str, Path]) -> None:
+    for name, machine in {"amd64": "x86_64", "arm64": "aarch64"}.items():
+        deb = ["/usr/bin/dpkg-deb", "--field", packages[f"{name}.deb"], "Architecture"]
+        rpm = ["/usr/bin/rpm", "--query", "--package", "--queryformat=%{ARCH}\n", packages[f"{name}.rpm"]]
+        said = [subprocess.run(one, capture_output=True, text=True, check=True).stdout for one in (deb, rpm)]
+        assert said == [f"{name}\n", f"{machine}\n"]
+
+
 def test_units_and_folders_are_installed_and_systemd_finds_no_fault(machines: dict[str, Machine]) -> None:
-    machine = machines["deb"]
+    machine = machines["deb-12"]
     units = machine.path("/usr/lib/systemd/system")
     assert {path.name for path in units.iterdir() if "nodeattest" in path.name or "kubelet" in path.name} == UNITS
     assert "0700" in machine.path("/usr/lib/tmpfiles.d/nodeattest.conf").read_text()

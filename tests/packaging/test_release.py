@@ -96,10 +96,17 @@ def test_openssl_and_sha256sum_verify_without_a_checkout(
 def test_the_agents_bill_of_materials_has_each_package_once(tmp_path: Path) -> None:
     listed = "zlib1g 1:1.2.13.dfsg-1\ncryptography==50.0.2\n"
     for file in (tmp_path / "one", tmp_path / "again"):
-        write_agent_sbom(file, name="nodeattest-agent", version="0.1.0", created="2026-11-24T00:00:00Z", listed=listed)
+        write_agent_sbom(
+            file,
+            name="nodeattest-agent",
+            version="0.1.0",
+            created="2026-11-24T00:00:00Z",
+            architecture="arm64",
+            listed=listed,
+        )
     read = json.loads((tmp_path / "one").read_text())
     assert [one["purl"] for one in read["components"]] == [
-        "pkg:deb/debian/zlib1g@1%3A1.2.13.dfsg-1?distro=debian-12",
+        "pkg:deb/debian/zlib1g@1%3A1.2.13.dfsg-1?arch=arm64&distro=debian-13",
         "pkg:pypi/cryptography@50.0.2",
     ]
     assert read["metadata"]["component"]["name"] == "nodeattest-agent"

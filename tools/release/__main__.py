@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from images.controller.build import DEBIAN_LOCK, PYTHON_LOCK, TREE
+from images.controller.requirements import PYTHON_LOCK
+from images.debian import ARCHITECTURES, TREE
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import UNKNOWN, of_checkout
 from tools.release.artefacts import KINDS
@@ -60,7 +61,8 @@ def _write(out: Path, kinds: Iterable[str], key_file: Path | None) -> None:
         print(f"{kind}: {time.monotonic() - since:.0f} s", flush=True)
     if (now := _committed()) != commit:
         raise SystemExit(f"expected the commit {commit} to the end, got {now}: remove {out} and begin again")
-    locks = {one.relative_to(TREE).as_posix(): one for one in (DEBIAN_LOCK, PYTHON_LOCK)}
+    files = [PYTHON_LOCK, *(architecture.lock for architecture in ARCHITECTURES.values())]
+    locks = {file.relative_to(TREE).as_posix(): file for file in files}
     seal(out, version=__version__, commit=commit, locks=locks, key=key)
     files = [file for file in out.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / _MEBIBYTE

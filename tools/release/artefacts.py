@@ -10,8 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from images.controller.build import CACHE, TREE, build_from_tree, created_at
+from images.controller.build import build_from_tree, created_at
 from images.controller.sbom import write_agent_sbom
+from images.debian import ARCHITECTURES, CACHE, TREE
 from nodeattest_providers import __version__
 from tools.release.archive import packed
 from tools.release.chart import write_chart
@@ -31,16 +32,23 @@ def _wheels(out: Path) -> None:
 
 
 def _image(out: Path) -> None:
+    subprocess.run([str(TREE / "tools" / "system-packages"), "images"], check=True)
     build_from_tree(out, CACHE)
 
 
 def _packages(out: Path) -> None:
     subprocess.run([str(TREE / "tools" / "system-packages"), "packages"], check=True)
-    command = [sys.executable, str(TREE / "images" / "node" / "build_packages.py"), "--out", str(out)]
-    subprocess.run(command, check=True)
-    listed = (out / "nodeattest-agent.packages.txt").read_text(encoding="utf-8")
-    sbom = out / f"nodeattest-agent-{__version__}.cdx.json"
-    write_agent_sbom(sbom, name="nodeattest-agent", version=__version__, created=created_at(), listed=listed)
+    subprocess.run([sys.executable, "-m", "images.node", "--out", str(out.resolve())], cwd=TREE, check=True)
+    for architecture in ARCHITECTURES:
+        listed = (out / f"nodeattest-agent-{architecture}.packages.txt").read_text(encoding="utf-8")
+        write_agent_sbom(
+            out / f"nodeattest-agent-{__version__}-{architecture}.cdx.json",
+            name="nodeattest-agent",
+            version=__version__,
+            created=created_at(),
+            architecture=architecture,
+            listed=listed,
+        )
 
 
 def _man(out: Path) -> None:

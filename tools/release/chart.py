@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import yaml
 
-from images.controller.build import TREE
+from images.debian import TREE
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
 from tools.release.archive import packed

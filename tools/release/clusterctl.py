@@ -10,7 +10,7 @@ from typing import Final
 
 import yaml
 
-from images.controller.build import TREE
+from images.debian import TREE
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from tools.release.kustomize import build, key

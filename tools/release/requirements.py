@@ -14,8 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from images.controller.build import PYTHON_LOCK
-from images.controller.requirements import environment, locked_lines, metadata_of, needed
+from images.controller.requirements import PYTHON_LOCK, environment, locked_lines, metadata_of, needed
 
 __all__ = ["SETS", "write_requirements"]
 

@@ -1,7 +1,7 @@
-"""Packs the agent for nodes without Python: ``.tar.gz``, ``.deb`` and ``.rpm``, for machines with this one's processor.
+"""``python -m images.node``: packs the agent for nodes without Python: ``.tar.gz``, ``.deb`` and ``.rpm``.
 
-One commit and one set of Debian packages give the same bytes: times are the commit's, owners are root. ``packages.txt``
-beside them says which Debian and Python packages are inside.
+One commit and its locks give the same bytes: times are the commit's, owners are root. ``packages.txt`` beside them says
+which Debian and Python packages are inside.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import platform
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from node_base import TREE, base, command
-from node_folder import HOME, version, write_folder
+from images.debian import ARCHITECTURES, CACHE, TREE, Architecture, commit_time, run
+from images.node.folder import HOME, build_modules, write_folder
+from nodeattest_providers import __version__
 
 _FILES: Final = Path(__file__).parent / "files"
 _UNITS: Final = "*.service", "*.timer"
 _NAME: Final = "nodeattest-agent"
 _SUMMARY: Final = "Attests a Kubernetes node and gives kubelet its credential"
-_DEBIAN: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _PURGE: Final = """\
 rm -rf /var/lib/kubelet-authenticator /etc/nodeattest /etc/kubernetes/kubelet-authenticator.json
 for unit in nodeattest-join.service nodeattest-refresh.timer kubelet-serving-certificate.service; do
@@ -41,6 +41,7 @@ class Build:
     """A root with the installed files of ``.deb`` and ``.rpm``."""
     name: str
     """The folder below ``/opt/nodeattest``."""
+    architecture: Architecture
     epoch: str
     """Seconds since 1970 of the commit; the release number of a package, so that a later build is an upgrade."""
     out: Path
@@ -52,29 +53,40 @@ class Build:
 
 def main() -> None:
     """Write the packages into a folder."""
-    parser = argparse.ArgumentParser(description="Packs the agent for nodes without Python.")
-    parser.add_argument("--out", type=Path, default=TREE / "dist", help="folder for the packages (dist)")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodeattest"
-    parser.add_argument("--cache", type=Path, default=cache, help="keeps Debian's parts for a day (%(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m images.node", description=__doc__)
+    parser.add_argument("--out", type=Path, default=TREE / "dist", help="folder for the packages (%(default)s)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="(%(default)s)")
+    parser.add_argument("--architectures", default=",".join(ARCHITECTURES), help="which (%(default)s)")
     parser.add_argument("--formats", default="tar,deb,rpm", help="which (%(default)s)")
     parser.add_argument("--mark", default="", help="a line of packages.txt: makes another version of the same tree")
     options = parser.parse_args()
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or command("git", "-C", TREE, "log", "-1", "--format=%ct").strip()
-    os.environ["SOURCE_DATE_EPOCH"] = epoch
+    os.environ["SOURCE_DATE_EPOCH"] = str(commit_time())
     options.out.mkdir(parents=True, exist_ok=True)
+
+    extra = f"{options.mark}\n" if options.mark else ""
     with tempfile.TemporaryDirectory() as work:
-        stage = Path(work) / "stage"
-        name = write_folder(base(options.cache), stage, f"{options.mark}\n" if options.mark else "")
-        shutil.copy(stage / HOME.lstrip("/") / name / "packages.txt", options.out / f"{_NAME}.packages.txt")
-        build = Build(stage, name, epoch, options.out)
-        formats = options.formats.split(",")
-        if "tar" in formats:
-            _tar(build)
-        _as_package(build)
-        if "deb" in formats:
-            _deb(build)
-        if "rpm" in formats:
-            _rpm(build)
+        modules = build_modules(options.cache, Path(work))
+
+        def pack(name: str) -> None:
+            architecture, stage = ARCHITECTURES[name], Path(work) / name
+            folder = write_folder(architecture, options.cache, modules, stage, extra)
+            build = Build(stage, folder, architecture, os.environ["SOURCE_DATE_EPOCH"], options.out)
+            _pack(build, options.formats.split(","))
+
+        with ThreadPoolExecutor() as pool:  # most of it is other programs' work
+            list(pool.map(pack, options.architectures.split(",")))
+
+
+def _pack(build: Build, formats: list[str]) -> None:
+    packages = build.stage / HOME.lstrip("/") / build.name / "packages.txt"
+    shutil.copy(packages, build.out / f"{_NAME}-{build.architecture.debian}.packages.txt")
+    if "tar" in formats:
+        _tar(build)
+    _as_package(build)
+    if "deb" in formats:
+        _deb(build)
+    if "rpm" in formats:
+        _rpm(build)
 
 
 def _tar(build: Build) -> None:
@@ -82,9 +94,9 @@ def _tar(build: Build) -> None:
     home = build.stage / HOME.lstrip("/")
     (home / "current").symlink_to(build.name)
     _write_units(home / "systemd", home / "tmpfiles.d")
-    target = build.out / f"{_NAME}-{version()}-{build.epoch}.{platform.machine()}.tar"
+    target = build.out / f"{_NAME}-{__version__}-{build.epoch}.{build.architecture.machine}.tar"
     owner = ["--sort=name", f"--mtime=@{build.epoch}", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]
-    command("tar", *owner, "-C", home.parent, "-cf", target, home.name)
+    run("tar", *owner, "-C", home.parent, "-cf", target, home.name)
     with (
         target.open("rb") as plain,
         target.with_suffix(".tar.gz").open("wb") as out,
@@ -124,11 +136,10 @@ def _deb(build: Build) -> None:
     control = build.stage / "DEBIAN"
     control.mkdir()
     size = sum(path.lstat().st_size for path in build.stage.rglob("*") if path.is_file()) // 1024
-    architecture = _DEBIAN[platform.machine()]
     fields = {
         "Package": _NAME,
-        "Version": f"{version()}-{build.epoch}",
-        "Architecture": architecture,
+        "Version": f"{__version__}-{build.epoch}",
+        "Architecture": build.architecture.debian,
         "Maintainer": "The nodeattest authors <nobody@localhost>",
         "Installed-Size": str(size),
         "Section": "admin",
@@ -145,9 +156,10 @@ def _deb(build: Build) -> None:
     for name, text in scripts.items():
         (control / name).write_text(f"#!/bin/sh\nset -e\n{text}")
         (control / name).chmod(0o755)
-    target = build.out / f"{_NAME}_{version()}-{build.epoch}_{architecture}.deb"
-    environment = {**os.environ, "DPKG_DEB_THREADS_MAX": "1"}
-    command("dpkg-deb", "--root-owner-group", "-Zxz", "-z2", "--build", build.stage, target, env=environment)
+    target = build.out / f"{_NAME}_{__version__}-{build.epoch}_{build.architecture.debian}.deb"
+    # One thread: the bytes of xz depend on how many there are.
+    compression = ["-Zxz", "-z2", "--threads-max=1"]
+    run("dpkg-deb", "--root-owner-group", *compression, "--build", build.stage, target)
     shutil.rmtree(control)
 
 
@@ -162,7 +174,7 @@ def _rpm(build: Build) -> None:
 %global _buildhost localhost
 %global _binary_payload w2.xzdio
 Name: {_NAME}
-Version: {version()}
+Version: {__version__}
 Release: {build.epoch}
 Summary: {_SUMMARY}
 License: Apache-2.0
@@ -187,9 +199,10 @@ set -e
 """
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "agent.spec").write_text(spec)
-        command("rpmbuild", "-bb", "--quiet", "--define", f"_topdir {work}", Path(work) / "agent.spec")
+        target = ["--target", f"{build.architecture.machine}-linux", "--define", f"_topdir {work}"]
+        run("rpmbuild", "-bb", "--quiet", *target, Path(work) / "agent.spec")
         [built] = (Path(work) / "RPMS").rglob("*.rpm")
-        shutil.move(built, build.out / f"{_NAME}-{version()}-{build.epoch}.{platform.machine()}.rpm")
+        shutil.move(built, build.out / f"{_NAME}-{__version__}-{build.epoch}.{build.architecture.machine}.rpm")
 
 
 if __name__ == "__main__":

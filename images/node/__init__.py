@@ -1,0 +1,1 @@
+"""Packs the agent for nodes without Python."""
