@@ -107,12 +107,12 @@ def test_the_image_of_the_other_architecture_starts_under_emulation(images: dict
     emulator = f"qemu-{machine}-static"
     needs_emulator(emulator)
     code = (
-        "import ssl, yaml, aiohttp, platform; from cryptography.hazmat.primitives.asymmetric import ec;"
+        "import ssl, yaml, platform; from cryptography.hazmat.primitives.asymmetric import ec;"
         "ec.generate_private_key(ec.SECP256R1()); print(platform.machine())"
     )
     shutil.copy(f"/usr/bin/{emulator}", root)
     try:
-        for words, said in ([("-c", code), machine], [("/usr/local/bin/nodeattest", "--version"), __version__]):
+        for words, said in ((("-c", code), machine), (("/usr/local/bin/nodeattest", "--version"), __version__)):
             command = ["/usr/sbin/chroot", root, f"/{emulator}", "/usr/bin/python3.13", "-IB", *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert said in done.stdout, done.stderr
