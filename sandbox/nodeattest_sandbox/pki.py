@@ -141,6 +141,9 @@ class ClusterPki:
             x509.BasicConstraints(ca=False, path_length=None), critical=True
         )
         unsigned = unsigned.add_extension(usage(signing=False), critical=True)
+        # Python 3.13 and later refuse a server's certificate without it; kubeadm's have it.
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+        unsigned = unsigned.add_extension(authority, critical=False)
         for extension in extensions:
             unsigned = unsigned.add_extension(extension, critical=False)
         return unsigned.sign(ca_key, hashes.SHA256())
