@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import time
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -101,13 +100,11 @@ def _verdict(request: bytes, purpose: Purpose = Purpose.CLIENT) -> tuple[NodeCsr
 
 
 @pytest.mark.parametrize("row", TAMPERED)
-def test_a_tampered_envelope_is_denied_fast(row: str) -> None:
+def test_a_tampered_envelope_is_denied(row: str) -> None:
     request, reason = TAMPERED[row]
-    started = time.process_time()
     verdict = _verdict(request)
     assert isinstance(verdict, Denied)
     assert verdict.reason is reason
-    assert time.process_time() - started < 0.5
 
 
 def test_the_other_label_is_denied_with_its_remedy() -> None:

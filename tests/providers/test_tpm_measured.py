@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
+from counted_calls import calls
 from hypothesis import given
 from hypothesis import strategies as st
 from tpm_boots import (
@@ -246,7 +246,9 @@ def test_the_worst_log_costs_little() -> None:
     worst = (Measurement(4, 4, bytes(4)),) * 1700  # 76 bytes each: as many as a log holds
     log = crypto_agile_log(worst)
     assert MAX_EVENT_LOG * 0.9 < len(log) <= MAX_EVENT_LOG
-    started = time.process_time()
-    with pytest.raises(Denied):
-        verify_log(log)
-    assert time.process_time() - started < 1.0
+
+    def verified() -> None:
+        with pytest.raises(Denied):
+            verify_log(log)
+
+    assert calls(verified) < 3 * len(worst)
