@@ -41,7 +41,7 @@ class Machine:
             "nodeName": NODE,
             "provider": {"name": "insecure"},
             "providerID": {"value": "sandbox://machine-0"},
-            "timeoutSeconds": 10,
+            "timeoutSeconds": 60,
         } | changes
         self.config.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
         self.cache.mkdir(mode=0o700, exist_ok=True)
@@ -93,7 +93,7 @@ class Machine:
             env=self.environment(self.info() if info is None else info),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 

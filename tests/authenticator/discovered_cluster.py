@@ -89,7 +89,7 @@ class Discoverer(Joiner):
             "--ca-file": None,
             "--discovery-server": api.url.removeprefix("https://"),
             "--discovery-token-ca-cert-hash": pin(api.authority),
-            "--discovery-timeout": "10",
+            "--discovery-timeout": "60",
         }
 
     def challenged(self) -> None:

@@ -78,7 +78,7 @@ class OldNode:
         secret.chmod(0o600)
         return [
             *("adopt", "--provider", provider, "--provider-id", "sandbox://machine-0"),
-            *("--timeout", "8", "--set", f"secretFile={secret}"),
+            *("--timeout", "60", "--set", f"secretFile={secret}"),
             *("--kubeconfig", str(self.kubeconfig), "--config", str(self.folder / "agent.json")),
             *("--cache-dir", str(self.folder / "cache"), *more),
         ]

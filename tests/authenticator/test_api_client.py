@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,7 @@ LARGE = 5 << 20
 
 
 @contextmanager
-def talking_to(reply: Reply, *, seconds: float = 10, ca: Ca = CA) -> Generator[ApiServerClient]:
+def talking_to(reply: Reply, *, seconds: float = 60, ca: Ca = CA) -> Generator[ApiServerClient]:
     with LyingServer(CA.server(), reply) as server:
         deadline = Deadline.after(Clock(), seconds)
         client = ApiServerClient(
@@ -56,19 +55,17 @@ def unreachable(client: ApiServerClient) -> UnreachableError:
 
 
 def test_a_dripping_answer_does_not_stretch_the_deadline() -> None:
-    # Each byte comes within any time limit of one read: 1000 bytes would take 20 s.
-    with talking_to(Reply(body=b"x" * 1000, slowly=0.02), seconds=0.5) as client:
-        began = time.monotonic()
+    # Each byte comes within any time limit of one read, and all of them would be another failure.
+    with talking_to(Reply(body=b"x" * 1000, slowly=0.02), seconds=2) as client:
         assert "no whole answer in time" in str(unreachable(client))
-        assert time.monotonic() - began < 3
 
 
 def test_a_dripping_watch_does_not_stretch_the_deadline() -> None:
-    with talking_to(Reply(body=b"x" * 1000, slowly=0.02), seconds=0.5) as client:
-        began = time.monotonic()
-        with pytest.raises(UnreachableError, match="no whole answer in time"):
-            list(client.watch(WATCHED))
-        assert time.monotonic() - began < 3
+    with (
+        talking_to(Reply(body=b"x" * 1000, slowly=0.02), seconds=2) as client,
+        pytest.raises(UnreachableError, match="no whole answer in time"),
+    ):
+        list(client.watch(WATCHED))
 
 
 @pytest.mark.parametrize(

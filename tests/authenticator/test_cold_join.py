@@ -85,7 +85,7 @@ def joined(tmp_path: Path, api: FakeApi) -> Joined:
         report = tmp_path / "report"
         words = ["join", *joiner.words(provider="tpm"), "--tcti", tpm.tcti]
         observed = [sys.executable, "-IB", "-X", "importtime", "-c", OBSERVED, str(report), str(COMMAND), *words]
-        done = subprocess.run(observed, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(observed, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert joiner.kubeconfig.exists()
     lines = (line.split(" ", 1) for line in report.read_text().splitlines())

@@ -103,7 +103,7 @@ class Bench:
         self.agreements = Agreements()
         self.authority = authority
         self.clock = Clock()
-        self.seconds = 8.0
+        self.seconds = 60.0
         self.order = CertificateSpec(
             node_name=NodeName("node-0"),
             provider_id=ProviderID("sandbox://0"),
@@ -129,6 +129,11 @@ class Bench:
             )
         finally:
             https.close()
+
+    def pass_time_at_once(self) -> None:
+        """Have the node wait for nothing between its attempts."""
+        slept: list[float] = []
+        self.clock = Clock(monotonic=lambda: time.monotonic() + sum(slept), sleep=slept.append)
 
     def refused(self, **changes: str) -> AgentError:
         with pytest.raises(AgentError) as caught:
@@ -227,8 +232,7 @@ def test_a_superseded_request_is_asked_anew_with_a_new_key(bench: Bench) -> None
 @pytest.mark.parametrize("reason", ["ChallengeExpired", "PlatformProofExpired", "Superseded"])
 def test_restarts_are_counted(bench: Bench, reason: str) -> None:
     bench.fake.on_create = lambda api, name: api.deny(name, reason)
-    slept: list[float] = []
-    bench.clock = Clock(monotonic=lambda: time.monotonic() + sum(slept), sleep=slept.append)
+    bench.pass_time_at_once()
     failure = bench.refused()
     assert failure.reason == reason
     assert len(bench.fake.objects) == 5
@@ -359,9 +363,9 @@ def test_watches_that_end_early_are_opened_again(bench: Bench) -> None:
 def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
     bench.fake.refuses = {"WATCH": 410}
     bench.fake.on_create = lambda _, __: None
-    bench.seconds = 2
+    bench.pass_time_at_once()
     assert bench.refused().reason == "Timeout"
-    assert len(bench.fake.requests) < 12
+    assert len(bench.fake.requests) < 40
 
 
 def test_a_server_error_is_tried_again_and_files_one_object(bench: Bench) -> None:
@@ -391,6 +395,8 @@ def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
     draft = new_pending_request(bench.order)
     request = base64.b64encode(b"foreign").decode()
     bench.fake.on_create = lambda _, __: None
+    bench.fake.refuses = {"WATCH": 410}
+    bench.pass_time_at_once()
     for number, spec in enumerate(
         [
             {"request": request, "signerName": bench.order.signer},
@@ -401,7 +407,6 @@ def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
         bench.drafts.draft = replace(draft, first=SubmittedCsr(f"squatted-{number}", b"ours"))
         user = "system:bootstrap:zzzzzz" if number == 2 else "system:bootstrap:abcdef"
         bench.fake.create({"metadata": {"name": f"squatted-{number}"}, "spec": spec}, user)
-        bench.seconds = 0.5
         before = set(bench.fake.objects)
         assert bench.refused().reason == "Timeout"
         (made,) = set(bench.fake.objects) - before
@@ -457,7 +462,8 @@ def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) ->
 
 
 def test_a_challenge_that_stays_foreign_ends_with_its_reason(bench: Bench) -> None:
-    bench.seconds = 1
+    bench.fake.refuses = {"WATCH": 410}
+    bench.pass_time_at_once()
     bench.attestor.fails[2] = [Denied(Reason.CHALLENGE_UNKNOWN, expected="a", got="b", remedy="c")]
     bench.fake.on_create = lambda api, name: api.annotate(name, challenge="foreign")
     assert bench.refused().reason == "ChallengeUnknown"
@@ -521,12 +527,15 @@ def test_a_refused_request_shows_the_servers_message(bench: Bench, code: int, sa
 
 def test_a_node_that_is_before_its_clusters_binding_is_let_in_when_it_comes(bench: Bench) -> None:
     bench.fake.refuses = {"POST": 403}
-    begin = time.monotonic()
-    timer = threading.Timer(0.4, bench.fake.refuses.clear)
-    timer.start()
+
+    def bind() -> None:
+        eventually(lambda: len(bench.fake.requests) >= 2, "a second attempt")
+        bench.fake.refuses.clear()
+
+    binding = threading.Thread(target=bind)
+    binding.start()
     bench.enroll()
-    timer.join()
-    assert time.monotonic() - begin > 0.3
+    binding.join()
 
 
 def test_a_server_of_another_ca_gets_nothing(bench: Bench) -> None:
@@ -537,10 +546,8 @@ def test_a_server_of_another_ca_gets_nothing(bench: Bench) -> None:
 
 def test_a_server_that_is_down_is_told_at_the_deadline(bench: Bench, api: FakeApi) -> None:
     bench.seconds = 0.5
-    api.hangs = True
-    begin = time.monotonic()
+    api.hangs = True  # until the test ends
     failure = bench.refused()
-    assert time.monotonic() - begin < 20  # and not for as long as the server hangs
     assert failure.kind is FailureKind.TEMPORARY
 
 

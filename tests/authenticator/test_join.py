@@ -45,7 +45,7 @@ class Joiner:
             "--kubeconfig": str(self.kubeconfig),
             "--config": str(self.folder / "config.json"),
             "--cache-dir": str(self.folder / "cache"),
-            "--timeout": "8",
+            "--timeout": "60",
         }
 
     def join(self, *more: str, stdin: str | None = None, **changes: str | None) -> subprocess.CompletedProcess[str]:

@@ -312,15 +312,15 @@ def test_a_cluster_that_does_not_answer_is_waited_for_as_long_as_told(joiner: Di
     # A port that nobody listens on is the load balancer that is not there yet.
     nobody = by_token(apiServerEndpoint="127.0.0.1:1", caCertHashes=[pin(Authority("c"))])
     write(joiner, configuration(discovery=nobody))
-    assert joiner.join(discovery_timeout="1", patience="2").returncode != 0
-    assert joiner.join(discovery_timeout="1", patience="-1").returncode == 2
+    assert joiner.join(discovery_timeout="5", patience="6").returncode != 0
+    assert joiner.join(discovery_timeout="5", patience="-1").returncode == 2
 
 
 def test_a_refusal_is_not_tried_again(joiner: Discoverer) -> None:
     server = joiner.api.url.removeprefix("https://")
     wrong = by_token(apiServerEndpoint=server, caCertHashes=[pin(Authority("another"))])
     write(joiner, configuration(discovery=wrong))
-    done = joiner.join(discovery_timeout="1")
+    done = joiner.join(discovery_timeout="5")
     assert done.returncode != 0
     assert "trying again" not in done.stderr
     assert joiner.api.shown == []

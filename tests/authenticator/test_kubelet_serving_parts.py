@@ -247,7 +247,7 @@ def tell(words):
 
 run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), random=lambda: 0.5, log=tell)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 7, done.stderr
     assert done.stdout.startswith("/nonexistent/kubelet-authenticator: No such file")
 

@@ -19,12 +19,12 @@ from test_join import Joiner
 def join(folder: Path, api: FakeApi) -> list[str]:
     joiner = Joiner(folder, api)
     os.mkfifo(joiner.folder / "kubelet.conf")
-    return ["join", *joiner.words(kubeconfig=str(joiner.folder / "kubelet.conf"), timeout="1")]
+    return ["join", *joiner.words(kubeconfig=str(joiner.folder / "kubelet.conf"), timeout="3")]
 
 
 def adopt(folder: Path, api: FakeApi) -> list[str]:
     os.mkfifo(folder / "agent.json")
-    return OldNode.make(folder, api).words("--timeout", "1")
+    return OldNode.make(folder, api).words("--timeout", "3")
 
 
 def refresh(folder: Path, api: FakeApi) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_command_that_hangs_is_ended(
         [COMMAND, *words(tmp_path, api)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         stdin=subprocess.DEVNULL,
         check=False,
     )
