@@ -17,5 +17,5 @@ async def server(tmp_path: Path) -> AsyncGenerator[Server]:
 
 @pytest.fixture
 async def client(server: Server) -> AsyncGenerator[ApiClient]:
-    async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=2.0) as made:
+    async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=60.0) as made:
         yield made

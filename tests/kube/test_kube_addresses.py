@@ -293,7 +293,7 @@ async def test_a_name_that_resolves_otherwise_between_two_requests_is_judged_eac
             client.use_resolver(lookups.of("a"))
             with pytest.raises(Unreachable):  # 192.0.2.1: nobody answers
                 await client.get("/api/v1/things/a")
-        async with ApiClient.from_kubeconfig(moving, request_timeout=5, addresses=TENANT_ADDRESSES) as client:
+        async with ApiClient.from_kubeconfig(moving, request_timeout=60, addresses=TENANT_ADDRESSES) as client:
             client.use_resolver(lookups.of("a"))
             with pytest.raises(Unreachable, match="this machine, its link or its cloud"):
                 await client.get("/api/v1/things/a")

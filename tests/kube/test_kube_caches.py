@@ -43,7 +43,7 @@ async def test_no_cache_keeps_who_wrote_which_field(server: Server, client: ApiC
             caches.put_nowait(started)
 
     following = asyncio.create_task(follow())
-    told = [await asyncio.wait_for(seen.get(), 5) for _ in range(2)]
+    told = [await asyncio.wait_for(seen.get(), 60) for _ in range(2)]
     held = list((await caches.get()).values())
     following.cancel()
     with suppress(asyncio.CancelledError):
@@ -102,7 +102,7 @@ async def test_what_its_reader_has_taken_of_an_object_need_not_stay(server: Serv
     )
     reflector.index("name", lambda item: [dig_text(item, "named") or dig_text(item, "metadata", "name")])
     following = asyncio.create_task(reflector.run())
-    told = [await asyncio.wait_for(seen.get(), 5) for _ in range(2)]
+    told = [await asyncio.wait_for(seen.get(), 60) for _ in range(2)]
     following.cancel()
     with suppress(asyncio.CancelledError):
         await following

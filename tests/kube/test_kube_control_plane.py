@@ -182,12 +182,15 @@ async def test_a_reflector_follows_through_restart_and_lost_history(
 
 
 async def test_a_frozen_server_is_unreachable_in_time(plane: ControlPlane) -> None:
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig, request_timeout=0.5) as client:
+    async with (
+        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client,
+        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig, request_timeout=0.5) as hasty,
+    ):
         await client.get(maps())
         plane.freeze()
         try:
             with pytest.raises(Unreachable):
-                await client.get(maps())
+                await hasty.get(maps())
         finally:
             plane.resume()
         await client.get(maps())
@@ -203,8 +206,8 @@ async def test_one_of_two_candidates_leads_and_the_other_follows(plane: ControlP
             namespace="kube-system",
             name="kube-room",
             identity=identity,
-            lease_duration=4.0,
-            renew_deadline=3.0,
+            lease_duration=90.0,
+            renew_deadline=60.0,
             retry_period=0.2,
         )
 

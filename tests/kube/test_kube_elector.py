@@ -551,15 +551,15 @@ async def test_two_candidates_over_real_http(server: Server) -> None:
             namespace="n",
             name="l",
             identity=identity,
-            lease_duration=2.0,
-            renew_deadline=1.5,
+            lease_duration=90.0,
+            renew_deadline=60.0,
             retry_period=0.05,
         )
 
     async with (
         ApiClient.from_kubeconfig(server.kubeconfig()) as client_one,
         ApiClient.from_kubeconfig(server.kubeconfig()) as client_two,
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         first, second = elector(client_one, "one"), elector(client_two, "two")
         one = asyncio.create_task(first.run(lead))
