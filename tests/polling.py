@@ -4,8 +4,9 @@ Promises: ``eventually`` blocks its thread, ``until`` lets this process's event 
 what is refused at first. Who waits for other processes reads every 0.02 s at first, and never less often than every
 0.1 s: each read costs both sides the CPU that what is waited for needs. A deadline ends only a test that fails anyway,
 so it is generous, and the message says what was seen last.
-Leaves to others: waiting for an event or a future, which needs no polling; that something does not happen, which no
-wall time shows: count work that was done instead (polls, requests, a clock that a test moves).
+That something does not happen no wall time shows: count turns (``others_run``) or other work (polls, requests, a clock
+that a test moves).
+Leaves to others: waiting for an event or a future, which needs no polling.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final, Self, TypeVar, cast, overload
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_sandbox.client import ApiRefusal
 
-__all__ = ["SECONDS", "Turns", "eventually", "idle", "succeeds", "until"]
+__all__ = ["SECONDS", "Turns", "eventually", "idle", "others_run", "succeeds", "until"]
 
 MIN_INTERVAL: Final = 0.02
 MAX_INTERVAL: Final = 0.1
@@ -30,9 +31,10 @@ TURN: Final = 0.005
 """Seconds that other tasks get between two reads, at least."""
 TURNS: Final = 10
 """So many times as long as a read takes they get, too: one that asks a server blocks them, and costs it CPU."""
+MAX_TURN: Final = 1.0
 SECONDS: Final = 20.0
 """That something may take on a machine with nothing else to do."""
-LOADED: Final = 3
+LOADED: Final = 6
 """A loaded machine gets so many times as long."""
 T = TypeVar("T")
 
@@ -106,13 +108,19 @@ async def until(
             return found
         if deadline.passed():
             raise deadline.failure(found)
-        await asyncio.sleep(max(TURN, min(MAX_INTERVAL, TURNS * (clock() - began))))
+        await asyncio.sleep(max(TURN, min(MAX_TURN, TURNS * (clock() - began))))
 
 
 async def idle(queue: WorkQueue[Any], *, within: float = 5.0) -> None:
     """Wait until a work queue has nothing to do now, nor within so many seconds of its clock."""
 
     await until(lambda: not queue.pending(within), "an idle queue", state=lambda: queue.pending(within))
+
+
+async def others_run(turns: int = 50) -> None:
+    """Let this event loop's other tasks and timers have so many turns, in which they would do what they must not do."""
+    for _ in range(turns):
+        await asyncio.sleep(0.001)
 
 
 def succeeds(call: Callable[[], T], *, seconds: float = SECONDS) -> T:

@@ -312,7 +312,7 @@ class World:
         await self.challenge_keys.reconcile()
         tasks = [asyncio.create_task(self.management.run(ready)), asyncio.create_task(self.workload.run())]
         try:
-            await asyncio.wait_for(ready.wait(), 5)
+            await asyncio.wait_for(ready.wait(), 60)
             yield self
             await self.events.drain()
         finally:

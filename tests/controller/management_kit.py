@@ -74,7 +74,7 @@ async def cached(
     )
     ready = asyncio.Event()
     task = asyncio.create_task(management.run(ready))
-    await asyncio.wait_for(ready.wait(), 10)
+    await asyncio.wait_for(ready.wait(), 60)
     try:
         yield management
     finally:

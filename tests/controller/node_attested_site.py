@@ -141,7 +141,7 @@ async def at_work(
         management = ManagementCache(client, namespace=None, on_change=changed)
         ready = asyncio.Event()
         tasks = [asyncio.create_task(management.run(ready))]
-        await asyncio.wait_for(ready.wait(), 30)
+        await asyncio.wait_for(ready.wait(), 60)
         deps = NodeAttestedDeps(
             management=management,
             guard=ClusterGuard(management, replica or Replica()),

@@ -186,7 +186,7 @@ class NodeAttestedWorld:
         ready = asyncio.Event()
         tasks = [asyncio.create_task(self.management.run(ready))]
         try:
-            await asyncio.wait_for(ready.wait(), 5)
+            await asyncio.wait_for(ready.wait(), 60)
             tasks.append(asyncio.create_task(self.reconciler.run()))
             await self.settle()
             yield self

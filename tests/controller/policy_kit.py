@@ -122,7 +122,7 @@ async def working(
         changes.subscribe_clusters(publisher.cluster_changed)
         ready = asyncio.Event()
         running = [asyncio.create_task(management.run(ready))]
-        await asyncio.wait_for(ready.wait(), 20)
+        await asyncio.wait_for(ready.wait(), 60)
         running += [asyncio.create_task(keeper.run()), asyncio.create_task(publisher.run())]
         try:
             yield Office(owner, management, keeper, publisher, metrics)

@@ -193,7 +193,7 @@ async def staged(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGe
         ready = asyncio.Event()
         running = asyncio.create_task(management.run(ready))
         try:
-            await asyncio.wait_for(ready.wait(), 20)
+            await asyncio.wait_for(ready.wait(), 60)
             yield Scene(admin, there, management, cluster)
         finally:
             running.cancel()

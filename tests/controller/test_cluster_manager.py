@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from fake_api import FakeApi
 from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
-from polling import until
+from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
@@ -162,7 +162,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_told_its_cluster_with_the_rem
         add_cluster(world.api)
         await until(lambda: world.first.running == 1)
         told = len(world.told.of_refusals)
-        await asyncio.sleep(0.05)
+        await others_run()
         assert len(world.told.of_refusals) == told, "a corrected one is told no more"
         assert world.told.last == {KEY: ""}, "and taken back"
 
@@ -196,7 +196,7 @@ async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> N
         world.changes.cluster_changed(KEY, frozenset({"tpm://1"}))
         world.changes.cluster_changed(KEY, None)
         assert world.first.changes[-2:] == world.second.changes[-2:] == [frozenset({"tpm://1"}), None]
-        await asyncio.sleep(0.02)
+        await others_run()
         assert len(world.made) == 1
     assert world.first.running == world.second.running == 0
     assert world.made[0].closed
@@ -259,7 +259,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_
         await until(lambda: world.connected == 0)
         for _ in range(10):
             world.changes.cluster_changed(KEY, None)
-            await asyncio.sleep(0.005)
+            await others_run(5)
         assert world.parsed == [b"bad"]
         add_cluster(world.api, kubeconfig=b"bad, and another")
         await until(lambda: len(world.parsed) == 2)
@@ -280,11 +280,11 @@ async def test_stop_leaves_nothing_under_way_and_a_cluster_that_is_not_owned_is_
         assert world.first.running == world.second.running == 0
         assert world.made[0].closed
         world.changes.cluster_changed(KEY, None)
-        await asyncio.sleep(0.02)
+        await others_run()
         assert len(world.made) == 1
         world.owner.everything = True
         world.changes.shard_acquired(MANAGEMENT_SHARD)
-        await asyncio.sleep(0.02)
+        await others_run()
         assert len(world.made) == 1
         world.changes.shard_acquired(KEY)
         await until(lambda: world.first.running == 1)

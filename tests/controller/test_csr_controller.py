@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 from fake_api import FakeApi
-from polling import until
+from polling import others_run, until
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Result
@@ -122,7 +122,7 @@ async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() ->
     async with running(api, script, Metrics()) as (runner, _):
         await until(lambda: script.seen == ["a"])
         runner.changed(frozenset({"tpm://b"}))
-        await asyncio.sleep(0.02)
+        await others_run()
         assert script.seen == ["a"]
         runner.changed(frozenset({"tpm://a"}))
         await until(lambda: script.seen == ["a", "a"])
@@ -219,7 +219,7 @@ async def test_the_end_of_a_runner_leaves_nothing_of_its_cluster_under_way() -> 
         await asyncio.gather(task, return_exceptions=True)
         assert script.cancelled == ["a"]
         script.block.set()
-        await asyncio.sleep(0.02)
+        await others_run()
         assert script.seen == ["a"]
 
 

@@ -44,7 +44,7 @@ WORK = textwrap.dedent(
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 class Work:
@@ -71,7 +71,7 @@ class Work:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         out, err = self.process.stdout.read(), self.process.stderr.read()
-        return self.process.wait(timeout=60), out, err
+        return self.process.wait(timeout=120), out, err
 
 
 @pytest.mark.parametrize("words", ["version", "--version"])
@@ -156,7 +156,7 @@ def test_an_unreadable_kubeconfig_is_one_line_that_quotes_none_of_it(tmp_path: P
 
 
 def test_outside_a_cluster_a_kubeconfig_is_asked_for() -> None:
-    done = subprocess.run([COMMAND, "run"], capture_output=True, text=True, timeout=60, check=False, env={})
+    done = subprocess.run([COMMAND, "run"], capture_output=True, text=True, timeout=120, check=False, env={})
     assert done.returncode == 2
     assert "run in a pod" in done.stderr.splitlines()[-1]
 

@@ -39,7 +39,7 @@ async def test_a_burst_of_joins_watches_an_infrastructure_kind_once(tmp_path: Pa
             management = ManagementCache(client, namespace=None, on_change=lambda _cluster, _machines: None)
             ready = asyncio.Event()
             running = asyncio.create_task(management.run(ready))
-            await asyncio.wait_for(ready.wait(), 20)
+            await asyncio.wait_for(ready.wait(), 60)
             for _ in range(2):
                 asked = [management.platforms.object_of(member) for _ in range(JOINS)]
                 answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -16,10 +16,12 @@ from fake_api import FakeApi
 from front_kit import Authority
 from multidict import CIMultiDict
 from polling import until
+from virtual import advance, now, run_virtually
 
 from nodeattest_controller import manifests
 from nodeattest_controller.health import serve_health
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.metrics_auth import ScrapeAuthorizer, ScrapeRefusedError
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Unreachable
@@ -94,16 +96,36 @@ async def test_the_api_server_is_asked_about_the_user_as_it_named_them() -> None
         ]
 
 
-async def test_a_decision_is_kept_for_a_short_time_and_for_its_token_only() -> None:
-    api = Reviews()
-    async with served(api) as web:
-        assert [(await scrape(web))[0] for _ in range(3)] == [200, 200, 200]
+def authorizer(api: Reviews) -> ScrapeAuthorizer:
+    """Decide as a controller does, by the running loop's clock."""
+    return ScrapeAuthorizer(api, audiences=(), secret=b"s", clock=now)
+
+
+async def refusal(decides: ScrapeAuthorizer, token: str = TOKEN) -> ScrapeRefusedError | None:
+    try:
+        await decides.check([(b"Authorization", f"Bearer {token}".encode())], "192.0.2.1")
+    except ScrapeRefusedError as refused:
+        return refused
+    return None
+
+
+def test_a_decision_is_kept_for_a_short_time_and_for_its_token_only() -> None:
+    async def main() -> None:
+        api = Reviews()
+        decides = authorizer(api)
+        assert [await refusal(decides) for _ in range(3)] == [None, None, None]
         assert len(api.asked) == 2
         api.status = {"authenticated": False}
-        assert (await scrape(web, "another"))[0] == 401
-        assert (await scrape(web, "another"))[0] == 401
+        for _ in range(2):
+            refused = await refusal(decides, "another")
+            assert refused is not None
+            assert refused.status == 401
         assert len(api.asked) == 3
-        assert (await scrape(web))[0] == 200
+        assert await refusal(decides) is None
+        await advance(11)
+        assert await refusal(decides) is not None
+
+    run_virtually(main())
 
 
 @pytest.mark.parametrize(
@@ -223,28 +245,41 @@ async def test_reviews_at_one_time_are_bounded_and_equal_tokens_share_one() -> N
         assert len(api.asked) == 2 * (1 + 6)
 
 
-async def test_more_new_tokens_than_an_address_may_send_are_429_and_a_scraper_behind_it_still_reads() -> None:
-    api = Reviews()
-    async with served(api) as web:
-        assert (await scrape(web))[0] == 200
+def test_more_new_tokens_than_an_address_may_send_are_429_and_a_scraper_behind_it_still_reads() -> None:
+    async def main() -> None:
+        api = Reviews()
+        decides = authorizer(api)
+        assert await refusal(decides) is None
         api.status = {"authenticated": False}
-        while (await scrape(web, f"t{len(api.asked)}"))[0] != 429:
-            assert len(api.asked) < 100
-        async with web.get("/metrics", headers={"Authorization": "Bearer one-more"}) as answer:
-            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
-            assert (await answer.text()).startswith("expected at most 1 unknown token a second from one address, got")
-        assert (await scrape(web))[0] == 200
+        statuses: list[int] = []
+        while 429 not in statuses:
+            refused = await refusal(decides, f"t{len(statuses)}")
+            assert refused is not None
+            statuses.append(refused.status)
+            assert len(statuses) < 100
+        limited = await refusal(decides, "one-more")
+        assert limited is not None
+        assert (limited.status, limited.headers["Retry-After"]) == (429, "1")
+        assert str(limited).startswith("expected at most 1 unknown token a second from one address, got")
+        assert await refusal(decides) is None
+
+    run_virtually(main())
 
 
-async def test_an_api_server_that_hangs_is_503_before_prometheus_gives_up() -> None:
+def test_an_api_server_that_hangs_is_503_before_prometheus_gives_up() -> None:
     api = Reviews()
 
     async def hang(_method: str, _path: str) -> None:
         await asyncio.Event().wait()
 
-    api.on_call = hang
-    async with served(api) as web, asyncio.timeout(9.0):
-        assert await scrape(web) == (503, "the API server is too slow\n")
+    async def main() -> None:
+        api.on_call = hang
+        refused = await refusal(authorizer(api))
+        assert refused is not None
+        assert (refused.status, str(refused)) == (503, "the API server is too slow")
+        assert now() < 10
+
+    run_virtually(main())
 
 
 async def test_the_certificate_is_the_folders_and_a_new_one_is_taken(tmp_path: Path) -> None:
@@ -271,7 +306,7 @@ async def test_the_certificate_is_the_folders_and_a_new_one_is_taken(tmp_path: P
         assert ports.metrics is not None
         assert await shown(ports.metrics) == "first"
         write("second")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await shown(ports.metrics) != "second":
                 continue
 
@@ -337,7 +372,7 @@ async def test_on_an_api_server_the_shipped_roles_suffice_and_nothing_is_open_wi
         grant(admin, "nodeattest:metrics-reader", "system:bootstrap:metric")
 
         async def becomes(token: str, status: int) -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await scrape(web, token))[0] != status:
                     await client.get("/api")  # a real server learns of rights by a watch
 
@@ -347,7 +382,7 @@ async def test_on_an_api_server_the_shipped_roles_suffice_and_nothing_is_open_wi
         async with web.get("/metrics") as answer:
             assert answer.status == 401
         plane.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await scrape(web, "fresh.0123456789abcdef"))[0] == 429:
                 continue  # until a review is allowed: those above were many in a short time
         assert found == (503, "the API server cannot be asked\n")

@@ -37,7 +37,7 @@ async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_coun
                 asyncio.Event(),
             )
             task = asyncio.create_task(management.run(ready))
-            await asyncio.wait_for(ready.wait(), 30)
+            await asyncio.wait_for(ready.wait(), 60)
             # MachinePools are a feature gate of Cluster API, and ``ready`` does not wait for them.
             await until(lambda: management.object_at("machinepools", "fleet", "pool") is not None)
             absent = MissingMachines(KEY, management, lambda: now)

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 from fake_api import FakeApi
+from polling import others_run
 
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -75,7 +76,7 @@ async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: 
     with caplog.at_level(logging.ERROR):
         runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
         assert not runner.is_healthy
-        await asyncio.wait_for(controller.running.wait(), 10)
+        await asyncio.wait_for(controller.running.wait(), 60)
     assert controller.made == 4
     assert runner.is_healthy
     assert len(caplog.records) == 3
@@ -101,7 +102,7 @@ async def test_a_controller_starts_anew_after_a_bug_in_one_of_its_tasks(caplog: 
             tasks.create_task(asyncio.Event().wait())
 
     task = asyncio.create_task(supervise("tasks", run, backoff=AT_ONCE))
-    await asyncio.wait_for(again.wait(), 10)
+    await asyncio.wait_for(again.wait(), 60)
     assert [record.exc_info is not None for record in caplog.records] == [True]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -112,7 +113,7 @@ async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: py
     runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
     await controller.running.wait()
     await runner.close()
-    await asyncio.sleep(0.01)
+    await others_run()
     assert controller.made == 1
 
     async def dies_at_its_end() -> None:
@@ -124,7 +125,7 @@ async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: py
     task = asyncio.create_task(supervise("other", dies_at_its_end, backoff=AT_ONCE))
     await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 10)
+    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
     assert caplog.records == []
 
 
@@ -137,7 +138,7 @@ async def test_a_controller_that_ends_by_itself_is_not_started_again_and_nothing
         nonlocal starts
         starts += 1
 
-    await asyncio.wait_for(supervise("ends", ends, backoff=AT_ONCE), 10)
+    await asyncio.wait_for(supervise("ends", ends, backoff=AT_ONCE), 60)
     assert starts == 1
     assert caplog.records == []
 
