@@ -198,7 +198,7 @@ async def test_a_user_who_has_every_place_gets_no_further_one_and_others_do(row:
             others.close()
 
 
-@pytest.mark.parametrize(("row", "seconds"), attacks({"D10-130": 0.3}))
+@pytest.mark.parametrize(("row", "seconds"), attacks({"D10-130": 2}))
 async def test_an_answer_ends_with_the_token(row: Row, seconds: float) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -208,7 +208,7 @@ async def test_an_answer_ends_with_the_token(row: Row, seconds: float) -> None:
     async with upstream(script) as seen, sidecar(seen) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request("/", bearer(minted(exp=NOW + 1 + seconds))))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             heard = await reader.read()
         writer.close()
         assert b" 200 " in heard

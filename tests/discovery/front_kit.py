@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 LOOPBACK: Final = "127.0.0.1"
-_LIMIT: Final = 20.0
+_LIMIT: Final = 60.0
 """Seconds for one exchange."""
 
 

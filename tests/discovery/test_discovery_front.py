@@ -220,7 +220,7 @@ async def test_without_cluster_info_a_proved_asker_is_told_so(
 async def test_a_client_over_its_limit_waits_and_a_forwarded_address_is_not_believed(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    async with front(known, tmp_path, authority, limits=FrontLimits(client_burst=2, client_rate=1.0)) as port:
+    async with front(known, tmp_path, authority, limits=FrontLimits(client_burst=2, client_rate=0.001)) as port:
         forwarded = [b"X-Forwarded-For: 192.0.2.%d\r\nForwarded: for=192.0.2.9\r\n" % number for number in range(3)]
         answers = [await ask(port, get(bearer(), more=more), authority) for more in forwarded]
     assert [answer.status for answer in answers] == [200, 200, 429]
@@ -239,7 +239,7 @@ async def test_a_tokens_limit_is_used_up_only_by_whoever_proves_it(
 async def test_connections_are_bounded_and_end_however_slowly_they_speak(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    limits = FrontLimits(connections_of_client=2, connection_seconds=0.5)
+    limits = FrontLimits(connections_of_client=2, connection_seconds=3)
     handler = service(known).handle
     context = ssl.create_default_context(cadata=authority.pem.decode())
     async with listening(handler, tmp_path, authority, limits=limits) as listener:

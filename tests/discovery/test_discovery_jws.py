@@ -20,7 +20,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
-LIMIT = 20.0
+LIMIT = 60.0
 """Seconds until kube-controller-manager must have signed."""
 
 

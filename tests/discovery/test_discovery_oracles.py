@@ -23,7 +23,7 @@ from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager, kubeadm
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds until kube-controller-manager must have judged everything."""
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"

@@ -20,7 +20,7 @@ from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
 FLOW: Final = "/apis/flowcontrol.apiserver.k8s.io"
-LIMIT: Final = 30.0
+LIMIT: Final = 60.0
 """Seconds until a server must act by what was just applied."""
 
 
@@ -146,7 +146,7 @@ def anonymous(plane: ControlPlane, path: str) -> http.client.HTTPResponse:
     """GET without credentials."""
     where = urlsplit(plane.server)
     tls = ssl.create_default_context(cafile=str(plane.ca_certificate))
-    connection = http.client.HTTPSConnection(where.hostname or "", where.port, timeout=10, context=tls)
+    connection = http.client.HTTPSConnection(where.hostname or "", where.port, timeout=60, context=tls)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -142,7 +142,7 @@ async def test_a_connection_ends_when_more_comes_than_a_request_has(
     async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
         reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
         writer.write(head)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with suppress(ConnectionError):
                 assert b" 200 " not in await reader.read()
         writer.close()
@@ -233,7 +233,7 @@ async def test_silent_connections_keep_no_probe_out() -> None:
             await asyncio.sleep(0)
         reader, writer = await asyncio.open_connection(LOOPBACK, health.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await reader.read()).endswith(b"ok")
         writer.close()
         ended = sum(_has_ended(each) for each in held)
@@ -261,7 +261,7 @@ def trusting(authority: Authority) -> ssl.SSLContext:
 def spoken(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
     """Ask over a connection that resumes a session, if given."""
     with (
-        socket.create_connection((LOOPBACK, port), timeout=10) as plain,
+        socket.create_connection((LOOPBACK, port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname=LOOPBACK, session=session) as peer,
     ):
         peer.sendall(get())

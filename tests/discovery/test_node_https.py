@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,10 +210,8 @@ def test_no_tls_is_no_server_of_ours() -> None:
 
 def test_a_dripping_answer_does_not_stretch_the_time() -> None:
     # Each byte comes within any time-out of one read; only the whole exchange's end stops it.
-    with LyingServer(CA.server(), Reply(body=b"x" * 500, slowly=0.02)) as server:
-        begin = time.monotonic()
-        assert "no whole answer" in refused(of(server), limit=0.5).detail
-        assert time.monotonic() - begin < 5
+    with LyingServer(CA.server(), Reply(body=b"x" * 1000, slowly=0.02)) as server:
+        assert "no whole answer" in refused(of(server), limit=2).detail
 
 
 def test_nobody_listens() -> None:

@@ -49,8 +49,6 @@ KUBECONFIG: Final = "apiVersion: v1\nkind: Config\n# any text is signed as it is
 BOTH: Final = frozenset(TokenController)
 SIGNER: Final = frozenset({TokenController.SIGNER})
 CLEANER: Final = frozenset({TokenController.CLEANER})
-LIMIT: Final = 20.0
-"""Seconds until what must happen has happened."""
 _numbers: Final = count()
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ __all__ = [
 NAMESPACE: Final = "nodeattest-addon-auth"
 NAME: Final = "addon-gateway"
 PAGE: Final = '<a href="next">relative</a> <a href="/next">of the host</a> <script src="a/b.js?x=1"></script>'
-_LIMIT: Final = 30.0
+_LIMIT: Final = 60.0
 
 T = TypeVar("T")
 

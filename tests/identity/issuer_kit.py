@@ -30,7 +30,7 @@ __all__ = [
     "no_client", "pem", "running", "upstream",
 ]  # fmt: skip
 
-LIMIT: Final = 20.0
+LIMIT: Final = 60.0
 """Seconds for anything that is waited for."""
 
 

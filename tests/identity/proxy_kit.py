@@ -21,7 +21,7 @@ from nodeattest_serving.settings import BindAddress
 __all__ = ["LOOPBACK", "Answer", "Seen", "exchange", "fixed", "proxy", "read_answer", "request", "upstream"]
 
 LOOPBACK: Final = "127.0.0.1"
-_LIMIT: Final = 20.0
+_LIMIT: Final = 60.0
 """Seconds for one exchange."""
 _HELLO: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 

@@ -97,7 +97,7 @@ def test_a_page_has_kubectl_proxy_for_itself_only(page: Page, world: DashboardWo
 
 
 def test_whoever_walks_around_the_gateway_ends_at_the_sidecar(world: DashboardWorld) -> None:
-    connection = HTTPConnection(LOOPBACK, world.sidecar, timeout=30)
+    connection = HTTPConnection(LOOPBACK, world.sidecar, timeout=60)
     with closing(connection):
         connection.request("GET", "/", headers={"X-Authenticated-User": "alice"})
         assert connection.getresponse().status == 401

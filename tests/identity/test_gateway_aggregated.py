@@ -284,7 +284,7 @@ def test_the_front_proxy_s_certificate_alone_gives_no_user_more_than_rbac_does(w
 
 def test_an_answer_streams_through_kube_apiserver(world: World) -> None:
     parts = urlsplit(world.jane.server)
-    connection = HTTPSConnection(parts.hostname or "", parts.port, context=world.jane.tls, timeout=30)
+    connection = HTTPSConnection(parts.hostname or "", parts.port, context=world.jane.tls, timeout=60)
     try:
         connection.request("GET", f"{DASHBOARD}/stream?add-auth=true")
         answer = connection.getresponse()
@@ -301,11 +301,11 @@ async def _set(event: asyncio.Event) -> None:
 
 def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: World) -> None:
     url = world.jane.server.replace("https", "wss") + f"{DASHBOARD}/ws?add-auth=true"
-    with connect(url, ssl=world.jane.tls, subprotocols=["echo"], open_timeout=30) as socket:  # pyright: ignore[reportArgumentType]
+    with connect(url, ssl=world.jane.tls, subprotocols=["echo"], open_timeout=60) as socket:  # pyright: ignore[reportArgumentType]
         assert socket.subprotocol == "echo"
         for word in ("hello", "again"):
             socket.send(word)
-            assert socket.recv(timeout=30) == word[::-1]
+            assert socket.recv(timeout=60) == word[::-1]
     seen = [each for each in world.add_on.seen if str(each["path"]).startswith("/ws")][-1]
     assert seen["path"] == "/ws"
     headers = dict(cast("list[tuple[str, str]]", seen["headers"]))
@@ -362,7 +362,7 @@ def test_relative_links_of_a_page_stay_as_they_are(world: World) -> None:
 
 def test_a_user_without_a_right_gets_no_websocket(world: World) -> None:
     url = world.jim.server.replace("https", "wss") + f"{DASHBOARD}/ws"
-    with pytest.raises(Exception, match="403"), connect(url, ssl=world.jim.tls, open_timeout=30):
+    with pytest.raises(Exception, match="403"), connect(url, ssl=world.jim.tls, open_timeout=60):
         pass
 
 

@@ -68,7 +68,7 @@ class Site:
     def readyz(self) -> tuple[int, str]:
         """Ask whether it is ready; 0 while nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.health}/readyz", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.health}/readyz", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -123,7 +123,7 @@ def test_it_is_ready_once_it_knows_whom_to_believe_and_goes_on_with_its_keys_aft
         eventually(lambda: site.readyz() == (200, "ok"), "it is ready again")
         assert site.kids() == before
         second.send_signal(signal.SIGTERM)
-        assert second.wait(timeout=30) == 0
+        assert second.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
 
 
 async def test_an_answer_and_a_websocket_end_at_the_longest_duration(tmp_path: Path) -> None:
-    site = Site(tmp_path, proxy=ProxyLimits(request_seconds=1.5))
+    site = Site(tmp_path, proxy=ProxyLimits(request_seconds=5))
 
     async def streams() -> None:
         async with client.get(site.url(f"{DASHBOARD}/stream"), headers=JANE) as answer:

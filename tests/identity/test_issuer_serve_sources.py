@@ -230,7 +230,7 @@ async def test_a_source_that_fails_is_read_again_before_the_period_is_over_and_t
     config = PollConfig(period=0.01, max_stale=None)
     poller = Poller([PLACE], read, routes=routes, metrics=Metrics(), config=config)
     task = asyncio.create_task(poller.run())
-    await asyncio.wait_for(read_again.wait(), 10)
+    await asyncio.wait_for(read_again.wait(), 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert poller.has_documents

@@ -70,7 +70,7 @@ def test_a_token_on_standard_input_is_seen_by_nobody_and_one_in_an_argument_is_w
     issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = [sys.executable, "-m", "nodeattest_cli.main", *command(issuer, "-")]
-    done = subprocess.run(program, input=held.read_bytes(), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(program, input=held.read_bytes(), capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert SUBJECT.encode() in done.stdout
     assert main(command(issuer, held.read_text(encoding="utf-8").strip())) == 0

@@ -168,7 +168,7 @@ async def test_slow_loris_a_header_that_drips_is_408() -> None:
 
 
 async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_after_a_request() -> None:
-    limits = ProxyLimits(header_seconds=0.5, idle_seconds=0.2)
+    limits = ProxyLimits(header_seconds=1, idle_seconds=0.2)
     heard: list[Refusal] = []
     async with upstream() as seen, proxy(seen, limits, refused=heard) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -210,7 +210,7 @@ async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1, header_seconds=0.1)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1, header_seconds=0.5)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request())
         await until(lambda: bool(seen.requests))
@@ -249,11 +249,11 @@ async def test_a_body_may_take_longer_than_an_answer() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.5)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=1)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request("/", "Content-Length: 10", method="POST"))
         for digit in b"0123456789":
-            await asyncio.sleep(0.08)
+            await asyncio.sleep(0.15)
             writer.write(bytes([digit]))
         assert (await read_answer(reader)).status == 200
         writer.close()

@@ -68,7 +68,7 @@ async def test_a_stream_arrives_piece_by_piece_and_is_cut_off_at_the_deadline() 
         writer.write(b"7\r\ndata: 2\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=1.0)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request())
         await reader.readuntil(b"data: 1")
@@ -85,7 +85,7 @@ async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=1.0)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request().replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         await reader.readuntil(b"half")

@@ -46,7 +46,7 @@ async def test_headers_that_are_too_large_or_too_slow_are_refused_over_tls_too(
 ) -> None:
     server, client = sides
     heard: list[Refusal] = []
-    async with upstream() as seen, proxy(seen, ProxyLimits(header_seconds=0.5), refused=heard, tls=server) as port:
+    async with upstream() as seen, proxy(seen, ProxyLimits(header_seconds=3), refused=heard, tls=server) as port:
         assert (await exchange(port, request("/", "X-A: " + "b" * 200_000), client)).status == 431
         assert (await exchange(port, b"GET / HTTP/1.1\r\n", client)).status == 408
         assert heard == [Refusal.HEADERS_TOO_LARGE, Refusal.REQUEST_TOO_SLOW]

@@ -276,7 +276,7 @@ async def test_a_process_killed_between_two_writes_leaves_what_the_next_one_fini
         subprocess.run,
         [sys.executable, "-c", _CHILD, str(root), str(survives), str(Path(__file__).parent)],
         check=False,
-        timeout=60,
+        timeout=120,
     )
     # The first write of three is the mark, the second the key set, the third the time: the configuration stays.
     assert child.returncode == (-signal.SIGKILL if survives < 3 else 0)

@@ -67,7 +67,7 @@ def is_taken(plane: ControlPlane, token: str) -> bool:
     headers = {"Authorization": f"Bearer {token}"}
     with requests.Session() as session:
         session.trust_env = False
-        answer = session.get(f"{plane.server}/api", headers=headers, verify=str(plane.ca_certificate), timeout=20)
+        answer = session.get(f"{plane.server}/api", headers=headers, verify=str(plane.ca_certificate), timeout=60)
     return answer.status_code != requests.codes.unauthorized
 
 

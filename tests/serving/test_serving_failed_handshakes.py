@@ -17,7 +17,7 @@ from nodeattest_serving.replies import Reply
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
-LIMIT = 20.0
+LIMIT = 60.0
 """Seconds for all that is waited for here."""
 
 
