@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
@@ -62,8 +63,9 @@ def becomes(filed: Filed, row: Row, *, seconds: float = 60.0) -> None:
             ended = eventually(lambda: _end(filed), seconds=seconds, what=f"the end of {row.id}")
             assert ended in {f"Denied:{reason}", f"Failed:{reason}"}, ended
         case Verdict.WAIT:
-            said = eventually(lambda: _waits(filed), seconds=seconds, what=f"the wait of {row.id}")
-            assert said == reason, said
+            # It may wait for something else first, where the controller has not seen yet what is there.
+            what, said = f"the wait of {row.id}", partial(_waits, filed)
+            eventually(lambda: said() == reason, seconds=seconds, what=what, state=said)
             assert filed.state() == ""
         case Verdict.ACCEPT:
             ended = eventually(lambda: _end(filed), seconds=seconds, what=f"the end of {row.id}")
