@@ -130,7 +130,7 @@ def send_as_controller(aws: SandboxAws, found: AwsEvidence, binding: Binding) ->
     travelled = {"authorization": found.sts.authorization, "x-amz-date": found.sts.date}
     travelled["x-amz-security-token"] = found.sts.security_token
     tls = ssl.create_default_context(cafile=str(aws.ca_file))
-    with closing(HTTPSConnection(aws.front.removeprefix("https://"), timeout=10, context=tls)) as connection:
+    with closing(HTTPSConnection(aws.front.removeprefix("https://"), timeout=60, context=tls)) as connection:
         connection.request("POST", "/", request.body, {**request.headers, **travelled})
         return connection.getresponse().read().decode()
 

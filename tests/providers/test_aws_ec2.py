@@ -258,7 +258,7 @@ async def test_a_region_that_hangs_delays_no_other() -> None:
     slow = Slow()
     instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
     hanging = asyncio.create_task(instances.find(HERE, STRANGER))
-    assert await asyncio.to_thread(slow.asked.wait, 10)
+    assert await asyncio.to_thread(slow.asked.wait, 60)
     slow_one, slow.free = slow.free, threading.Event()
     slow.free.set()
     assert await instances.find(Realm(ACCOUNT, "eu-west-1"), STRANGER)
@@ -307,7 +307,7 @@ async def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
     slow = Slow()
     instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
     first, second = (asyncio.create_task(instances.find(HERE, STRANGER)) for _ in range(2))
-    assert await asyncio.to_thread(slow.asked.wait, 10)
+    assert await asyncio.to_thread(slow.asked.wait, 60)
     first.cancel()
     slow.free.set()
     assert await second

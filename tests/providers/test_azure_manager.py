@@ -66,12 +66,16 @@ async def manager(cloud: SandboxAzure) -> AsyncIterator[ResourceManager]:
 
 
 def manager_for(
-    cloud: SandboxAzure, calls: Calls, clock: Callable[[], float] = time.monotonic, **changes: JsonValue
+    cloud: SandboxAzure,
+    calls: Calls,
+    clock: Callable[[], float] = time.monotonic,
+    time_limit: float = 60.0,
+    **changes: JsonValue,
 ) -> ResourceManager:
     settings = dict[str, JsonValue](cloud.configuration) | changes  # type: ignore[arg-type]
     configuration = parse_platform(settings)
     tokens = Tokens(configuration, observe=calls)
-    return ResourceManager(configuration, tokens, observe=calls, monotonic=clock, time_limit=2.0)
+    return ResourceManager(configuration, tokens, observe=calls, monotonic=clock, time_limit=time_limit)
 
 
 async def find(machines: Machines, machine: SandboxMachine) -> Machine | None:
@@ -257,7 +261,7 @@ async def test_an_azure_that_does_not_answer_is_given_up_in_time(cloud: SandboxA
     calls = Calls()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        manager = manager_for(cloud, calls, endpoints={"resourceManager": url, "authority": cloud.url})
+        manager = manager_for(cloud, calls, time_limit=2.0, endpoints={"resourceManager": url, "authority": cloud.url})
         with pytest.raises(Unavailable) as late:
             await find(Machines(manager), machine)
         await manager.aclose()

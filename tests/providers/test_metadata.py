@@ -32,8 +32,8 @@ def serving(answer: bytes, *, seen: list[bytes] | None = None) -> Generator[int]
         thread.join(5)
 
 
-def service(port: int) -> MetadataService:
-    return MetadataService("127.0.0.1", port, name="the cloud's metadata service", timeout=0.5)
+def service(port: int, timeout: float = 60.0) -> MetadataService:
+    return MetadataService("127.0.0.1", port, name="the cloud's metadata service", timeout=timeout)
 
 
 def answering(status: str, body: bytes, *headers: str) -> bytes:
@@ -68,7 +68,7 @@ def test_a_service_that_drips_is_left_when_the_time_of_the_whole_request_is_over
         thread.start()
         try:
             with pytest.raises(Unavailable, match=r"did not answer within 0\.5 s"):
-                service(listener.getsockname()[1]).ask("GET", "/")
+                service(listener.getsockname()[1], 0.5).ask("GET", "/")
         finally:
             over.set()
             thread.join(5)
@@ -102,7 +102,7 @@ def test_a_service_that_is_not_there_or_says_nothing_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Unavailable, match="did not answer within"):
-            service(port).get("/")
+            service(port, 0.5).get("/")
     with pytest.raises(Unavailable, match="cannot be reached: Connection refused"):
         service(port).get("/")
 

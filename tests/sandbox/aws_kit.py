@@ -43,7 +43,7 @@ class Reply:
 def ask(method: str, url: str, headers: Mapping[str, str] | None = None) -> Reply:
     """Ask a metadata service."""
     parts = urlsplit(url)
-    return _ask(HTTPConnection(parts.netloc, timeout=10), method, parts.path, headers or {})
+    return _ask(HTTPConnection(parts.netloc, timeout=60), method, parts.path, headers or {})
 
 
 def signed(
@@ -77,7 +77,7 @@ def signed(
 def send(aws: SandboxAws, headers: Mapping[str, str], body: bytes = IDENTITY) -> Reply:
     """Send a request to the front."""
     tls = ssl.create_default_context(cafile=str(aws.ca_file))
-    connection = HTTPSConnection(aws.front.removeprefix("https://"), timeout=10, context=tls)
+    connection = HTTPSConnection(aws.front.removeprefix("https://"), timeout=60, context=tls)
     return _ask(connection, "POST", "/", headers, body)
 
 

@@ -21,7 +21,7 @@ class Kubectl:
 
     def __call__(self, *arguments: str, given: str = "") -> str:
         command = [*self._command, *arguments]
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -53,7 +53,7 @@ def ask(
 ) -> tuple[int, Mapping[str, object]]:
     parts = urlsplit(cloud.endpoint)
     context = ssl.create_default_context(cafile=cloud.ca_file)
-    connection = HTTPSConnection(parts.hostname or "", parts.port, context=context, timeout=10)
+    connection = HTTPSConnection(parts.hostname or "", parts.port, context=context, timeout=60)
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         connection.request(method, path, body, headers)
@@ -172,7 +172,7 @@ def test_another_language_of_filters_is_refused() -> None:
 
 def metadata(cloud: GoogleCloud, path: str, **headers: str) -> tuple[int, str]:
     parts = urlsplit(cloud.metadata_endpoint(cloud.instances[0]))
-    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
