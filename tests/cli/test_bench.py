@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_installed_size_counts_the_libraries_that_an_agent_needs_and_no_others() -> None:

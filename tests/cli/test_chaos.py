@@ -297,7 +297,7 @@ def linked() -> Generator[tuple[Link, socket.socket, list[str]]]:
     threading.Thread(target=serve, daemon=True).start()
     link = Link(server.getsockname()[1], lambda _port: "127.0.0.9")
     try:
-        with socket.create_connection(("127.0.0.1", link.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", link.port), timeout=60) as client:
             client.sendall(b"hello")
             assert client.recv(5) == b"hello"
             yield link, client, seen
@@ -327,7 +327,7 @@ def test_a_connection_that_lost_bytes_ends_with_the_fault(mode: Mode) -> None:
         client.settimeout(0.3)
         with pytest.raises(TimeoutError):
             client.recv(4)
-        client.settimeout(10)
+        client.settimeout(60)
         link.set("127.0.0.9", Mode.OPEN)
         with pytest.raises(ConnectionResetError):
             client.recv(4)
@@ -339,7 +339,7 @@ def test_a_reset_ends_what_is_open_and_what_comes() -> None:
         with pytest.raises(ConnectionResetError):
             client.recv(4)
         with (
-            socket.create_connection(("127.0.0.1", link.port), timeout=10) as late,
+            socket.create_connection(("127.0.0.1", link.port), timeout=60) as late,
             pytest.raises(ConnectionResetError),
         ):
             late.recv(1)
@@ -355,6 +355,6 @@ def test_a_connection_s_process_is_found_by_its_port() -> None:
 
 def test_chaos_names_what_it_needs() -> None:
     command = [sys.executable, "-m", "bench", "chaos", "--minutes", "x"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "invalid float value" in done.stderr

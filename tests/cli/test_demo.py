@@ -116,7 +116,7 @@ def start(folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
 def outcome(folder: Path, *arguments: str, **more: str) -> JsonObject:
     """Run the demo and return its object; it must end well and leave nothing."""
     process = start(folder, "--json", *arguments, **more)
-    output, errors = process.communicate(timeout=150)
+    output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     assert list(folder.iterdir()) == []
     return cast("JsonObject", json.loads(output))
@@ -264,7 +264,7 @@ def test_the_picture_and_the_first_page_show_the_steps_of_a_run(
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     process = start(temporary, *demo_picture.COMMAND[1:])
-    output, errors = process.communicate(timeout=150)
+    output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     assert json.loads(output)["automaticApproval"] in CLOSED_REASONS  # whether the nodes' renewal was closed, too
     seen = demo_picture.steps(errors)
@@ -284,7 +284,7 @@ def test_a_signal_ends_every_process_and_removes_every_file(tmp_path: Path, numb
         "its start",
     )
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert running_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
@@ -311,7 +311,7 @@ def test_the_commands_that_a_kept_demo_prints_work_and_its_controller_lacks_no_r
         refused = [line for line in log.read_text().splitlines() if "403 Forbidden" in line]
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert "2 machines, 1 attested" in listed
     assert "NotYetAttested" in explained
     assert "0 of 1 nodes are not in the ledger" in adopted
@@ -326,7 +326,7 @@ def printed_commands(said: str) -> list[str]:
     answers: list[str] = []
     for command in commands:
         shell = ["/bin/sh", "-c", f"{setting}; {command}"]
-        done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == ((1 if " explain " in command else 0), ""), command
         answers.append(done.stdout)
     return answers
@@ -344,13 +344,13 @@ def test_a_kept_demo_ends_in_plain_tables_can_be_looked_at_and_ends_with_a_signa
         [str(COMMAND), "machines", "-A", "-o", "json", "--kubeconfig", str(folder / "management/admin.kubeconfig")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     machines = json.loads(listed.stdout)["machines"]  # the attackers' target never joins
     assert [entry["node"] for entry in machines if entry["node"]] == ["worker-1"]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
     assert running_below(tmp_path) == []
     assert folder.is_dir()
@@ -369,7 +369,7 @@ def test_what_is_missing_is_said_in_one_line(
     tmp_path: Path, arguments: list[str], variables: dict[str, str], said: str
 ) -> None:
     process = start(tmp_path, *arguments, **variables)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
     assert said in errors
     assert errors.count("\n") == 1
@@ -384,7 +384,7 @@ def test_a_set_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None
         (assets / name).write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
         (assets / name).chmod(0o755)
     process = start(temporary, "--provider", "challenge", "--assets", str(assets))
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "the demo could not be set up" in output
     assert "no such luck" in output

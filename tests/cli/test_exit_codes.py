@@ -108,7 +108,7 @@ def test_the_page_is_what_the_commands_say(tmp_path: Path) -> None:
     copy, folder = tmp_path / "commands.md", tmp_path / "man"
     copy.write_text((DOCS / "commands.md").read_text())
     tool = Path(__file__).parents[2] / "tools" / "cli_reference.py"
-    subprocess.run([sys.executable, tool, "--markdown", copy, "--man", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, tool, "--markdown", copy, "--man", folder], check=True, timeout=120)
     assert copy.read_text() == (DOCS / "commands.md").read_text(), "make reference"
     assert {page.name for page in folder.iterdir()} == {f"nodeattest-{'-'.join(words)}.1" for words in COMMANDS}
     assert all(page.read_text().startswith(".TH ") for page in folder.iterdir())

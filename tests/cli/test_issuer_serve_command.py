@@ -41,7 +41,7 @@ def test_it_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
             line = process.stderr.readline().decode()
             port = re.search(r"on port (\d+)", line)
             assert port is not None, line
-            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/openid/v1/jwks", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/openid/v1/jwks", timeout=60) as answer:
                 (key,) = json.load(answer)["keys"]
             assert sorted(key) == ["alg", "crv", "kid", "kty", "use", "x", "y"]
             process.send_signal(signal.SIGTERM)

@@ -19,7 +19,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.conformance
 
 
 @pytest.fixture(params=["v1beta1", "v1beta2"])

@@ -18,7 +18,7 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.conformance
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 FOLDER: Final = TREE / "overlays" / "namespaced"
 POLICY: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies/enforced"

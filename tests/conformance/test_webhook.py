@@ -22,7 +22,7 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.definitions import keeps_custom_resources
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.conformance
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
@@ -202,7 +202,7 @@ def test_where_a_client_ca_is_configured_strangers_do_not_get_past_the_handshake
     del replica
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", world.port), timeout=20) as raw, context.wrap_socket(raw) as stranger:
+    with socket.create_connection(("127.0.0.1", world.port), timeout=60) as raw, context.wrap_socket(raw) as stranger:
         answer = b""
         with suppress(OSError):  # in TLS 1.3 a client learns of it by its first read
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: w\r\n\r\n")

@@ -23,7 +23,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, text_at
 from nodeattest_sandbox.control_plane import free_ports, start_real
 from nodeattest_sandbox.pki import ClusterPki
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.conformance
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

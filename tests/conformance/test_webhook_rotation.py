@@ -34,7 +34,7 @@ from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.settings import BindAddress
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.conformance
 LIFETIMES = Lifetimes(authority=timedelta(seconds=16), serving=timedelta(seconds=8), announcement=timedelta(seconds=3))
 LIMIT = 120.0
 """Seconds, in which a CA is due many times; the test ends after the third."""

@@ -113,7 +113,7 @@ class WebhookWorld:
         assert self.plane.kubectl is not None
         command = [str(self.plane.kubectl), "--kubeconfig", str(self.plane.admin_kubeconfig), *words]
         given = None if body is None else json.dumps(body)
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -75,7 +75,7 @@ def rack_socket(tmp_path: Path) -> Generator[str]:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        server.settimeout(10)
+        server.settimeout(60)
 
         def answer() -> None:
             node, _ = server.accept()

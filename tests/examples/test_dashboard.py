@@ -37,7 +37,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @contextmanager
 def asked(port: int, path: str, *headers: tuple[str, str]) -> Generator[http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=20)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=60)
     connection.putrequest("GET", path)
     for name, value in headers:
         connection.putheader(name, value)

@@ -62,6 +62,6 @@ def test_a_target_that_cannot_be_run_is_not_clean(corpus: Path) -> None:
 
 def test_an_unknown_target_is_named() -> None:
     command = [sys.executable, "-m", "fuzz", "speed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "no target speed; known are envelope, pem" in done.stderr
