@@ -126,7 +126,7 @@ class FrontProcess:
     def read(self, path: str) -> tuple[int, str]:
         """Read from the health port; status 0 where nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -136,7 +136,7 @@ class FrontProcess:
 
     def shown_by(self) -> bytes:
         """Return the certificate that it shows, in DER."""
-        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", self.port), timeout=5))
+        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", self.port), timeout=60))
 
     def logged(self) -> list[dict[str, object]]:
         lines = self.log.read_text().splitlines(keepends=True)
@@ -161,4 +161,4 @@ class FrontProcess:
 
 def quick() -> Environment:
     """Make the environment of a node that does not wait long."""
-    return Environment(limit=10.0)
+    return Environment(limit=30.0)

@@ -19,7 +19,7 @@ def nodeattest(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     """Run one of the operator's commands against the management cluster."""
     access = ["--kubeconfig", str(world.management.admin_kubeconfig), "-n", NAMESPACE]
     command = [BIN / "nodeattest", *words, *access]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def reset(world: World, name: str, reason: str = "a test") -> None:

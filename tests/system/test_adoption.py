@@ -31,7 +31,7 @@ from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.swtpm
 ALONE = ("--leader-elect", "false")
 NODE = "veteran"
 

@@ -24,7 +24,7 @@ def controller(world: World) -> Iterator[Controller]:
     world.set_policy(authorizedAttestors=["insecure"], serving=serving, enforcement="Enforce")
     config = world.directory / "audit.yaml"
     head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
-    config.write_text(head + "waitLimit: 10s\n")
+    config.write_text(head + "waitLimit: 20s\n")
     with world.controller("--config", str(config), "--leader-elect", "false", log="audit.log") as running:
         world.await_service(running)
         yield running

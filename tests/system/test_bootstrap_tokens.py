@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from polling import eventually
 from world import NAMESPACE, World
 
@@ -14,7 +13,6 @@ from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 
-pytestmark = pytest.mark.timeout(240)
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 MACHINES = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"
 FLAGS = ("--leader-elect", "false", "--controllers", "attestation,bootstrap-token,token-cleaner")

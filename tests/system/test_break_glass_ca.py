@@ -23,7 +23,7 @@ from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.pki import ClusterPki
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.swtpm
 
 FOLLOWER: Final = "blue-md-10"
 GIVEN: Final = "blue-md-11"
@@ -41,7 +41,7 @@ def world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterator[Wo
 def discovered(world: World) -> Agent:
     """Let a machine join that found its cluster by a discovery file, and so follows it."""
     published = ["cluster-info", "publish", "--token", "", "--kubeconfig", str(world.workload.admin_kubeconfig)]
-    subprocess.run([BIN / "nodeattest", *published], check=True, capture_output=True, timeout=60)
+    subprocess.run([BIN / "nodeattest", *published], check=True, capture_output=True, timeout=120)
     tpm = world.tpm(FOLLOWER)
     world.machine(FOLLOWER, tpm=tpm)
     agent = world.agent(FOLLOWER, "tpm", tcti=tpm.tcti)

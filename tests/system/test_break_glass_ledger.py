@@ -13,7 +13,7 @@ from world import EK_ANNOTATION, OWN, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.swtpm
 
 FLAGS: Final = ("--leader-elect", "false")
 MACHINES: Final = {"metal://rack-1/node-6": "sandbox://blue-md-6", "metal://rack-1/node-7": "sandbox://blue-md-7"}

@@ -18,9 +18,9 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.swtpm
 
-SECONDS: Final = 8
+SECONDS: Final = 20
 """That the second node's first certificate lasts."""
 SECRETS: Final = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 MACHINES: Final = {"metal://rack-1/node-8": "sandbox://blue-md-8", "metal://rack-1/node-9": "sandbox://blue-md-9"}

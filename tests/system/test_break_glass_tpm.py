@@ -13,7 +13,7 @@ from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.swtpm
 
 NODE: Final = "blue-md-3"
 REGISTERED: Final = "sha256:5fb3b0cbc2ea6d8c4fb1d7f3c0a9d5e0c3f5f1f1c8f6a6a8e7e2c1d0b9a80716"

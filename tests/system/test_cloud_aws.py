@@ -108,7 +108,7 @@ def test_while_aws_fails_its_machines_wait_others_join_and_the_metric_says_which
             what = fault.service, fault.outcome
             before = platform_calls(controller).get(what, 0)
             faulty.answer(fault.service, fault.mode, seconds=30)
-            joining.append(pool.submit(machines.agent(instance).join, world.token(), "--timeout", "80", timeout=90))
+            joining.append(pool.submit(machines.agent(instance).join, world.token(), "--timeout", "150", timeout=180))
             eventually(lambda: platform_calls(controller).get(what, 0) > before, what="the failed call")
             bare_metal_joins(world, f"bare-{fault.service}-{fault.mode}")
             (waiting,) = eventually(lambda: told_to_wait(world, instance.private_dns), what="the request that waits")

@@ -85,7 +85,7 @@ def test_while_azure_fails_its_machines_wait_the_metric_says_how_and_they_join_a
     machines.cloud.state.switches = switches
     with ThreadPoolExecutor(1) as pool:
         joining: Future[subprocess.CompletedProcess[str]] = pool.submit(
-            machines.agent(machine).join, world.token(), "--timeout", "80", timeout=90
+            machines.agent(machine).join, world.token(), "--timeout", "150", timeout=180
         )
         try:
             eventually(
@@ -110,7 +110,7 @@ def test_a_scale_up_costs_azure_a_few_calls(world: World, machines: AzureFleet) 
     token = world.token()
     machines.cloud.state.calls.clear()
     with ThreadPoolExecutor(6) as pool:
-        joining = [pool.submit(machines.agent(machine).join, token, timeout=90) for machine in fleet]
+        joining = [pool.submit(machines.agent(machine).join, token, timeout=180) for machine in fleet]
         ended = [one.result() for one in joining]
     assert [one.returncode for one in ended] == [0] * len(fleet), ended[0].stderr
     lists = [call for call in machines.cloud.state.calls if "/virtualMachines?" in call]

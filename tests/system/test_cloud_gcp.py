@@ -111,7 +111,7 @@ def test_while_one_projects_api_fails_its_machines_wait_others_join_and_the_metr
             instance = machines.launch(f"gcp-{fault}", project=f"project-{fault}")
             before = platform_calls(controller).get(("compute", outcome), 0)
             getattr(switches, fault).add(instance.project)
-            joining.append(pool.submit(machines.agent(instance).join, world.token(), "--timeout", "80", timeout=90))
+            joining.append(pool.submit(machines.agent(instance).join, world.token(), "--timeout", "150", timeout=180))
             other = machines.agent(machines.launch(f"gcp-beside-{fault}")).join(world.token())
             assert other.returncode == 0, other.stderr
             eventually(

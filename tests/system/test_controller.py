@@ -22,7 +22,7 @@ def controller(world: World) -> Iterator[Controller]:
     world.set_policy(authorizedAttestors=["insecure"])
     config = world.directory / "controller.yaml"
     head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
-    config.write_text(head + "waitLimit: 10s\n")
+    config.write_text(head + "waitLimit: 20s\n")
     with world.controller("--config", str(config), "--leader-elect", "false", log="behaviour.log") as running:
         world.await_service(running)
         yield running
@@ -31,9 +31,9 @@ def controller(world: World) -> Iterator[Controller]:
 pytestmark = pytest.mark.usefixtures("controller")
 
 
-def becomes(filed: Filed, state: str, *, seconds: float = 10.0) -> None:
+def becomes(filed: Filed, state: str) -> None:
     """Wait for the one right end of a request; any other end fails at once."""
-    ended = eventually(filed.state, seconds=seconds, what=f"the end of {filed.name}")
+    ended = eventually(filed.state, what=f"the end of {filed.name}")
     if ended == "Approved" and state == "issued":
         ended = eventually(lambda: filed.state() if filed.state() != "Approved" else "", what="the certificate")
     assert ended == state
@@ -48,13 +48,13 @@ def test_a_request_that_is_before_its_machine_waits_and_is_then_issued(world: Wo
     filed = file_request(world, Wanted(node="early"))
     waits_for(filed, "MachineNotFound")
     world.machine("early")
-    becomes(filed, "issued", seconds=4)
+    becomes(filed, "issued")
 
 
 def test_a_wait_is_bounded(world: World) -> None:
     filed = file_request(world, Wanted(node="never"))
     waits_for(filed, "MachineNotFound")
-    becomes(filed, "Denied:MachineNotFound", seconds=20)
+    becomes(filed, "Denied:MachineNotFound")
 
 
 def test_a_machine_whose_bootstrap_data_is_not_ready_is_waited_for(world: World) -> None:
@@ -215,7 +215,7 @@ def test_many_requests_for_one_key_at_once_get_one_certificate(world: World) -> 
     wanted, token = Wanted(node="crowd"), world.token()
     filed = [file_request(world, wanted, token=token) for _ in range(8)]
     for one in filed:
-        becomes(one, "issued", seconds=20)
+        becomes(one, "issued")
     assert len({text_at(one.read(), "status", "certificate") for one in filed}) == 1
     assert len(list(maps_at(world.ledger("crowd"), "spec", "issued"))) == 1
 

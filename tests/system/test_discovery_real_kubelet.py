@@ -75,7 +75,7 @@ def test_a_real_kubelet_obeys_the_configuration_that_join_writes(assets: Path, t
 def configuration(port: int, cluster: Authority, folder: Path) -> dict[str, Any] | None:
     """Ask kubelet what it runs with, as a client whose certificate the CA file vouches for."""
     context = ssl.create_default_context(cadata=cluster.pem.decode())
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
         context.load_cert_chain(*client_files(cluster, folder))
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
             tls.sendall(b"GET /configz HTTP/1.0\r\nHost: kubelet\r\n\r\n")

@@ -63,7 +63,7 @@ def keep_kubelet_configuration(world: World) -> None:
 def operate(world: World, *words: str) -> None:
     """Type what an operator types."""
     command = [BIN / "nodeattest", *words, "--kubeconfig", str(world.workload.admin_kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -75,7 +75,7 @@ def test_a_recorded_machine_joins_renews_and_is_refused_when_its_record_is_gone(
     issued = serials(world, "unit-1")
     assert len(issued) == 2
     world.admin.delete(f"{RECORDS}/unit-1")
-    refused = agent.join(world.token(), "--renew", "--timeout", "5")
+    refused = agent.join(world.token(), "--renew", "--timeout", "20")
     assert refused.returncode != 0
     assert "MachineNotFound" in refused.stderr
     assert serials(world, "unit-1") in ([], issued)  # nobody collects garbage beside an API server alone

@@ -18,8 +18,6 @@ from write_gate import Gate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.fleet import create_machine_pool
 
-pytestmark = pytest.mark.timeout(180)
-
 CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
 REASON = "PCRValueNotAllowed"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

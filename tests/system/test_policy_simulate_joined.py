@@ -15,7 +15,7 @@ from world import NAMESPACE, OWN, World, built_world
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import StartControlPlane
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.swtpm
 
 GOOD: Final[JsonMap] = {"authorizedAttestors": ["tpm"], "tokenBinding": "Off"}
 

@@ -37,7 +37,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.conformance,
     pytest.mark.swtpm,
     # kubelet speaks protobuf, which the sandbox does not.

@@ -11,21 +11,12 @@ from world import World
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
-CONFIG = """\
-apiVersion: config.nodeattest.x-k8s.io/v1alpha1
-kind: NodeAttestationControllerConfiguration
-leaseDuration: 3s
-renewDeadline: 2s
-retryPeriod: 500ms
-"""
 
 
 def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> None:
     world.set_policy(authorizedAttestors=["insecure"])
-    config = world.directory / "replicas.yaml"
-    config.write_text(CONFIG)
     with ExitStack() as stack:
-        first, second = (world.controller("--config", str(config), log=f"replica-{n}.log") for n in range(2))
+        first, second = (world.controller(log=f"replica-{n}.log") for n in range(2))
         stack.enter_context(first)
         world.await_service(first)
         stack.enter_context(second)
@@ -37,7 +28,7 @@ def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> 
         first.kill()
         world.machine("after")
         filed = file_request(world, Wanted(node="after"))
-        eventually(lambda: filed.state() == "issued", seconds=30, what="the successor's certificate")
+        eventually(lambda: filed.state() == "issued", what="the successor's certificate")
         assert len(list(maps_at(world.ledger("before"), "spec", "issued"))) == 1
 
 

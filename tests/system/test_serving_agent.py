@@ -73,7 +73,7 @@ def served(agent: Agent, trust: Path, name: str) -> Mapping[str, object]:
         thread = threading.Thread(target=answer)
         thread.start()
         stack.callback(thread.join)
-        plain = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=5))
+        plain = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=60))
         tls = stack.enter_context(client.wrap_socket(plain, server_hostname=name))
         tls.send(b"x")
         return tls.getpeercert() or {}
@@ -172,17 +172,16 @@ def test_a_name_that_is_not_the_machines_is_told_with_its_remedy(world: World) -
     assert "reason: AddressNotAllowed" in status
 
 
-@pytest.mark.timeout(120)
 def test_a_watching_agent_renews_in_time_through_an_outage_of_the_controller(
     world: World, controller: Controller
 ) -> None:
     agent = enrolled(world, "serving-2", "10.7.1.3")
-    joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.3", "--timeout", "5")
+    joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.3")
     assert joined.returncode == 0, joined.stderr
     file(agent).unlink()
     with ExitStack() as stack:
         stack.callback(world.reset_authority)
-        shorten_certificates(world, 36)
+        shorten_certificates(world, 72)
         command = [BIN / "kubelet-authenticator", "serving", *agent.files(), "--watch"]
         watching = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         stack.callback(watching.kill)
@@ -191,11 +190,11 @@ def test_a_watching_agent_renews_in_time_through_an_outage_of_the_controller(
         controller.kill()
         shorten_certificates(world, 3600)
         filed = len(world.requests_of("serving-2"))
-        eventually(lambda: len(world.requests_of("serving-2")) > filed, seconds=36, what="the attempt to renew")
+        eventually(lambda: len(world.requests_of("serving-2")) > filed, seconds=72, what="the attempt to renew")
         assert certificate(agent) == first
         controller.start()
         eventually(lambda: certificate(agent) != first, seconds=60, what="the renewal")
         assert first.not_valid_after_utc.timestamp() > time.time()
         assert certificate(agent).public_key() != first.public_key()
         watching.terminate()
-        assert watching.wait(2) == 0
+        assert watching.wait(60) == 0

@@ -38,7 +38,7 @@ def controller(world: World) -> Iterator[Controller]:
     world.set_policy(**APPROVING)
     config = world.directory / "kubelet-serving.yaml"
     head = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
-    config.write_text(head + "waitLimit: 15s\n")
+    config.write_text(head + "waitLimit: 30s\n")
     flags = ("--config", str(config), "--leader-elect", "false")
     with world.controller(*flags, log="kubelet-serving.log") as running:
         world.await_service(running)
@@ -127,7 +127,7 @@ def test_another_machines_address_is_denied_at_once_and_a_missing_one_waited_for
 def test_a_wait_for_an_address_ends(world: World) -> None:
     machine(world, "k-never")
     filed = kubelet_asks(world, Kubelet(node="k-never", ip_addresses=["10.8.2.1"]))
-    assert eventually(filed.state, seconds=30, what="the end") == "Denied:AddressNotAllowed"
+    assert eventually(filed.state, what="the end") == "Denied:AddressNotAllowed"
 
 
 def test_a_node_that_carries_another_machines_provider_id_is_denied(world: World) -> None:
@@ -151,7 +151,7 @@ def api_reads(controller: Controller) -> float:
 
 def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: World, controller: Controller) -> None:
     kubelet = Kubelet(node="k-flood", dns_names=["k-flood"])
-    flood = [kubelet_asks(world, kubelet) for _ in range(NODE_BURST + 10)]
+    flood = [kubelet_asks(world, kubelet) for _ in range(NODE_BURST + 30)]
     eventually(
         lambda: any(one.annotation(ANNOTATION_REASON).startswith("RequesterOverBudget") for one in flood),
         what="the reason in an annotation",
@@ -170,7 +170,7 @@ def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: Wo
     # Each change would read each of them, were there no budget; others read a little meanwhile.
     assert api_reads(controller) - before < changes * len(flood) / 2
     for one in flood:
-        eventually(one.state, seconds=30, what="the end of a request of the flood")
+        eventually(one.state, what="the end of a request of the flood")
     ends = {one.state() for one in flood}
     assert "Denied:RequesterOverBudget" in ends
     assert ends <= {"Denied:RequesterOverBudget", "Denied:MachineNotFound"}

@@ -69,7 +69,7 @@ def send(cluster: Cluster, bearer: str, method: str, path: str, body: object = N
     """Send a request with a bearer token to the API server."""
     host = cluster.plane.server.removeprefix("https://")
     connection = http.client.HTTPSConnection(
-        host, context=ssl.create_default_context(cafile=cluster.plane.ca_certificate), timeout=10
+        host, context=ssl.create_default_context(cafile=cluster.plane.ca_certificate), timeout=60
     )
     headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
     try:
@@ -140,7 +140,7 @@ def test_what_has_expired_or_is_not_the_tokens_is_not_taken(standing: tuple[Clus
     cluster, _ = standing
     token = cluster.token()
     taken(cluster, token)
-    short = mint(token, time.time() - 57)
+    short = mint(token, time.time() - 40)
     assert send(cluster, short, "GET", clusterinfo.PATH)[0] == 200
     eventually(lambda: send(cluster, short, "GET", clusterinfo.PATH)[0] == 401, "the end of a JWT")
     forged = mint(BootstrapToken(token.id, "0" * 16), time.time())

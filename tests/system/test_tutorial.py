@@ -17,7 +17,7 @@ from world import Agent, World, built_world
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import StartControlPlane
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.swtpm
 
 KEYS: Final = {
     "node-1": "sha256:c8f6a6a8e7e2c1d0b9a807165fb3b0cbc2ea6d8c4fb1d7f3c0a9d5e0c3f5f1f1",

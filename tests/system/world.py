@@ -155,7 +155,7 @@ class Agent:
         """What kubelet would use."""
         return self.directory / "kubelet.conf"
 
-    def join(self, token: str, *flags: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def join(self, token: str, *flags: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run ``kubelet-authenticator join``."""
         self.directory.mkdir(parents=True, exist_ok=True)
         token_file = self.directory / "token"
@@ -173,7 +173,7 @@ class Agent:
         """Return the flags that say where its files are."""
         return ["--cache-dir", str(self.directory / "cache"), "--config", str(self.directory / "agent.json")]
 
-    def run(self, *words: str, timeout: float = 60.0, exec_info: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout: float = 120.0, exec_info: str = "") -> subprocess.CompletedProcess[str]:
         """Run one of the agent's commands."""
         environment = {**os.environ, **({"KUBERNETES_EXEC_INFO": exec_info} if exec_info else {})}
         return subprocess.run(
