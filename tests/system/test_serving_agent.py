@@ -133,7 +133,7 @@ def shown(world: World, port: int, name: str) -> x509.Certificate | None:
     trust = ssl.create_default_context(cafile=str(world.workload.ca_certificate))
     try:
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+            socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
             trust.wrap_socket(plain, server_hostname=name) as tls,
         ):
             return x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")

@@ -240,7 +240,6 @@ def signing(world: World, control_plane_kind: str) -> Iterator[None]:
 
 @ONLY_ROOT
 @pytest.mark.usefixtures("signing")
-@pytest.mark.timeout(300)
 def test_a_real_kubelet_serves_what_is_approved_and_rotates_it_before_it_expires(world: World, tmp_path: Path) -> None:
     program, name = kubernetes_program("kubelet"), "k-real"
     world.machine(name)
