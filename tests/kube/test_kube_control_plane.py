@@ -208,7 +208,7 @@ async def test_one_of_two_candidates_leads_and_the_other_follows(plane: ControlP
             identity=identity,
             lease_duration=90.0,
             renew_deadline=60.0,
-            retry_period=0.2,
+            retry_period=3.0,  # as long as a release may take
         )
 
     async with (

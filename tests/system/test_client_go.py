@@ -100,11 +100,10 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
         gate = stack.enter_context(Gate(world.workload))
         controller = stack.enter_context(world.controller("--leader-elect", "false", log="client-go.log"))
         world.await_service(controller)
-        shorten_certificates(world, 40)
+        shorten_certificates(world, 60)
         agent = world.agent(name, "tpm", server=gate.server, tcti=tpm.tcti)
         joined = agent.join(world.token(), "--exec-api-version", "v1beta1")
         assert joined.returncode == 0, joined.stderr
-        shorten_certificates(world, 90)
         port = stack.enter_context(proxy(kubectl, agent.kubeconfig))
         poller = Poller(port, f"/api/v1/nodes/{name}")
         thread = threading.Thread(target=poller.run)
@@ -118,15 +117,16 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
         def asked() -> int:
             return sum(is_about_certificates(call) for call in gate.calls)
 
-        def hang(what: str) -> None:
-            """Let the plugin's next request wait until so many answers came meanwhile."""
+        def hang(what: str, lifetime: int) -> None:
+            """Let the plugin's next request wait until so many answers came meanwhile; then its certificate is made."""
             before, gate.held = asked(), is_about_certificates
             eventually(lambda: asked() > before, what)
             poller.goes_on(10)
             poller.assert_unharmed(404, rotations=1)
+            shorten_certificates(world, lifetime)
             gate.held = lambda _: False
 
-        hang("the plugin's request to renew")
+        hang("the plugin's request to renew", lifetime=150)
         eventually(lambda: issued() >= 2, what="the renewal")
         poller.assert_unharmed(404, rotations=1)
 
@@ -144,8 +144,11 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
         poller.assert_unharmed(404, rotations=1)
 
         world.set_policy(authorizedAttestors=["tpm"])
-        shorten_certificates(world, 3600)
-        hang("the plugin's request after the denial")
+        world.await_policy()
+        failure = agent.directory / "cache" / "failure"
+        eventually(failure.exists, "the denial in the agent's cache")
+        failure.unlink()  # how long a denial is remembered is tested elsewhere
+        hang("the plugin's request after the denial", lifetime=3600)
         eventually(lambda: issued() >= 3, what="the renewal after the hung server")
         poller.goes_on(10)
         poller.assert_unharmed(404, rotations=2)

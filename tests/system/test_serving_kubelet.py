@@ -235,7 +235,7 @@ def signing(world: World, control_plane_kind: str) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 @ONLY_ROOT
