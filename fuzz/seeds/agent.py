@@ -53,7 +53,7 @@ def _kubeadms() -> list[str]:
     return [
         f"---\n{head}v1beta3\n{by_token}{named}{{provider-id: 'metal://7', v: '4'}}}}\n",
         f"{head}v1beta4\n{by_token}{named}[{{name: hostname-override, value: x}}]}}\n",
-        f"{head}v1beta2\n{by_file}",
+        f"{head}v1beta3\n{by_file}",
         "kind: ClusterConfiguration\n---\nkind: InitConfiguration\n---\n",
     ]
 

@@ -144,7 +144,7 @@ def test_bootstrap_data_of_another_provider_is_refused_without_its_secrets(docum
     [
         ({}, "got neither"),
         ({"apiVersion": "v1", "kind": "Secret"}, "got neither"),
-        (configuration("v1beta9"), "v1beta9"),
+        (configuration("v1beta2"), "v1beta2"),
         (configuration() | {"apiVersion": "other/v1beta3"}, "other/v1beta3"),
         (configuration(discovery={}), "either discovery.bootstrapToken or discovery.file"),
         (configuration(discovery=by_token() | {"file": {"kubeConfigPath": "/x"}}), "either"),

@@ -221,7 +221,7 @@ kind: ClusterConfiguration
 """
 
 
-@pytest.mark.parametrize("version", ["v1beta2", "v1beta3", "v1beta4"])
+@pytest.mark.parametrize("version", ["v1beta3", "v1beta4"])
 def test_a_kubeadm_configuration_lists_several(token: Tool, tmp_path: Path, version: str) -> None:
     file = tmp_path / "kubeadm.yaml"
     file.write_text(CONFIGURATION.format(version=version))

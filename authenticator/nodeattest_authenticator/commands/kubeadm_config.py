@@ -4,7 +4,7 @@ Cluster API's bootstrap provider writes server, token and CA pins into a JoinCon
 they go nowhere else, not into arguments and not into messages. Promises: a file gives what a join needs, or None where
 kubeadm is going to ``init``, or ``AgentError``; what has another type than kubeadm's API says is refused by its name.
 Leaves to kubeadm: fields that the agent has no use for. It checks them itself, strictly.
-Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta2,v1beta3,v1beta4}/types.go; for the node's name
+Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta3,v1beta4}/types.go; for the node's name
 app/phases/kubelet/flags.go ``GetNodeNameAndHostname``; for the documents, cluster-api bootstrap/kubeadm/types/upstream.
 """
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Joining", "load", "parse"]
 
 _GROUP: Final = "kubeadm.k8s.io/"
-_VERSIONS: Final = ("v1beta2", "v1beta3", "v1beta4")
-"""kubeadm 1.15 to 1.34; v1beta4 made a list of kubeletExtraArgs."""
+_VERSIONS: Final = ("v1beta3", "v1beta4")
+"""v1beta4 made a list of kubeletExtraArgs."""
 _KINDS: Final = frozenset({"ClusterConfiguration", "InitConfiguration", "JoinConfiguration"})
 _LIMIT: Final = 1 << 20
 """Bytes; user data of clouds has at most 64 KiB."""

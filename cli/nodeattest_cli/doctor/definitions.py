@@ -9,17 +9,13 @@ from typing import Final
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_controller import manifests
-from nodeattest_controller.model.kubernetes_version import minor_version
 from nodeattest_controller.model.objects import condition, flag, items, mapping, strings, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["IDS", "look", "missing"]
 
 IDS: Final = ("definitions-served", "definitions-of-release", "definitions-stored")
 _APPLY: Final = "kubectl apply -k manifests/crd of this release"
-_RULES_FROM: Final = (1, 25)
-"""Older API servers drop CEL rules."""
-_RULES: Final = "x-kubernetes-validations"
 
 
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:
@@ -38,7 +34,7 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
         return
     there = {name: value for name, value in known.items() if value is not None and not isinstance(value, Unread)}
     yield _served(facts, shipped, there)
-    yield _of_release(facts, shipped, there)
+    yield _of_release(shipped, there)
     yield _stored(there)
 
 
@@ -73,14 +69,8 @@ def _served(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[s
     )
 
 
-def _of_release(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[str, JsonObject]) -> HealthFinding:
-    """Compare the schemas; what an API server has added to or dropped from them is no difference."""
-    version = facts.management.version
-    minor = minor_version(version) if isinstance(version, str) else None
-    has_rules = minor is None or minor >= _RULES_FROM
-    other = sorted(
-        name for name, definition in there.items() if not _is_same(definition, shipped[name], rules=has_rules)
-    )
+def _of_release(shipped: Mapping[str, JsonObject], there: dict[str, JsonObject]) -> HealthFinding:
+    other = sorted(name for name, definition in there.items() if not _is_same(definition, shipped[name]))
     return HealthFinding(
         id="definitions-of-release",
         severity=HealthSeverity.WARNING if other else HealthSeverity.OK,
@@ -90,22 +80,14 @@ def _of_release(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: di
     )
 
 
-def _is_same(definition: JsonObject, shipped: JsonObject, *, rules: bool) -> bool:
+def _is_same(definition: JsonObject, shipped: JsonObject) -> bool:
     found = {text(one, "name"): one for one in items(definition, "spec", "versions")}
     for wanted in items(shipped, "spec", "versions"):
         schema = mapping(found.get(text(wanted, "name"), {}), "schema", "openAPIV3Schema")
         expected = mapping(wanted, "schema", "openAPIV3Schema")
-        if schema != expected and (rules or schema != _without_rules(expected)):
+        if schema != expected:
             return False
     return True
-
-
-def _without_rules(value: JsonValue) -> JsonValue:
-    if isinstance(value, list):
-        return [_without_rules(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _without_rules(one) for name, one in value.items() if name != _RULES}
-    return value
 
 
 def _stored(there: dict[str, JsonObject]) -> HealthFinding:

@@ -26,7 +26,8 @@ _PAGE: Final = "docs/versions.md"
 
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     """Compare each version with what this release supports."""
-    yield _kubernetes("management-version", facts.management.version, OLDEST_MANAGEMENT)
+    has_cluster_api = facts.management.cluster_api != ""
+    yield _kubernetes("management-version", facts.management.version, OLDEST_MANAGEMENT if has_cluster_api else OLDEST)
     for key, workload in facts.workloads.items():
         if workload.unreached is None:
             yield _kubernetes("workload-version", workload.version, OLDEST, key)
@@ -51,9 +52,9 @@ def _version_of_holder(lease: JsonObject) -> str:
     return text(lease, "metadata", "annotations", VERSION_ANNOTATION) if is_holders else ""
 
 
-def _kubernetes(name: str, version: str | Unread, whole: tuple[int, int], cluster: str = "") -> HealthFinding:
-    """Compare a server's version; from ``whole`` on nothing is missing there."""
-    expected = f"Kubernetes {_minor(whole)} to {_minor(NEWEST_TESTED)} ({_PAGE})"
+def _kubernetes(name: str, version: str | Unread, oldest: tuple[int, int], cluster: str = "") -> HealthFinding:
+    """Compare a server's version with the oldest supported and the newest tested one."""
+    expected = f"Kubernetes {_minor(oldest)} to {_minor(NEWEST_TESTED)} ({_PAGE})"
     if isinstance(version, Unread):
         severity, found, remedy = HealthSeverity.UNKNOWN, version.why, "let this user read /version"
         return HealthFinding(id=name, severity=severity, expected=expected, found=found, remedy=remedy, cluster=cluster)
@@ -61,9 +62,8 @@ def _kubernetes(name: str, version: str | Unread, whole: tuple[int, int], cluste
     severity, remedy = HealthSeverity.OK, ""
     if minor is None:
         severity, remedy = HealthSeverity.UNKNOWN, f"compare its version with {_PAGE}"
-    elif minor < whole:
-        severity = HealthSeverity.WARNING if minor >= OLDEST else HealthSeverity.ERROR
-        remedy = f"upgrade it, or see what it lacks: {_PAGE}"
+    elif minor < oldest:
+        severity, remedy = HealthSeverity.ERROR, f"upgrade the cluster to Kubernetes {_minor(oldest)} or newer"
     elif minor > NEWEST_TESTED:
         severity, remedy = HealthSeverity.WARNING, "see whether a newer release of nodeattest was tested with it"
     return HealthFinding(

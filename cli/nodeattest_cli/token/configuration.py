@@ -1,7 +1,7 @@
 """Bootstrap tokens out of a kubeadm configuration file: the list ``bootstrapTokens`` of its InitConfiguration.
 
 Promises: the list is understood whole or refused; the rest of the file is kubeadm's and not looked at.
-Source: kubernetes cmd/kubeadm/app/apis/kubeadm/v1beta4/types.go and bootstraptoken/v1 (the same fields since v1beta2).
+Source: kubernetes cmd/kubeadm/app/apis/kubeadm/v1beta4/types.go and bootstraptoken/v1 (v1beta3 has the same fields).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 __all__ = ["token_specs"]
 
-_VERSIONS: Final = frozenset(f"kubeadm.k8s.io/v1beta{number}" for number in (2, 3, 4))
+_VERSIONS: Final = frozenset(f"kubeadm.k8s.io/v1beta{number}" for number in (3, 4))
 _KIND: Final = "InitConfiguration"
 _FIELDS: Final = frozenset({"token", "description", "ttl", "expires", "usages", "groups"})
 
