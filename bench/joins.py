@@ -63,7 +63,6 @@ def cold_join(env: BenchEnvironment, machine: DemoMachine) -> Taken:
         "config": root / "etc/kubelet-authenticator.json",
         "cache-dir": root / "var/cache",
         "kubeconfig": node_kubeconfig(root),
-        "exec-api-version": env.world.exec_api_version,
     }
     command = [str(env.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
     return taken_by(command, installed(root.parent))

@@ -49,7 +49,7 @@ def _settings(data: bytes) -> bool:
     require(
         settings.parse(settings.settings_to_json(read), hostname="another") == read, "what is written is read again"
     )
-    kubeconfig.render(read.cluster, command="/c", config="/f", cache_dir="/d", exec_api_version="v1")
+    kubeconfig.render(read.cluster, command="/c", config="/f", cache_dir="/d")
     return True
 
 

@@ -102,14 +102,14 @@ class AgentContext:
             return None
         return found
 
-    def cache_response(self, entry: CacheEntry, info: bytes, api_version: str) -> None:
+    def cache_response(self, entry: CacheEntry, info: bytes) -> None:
         """Let the fast path serve this exec info from now on. Hold the lock."""
         if entry.has_response(info) and entry.config_fingerprint == self.config_fingerprint:
             return
         responses = entry.responses if entry.config_fingerprint == self.config_fingerprint else ()
         with contextlib.suppress(OSError):  # then the next call takes the slow path
             bound = replace(entry, config_fingerprint=self.config_fingerprint, responses=responses)
-            credential_cache.save(self.storage, bound.with_response(info, api_version))
+            credential_cache.save(self.storage, bound.with_response(info))
 
     def raise_while_backing_off(self, *, name: str = FAILURE_FILE) -> None:
         """Repeat the last failure while its pause lasts; raises ``AgentError``."""

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
@@ -41,8 +41,6 @@ __all__ = ["render"]
 
 _BETWEEN: Final = re.compile(r"(?m)^---(?=[ \t\r\n]|\Z)")
 """Where a document begins; YAML 1.2 §9.1.2 lets no text of a document begin a line so."""
-_OLD_KUBELET: Final = re.compile(r"v?1\.(?:1[0-9]|2[01])\.", re.ASCII)
-"""Kubernetes before 1.22, whose kubelets know client.authentication.k8s.io/v1beta1 only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,6 @@ class _Part:
     type=click.Choice([str(choice) for choice in ServingOptions]),
     help="Who gets kubelet's serving certificate: kubelet from the cluster, or none of ours  [by policy; kubelet]",
 )
-@click.option("--exec-api-version", type=click.Choice(["v1", "v1beta1"]), help="v1beta1 for Kubernetes before 1.22.")
 @click.option("-o", "--output", metavar="FILE", help="Where the YAML goes  [standard output]")
 @click.option("--diff", is_flag=True, help="Show on standard error what was changed, line by line.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 when something would be changed.")
@@ -80,7 +77,7 @@ def render(*, path: str, policy_path: str | None, output: str | None, diff: bool
     source = read_text(path)
     plan = _plan(flags, _policy(policy_path) if policy_path else None)
     try:
-        parts = [_rendered(part, path, plan, flags.get("exec_api_version")) for part in _documents(source)]
+        parts = [_rendered(part, path, plan) for part in _documents(source)]
     except RenderingRefused as refused:
         for refusal in refused.refusals:
             print_lines(f"expected {refusal.expected}, got {refusal.got}; {refusal.remedy}", err=True)
@@ -108,7 +105,7 @@ def _documents(source: str) -> Iterator[str]:
         yield source[begin:end]
 
 
-def _rendered(part: str, path: str, plan: RenderOptions, exec_api_version: object) -> _Part:
+def _rendered(part: str, path: str, plan: RenderOptions) -> _Part:
     """Render one document; raises ``RenderingRefused``."""
     head, body = _head(part)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in body.splitlines()):
@@ -123,7 +120,7 @@ def _rendered(part: str, path: str, plan: RenderOptions, exec_api_version: objec
         if not is_rendered_kind(document):
             written.append(edit(json.dumps(document), document, document))
             continue
-        made = _one(document, _for_version(document, plan, exec_api_version), name)
+        made = _one(document, plan, name)
         if not made.changes:
             said.append(f"{name}: rendered already")
         said += [f"{name}: {change}" for change in made.changes]
@@ -151,13 +148,6 @@ def _head(part: str) -> tuple[str, str]:
         return "", part
     line, _, body = part.partition("\n")
     return (f"{line}\n", body) if not line[3:].split("#")[0].strip() else ("---\n", f"{line[3:].lstrip()}\n{body}")
-
-
-def _for_version(document: JsonObject, plan: RenderOptions, given: object) -> RenderOptions:
-    """Let a control plane's own version decide how kubelet speaks to the agent, unless a flag does."""
-    if given is None and _OLD_KUBELET.match(text(document, "spec", "version")):
-        return replace(plan, exec_api_version="v1beta1")
-    return plan
 
 
 def _policy(path: str) -> Policy:
@@ -190,7 +180,6 @@ def _plan(flags: dict[str, object], policy: Policy | None) -> RenderOptions:
         provider=ProviderName(provider),
         settings=_settings(cast("tuple[str, ...]", flags["words"])),
         serving=ServingOptions(serving),
-        exec_api_version=cast("str | None", flags["exec_api_version"]) or "v1",
         provider_id=given["provider_id"],
         provider_id_file=given["provider_id_file"],
         provider_id_command=given["provider_id_command"],

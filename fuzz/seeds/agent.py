@@ -91,7 +91,7 @@ def _exec_infos() -> list[object]:
             "kind": "ExecCredential",
             "spec": {"interactive": False, "cluster": cluster},
         }
-        for version in ("v1", "v1beta1")
+        for version in ("v1", "v1beta1")  # the second one is refused
     ]
     skips = {**cluster, "insecure-skip-tls-verify": True, "tls-server-name": "x", "config": None}
     return [*made, {**made[0], "spec": {}}, {**made[0], "spec": {"cluster": skips}}]

@@ -27,12 +27,11 @@ def challenge_then_sign(api: FakeApi, name: str, **changes: Any) -> None:
         api.sign(name, **changes)
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_cold_call_gets_a_credential_in_the_callers_version(machine: Machine, version: str) -> None:
-    done = machine.run(info=machine.info(version))
+def test_a_cold_call_gets_a_credential(machine: Machine) -> None:
+    done = machine.run()
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
-    assert answer["apiVersion"] == f"client.authentication.k8s.io/{version}"
+    assert answer["apiVersion"] == "client.authentication.k8s.io/v1"
     assert answer["kind"] == "ExecCredential"
     leaf = x509.load_pem_x509_certificate(answer["status"]["clientCertificateData"].encode())
     assert leaf.subject.rfc4514_string() == f"CN=system:node:{NODE},O=system:nodes"

@@ -198,7 +198,7 @@ def test_only_the_newest_answers_are_kept() -> None:
     credential = CachedCredential(certificate_pem=b"c\n", key_pem=b"k", not_before=1, renew_at=2, not_after=3)
     cached = CacheEntry(credential=credential, config_fingerprint=IDENTITY)
     for number in range(10):
-        cached = cached.with_response(b"%d" % number, "client.authentication.k8s.io/v1")
+        cached = cached.with_response(b"%d" % number)
     assert [info for info, _ in cached.responses] == [b"6", b"7", b"8", b"9"]
 
 

@@ -67,11 +67,14 @@ def test_our_cluster_is_recognised_however_it_is_spelt(cluster: dict[str, Any]) 
 
 
 def test_a_call_that_names_no_cluster_is_answered() -> None:
-    call = exec_credential.parse(
-        b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential","spec":{}}'
-    )
+    call = exec_credential.parse(b'{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{}}')
     exec_credential.check_cluster(call, settings().cluster, ())
-    assert call.api_version.endswith("/v1beta1")
+    assert call.server is None
+
+
+def test_a_call_in_another_version_is_refused() -> None:
+    with pytest.raises(AgentError, match=r"apiVersion must be client\.authentication\.k8s\.io/v1;"):
+        exec_credential.parse(b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential"}')
 
 
 @pytest.mark.parametrize(
@@ -128,11 +131,11 @@ def test_any_json_gives_a_call_or_a_failure(document: object) -> None:
     good = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "spec": document}
     for value in (document, good):
         with contextlib.suppress(AgentError):
-            assert exec_credential.parse(json.dumps(value).encode()).api_version in exec_credential.API_VERSIONS
+            assert isinstance(exec_credential.parse(json.dumps(value).encode()), exec_credential.ExecInfo)
 
 
 def test_the_answer_is_what_client_go_reads() -> None:
-    made = exec_credential.render("client.authentication.k8s.io/v1", expires_at=0, certificate_pem=b"C", key_pem=b"K")
+    made = exec_credential.render(expires_at=0, certificate_pem=b"C", key_pem=b"K")
     assert json.loads(made) == {
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",

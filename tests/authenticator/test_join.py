@@ -180,10 +180,9 @@ def test_join_without_waiting_writes_the_files_and_asks_for_nothing(joiner: Join
     assert not joiner.api.requests
 
 
-def test_the_old_exec_version_and_provider_settings_reach_their_files(joiner: Joiner) -> None:
-    words = ["--set", "secretFile=/run/secret", "--no-wait", "--exec-api-version", "v1beta1"]
+def test_provider_settings_reach_their_file(joiner: Joiner) -> None:
+    words = ["--set", "secretFile=/run/secret", "--no-wait"]
     assert joiner.join(*words, provider="challenge").returncode == 0
-    assert plugin(joiner)["apiVersion"] == "client.authentication.k8s.io/v1beta1"
     provider = json.loads(joiner.folder.joinpath("config.json").read_bytes())["provider"]
     assert provider == {"name": "challenge", "settings": {"secretFile": "/run/secret"}}
 

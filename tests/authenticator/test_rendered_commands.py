@@ -21,7 +21,6 @@ PLAN = RenderOptions(
     provider=ProviderName("composite"),
     settings={"tpm": {"tcti": "swtpm:host=127.0.0.1,port=7"}, "name": "it's", "number": 7},
     provider_id_command="dmi 'product uuid'",
-    exec_api_version="v1beta1",
 )
 
 
@@ -33,7 +32,7 @@ def test_the_agent_understands_the_rendered_join(file_format: str, may_init: boo
     words = shlex.split(command, comments=True)[:-3]
     options = parser().parse_args(words[words.index("join") :])
     assert options.kubeadm_config in {"/run/kubeadm/kubeadm-join-config.yaml", "/etc/kubeadm.yml"}
-    assert (options.provider, options.exec_api_version) == ("composite", "v1beta1")
+    assert options.provider == "composite"
     assert options.provider_id_command == PLAN.provider_id_command
     assert provider_settings(options) == dict(PLAN.settings)
 
@@ -42,7 +41,7 @@ def test_the_agent_understands_the_rendered_adoption() -> None:
     script = next(file.content for file in adopt_files(PLAN) if file.path == ADOPT_SCRIPT)
     line = next(line for line in script.splitlines() if line.startswith(PLAN.program))
     options = parser().parse_args(shlex.split(line)[1:])
-    assert (options.command, options.provider, options.exec_api_version) == ("adopt", "composite", "v1beta1")
+    assert (options.command, options.provider) == ("adopt", "composite")
     assert options.provider_id_command == PLAN.provider_id_command
     assert provider_settings(options) == dict(PLAN.settings)
 

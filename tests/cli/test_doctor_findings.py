@@ -29,6 +29,7 @@ from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
+from nodeattest_cli.doctor.supported_versions import minor_version
 from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
@@ -460,3 +461,24 @@ def test_the_page_has_every_finding_and_no_other() -> None:
 def test_flags_that_contradict_are_usage(words: list[str]) -> None:
     assert main(["doctor", *words]) == 2
     assert key_of(healthy_facts().clusters()[0]) == BLUE
+
+
+@pytest.mark.parametrize(
+    ("version", "minor"),
+    [
+        ("v1.37.2", (1, 37)),
+        ("1.37.2", (1, 37)),
+        ("v1.37", (1, 37)),
+        ("v1.37.7-gke.1026000", (1, 37)),
+        ("v1.37+", (1, 37)),
+        ("v1.37.0-alpha.1+k3s1", (1, 37)),
+        ("", None),
+        ("v1", None),
+        ("v1.", None),
+        ("v1.99999.1", None),
+        ("release-1.37", None),
+        ("v\u0661.37", None),
+    ],
+)
+def test_the_minor_version_is_read_from_every_form(version: str, minor: tuple[int, int] | None) -> None:
+    assert minor_version(version) == minor

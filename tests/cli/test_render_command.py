@@ -46,7 +46,7 @@ kind: KubeadmControlPlane
 metadata: {name: blue, namespace: fleet}
 spec:
   replicas: ${REPLICAS}
-  version: "v1.21.3"
+  version: "v1.37.2"
   kubeadmConfigSpec: {}
 """
 POLICY = """\
@@ -103,7 +103,6 @@ def test_a_changed_document_keeps_its_authors_quotes_and_order(folder: Path) -> 
 def test_a_template_of_clusterctl_stays_one(folder: Path) -> None:
     _, [document], text = run(folder, CONTROL_PLANE)
     assert "replicas: ${REPLICAS}\n" in text
-    assert "--exec-api-version v1beta1" in text  # kubelet 1.21
     assert document["spec"]["kubeadmConfigSpec"]["initConfiguration"]
 
 

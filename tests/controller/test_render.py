@@ -127,7 +127,7 @@ def test_a_worker_joins_by_the_agent_and_keeps_what_its_author_wrote(version: st
     assert before == ["hostnamectl set-hostname x", "echo ready"]
     assert last == (
         "kubelet-authenticator join --kubeadm-config /run/kubeadm/kubeadm-join-config.yaml --provider tpm "
-        f"--exec-api-version v1 || exit 1 {MARK}"
+        f"|| exit 1 {MARK}"
     )
     assert (made["postKubeadmCommands"], made["users"]) == (["echo done"], [{"name": "ops"}])
     assert "initConfiguration" not in made
@@ -143,7 +143,7 @@ def test_a_control_plane_joins_attested_and_is_adopted_after_init(version: str) 
     assert list(files) == [DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT]
     assert f"ExecStart=/bin/sh {ADOPT_SCRIPT}" in files[ADOPT_UNIT]
     assert (
-        "kubelet-authenticator adopt --provider tpm --exec-api-version v1 "
+        "kubelet-authenticator adopt --provider tpm "
         f"--provider-id-command '/bin/sh {PROVIDER_ID_SCRIPT}'\nsystemctl restart kubelet.service\n"
     ) in files[ADOPT_SCRIPT]
     assert strings(made, "preKubeadmCommands")[-1].startswith("[ -e /run/kubeadm/kubeadm.yaml ] || kubelet-auth")

@@ -102,7 +102,7 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
         world.await_service(controller)
         shorten_certificates(world, 60)
         agent = world.agent(name, "tpm", server=gate.server, tcti=tpm.tcti)
-        joined = agent.join(world.token(), "--exec-api-version", "v1beta1")
+        joined = agent.join(world.token())
         assert joined.returncode == 0, joined.stderr
         port = stack.enter_context(proxy(kubectl, agent.kubeconfig))
         poller = Poller(port, f"/api/v1/nodes/{name}")

@@ -131,12 +131,7 @@ def template(
         "metadata": {"name": "md-0"},
         "spec": {"template": {"spec": own}},
     }
-    plan = RenderOptions(
-        provider=ProviderName("tpm"),
-        provider_id="sandbox://@NAME@",
-        settings={"tcti": tcti},
-        exec_api_version="v1beta1",
-    )
+    plan = RenderOptions(provider=ProviderName("tpm"), provider_id="sandbox://@NAME@", settings={"tcti": tcti})
     return json.loads(json.dumps(render(document, plan).document))["spec"]["template"]["spec"]
 
 

@@ -43,7 +43,6 @@ class AdoptOptions:
     old_kubeconfig: bytes
     config: str
     cache_dir: str
-    exec_api_version: str
     command: str
     """Absolute path of kubelet-authenticator, for the kubeconfig."""
 
@@ -111,6 +110,5 @@ def _replace(options: AdoptOptions) -> None:
         command=options.command,
         config=options.config,
         cache_dir=options.cache_dir,
-        exec_api_version=options.exec_api_version,
     )
     kubelet_files.write_private(options.kubeconfig, rendered)

@@ -13,7 +13,6 @@ from nodeattest_authenticator.commands.join_flags import describe_proof, provide
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats import kubeconfig
-from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_discovery.node.clock import Clock, random_unit
 from nodeattest_providers.node_interface import JsonObject
@@ -31,12 +30,6 @@ def describe(adopt: argparse.ArgumentParser) -> None:
     describe_proof(adopt)
     adopt.add_argument(
         "--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="kubelet's, which is replaced (%(default)s)"
-    )
-    adopt.add_argument(
-        "--exec-api-version",
-        choices=EXEC_API_VERSIONS,
-        default=DEFAULT_EXEC_API_VERSION,
-        help="%(default)s; Kubernetes before 1.22 needs v1beta1",
     )
 
 
@@ -69,7 +62,6 @@ def run(options: argparse.Namespace, program: str) -> None:
         old_kubeconfig=old,
         config=absolute(options.config),
         cache_dir=absolute(options.cache_dir),
-        exec_api_version=options.exec_api_version,
         command=program_path(program),
     )
     with watchdog.running(made.settings.timeout_seconds):

@@ -55,7 +55,6 @@ class JoinOptions:
     config: str
     cache_dir: str
     kubeconfig: str
-    exec_api_version: str
     command: str
     """Absolute path of kubelet-authenticator, for the kubeconfig."""
     kubelet: KubeletFiles = field(default_factory=KubeletFiles)
@@ -106,7 +105,6 @@ def join(
         command=options.command,
         config=options.config,
         cache_dir=options.cache_dir,
-        exec_api_version=options.exec_api_version,
     )
     deadline = Deadline.after(clock, options.settings.timeout_seconds)
     # A refresh and another join write these files, too: one writer at a time.

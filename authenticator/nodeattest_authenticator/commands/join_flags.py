@@ -21,7 +21,6 @@ from nodeattest_authenticator.commands.cli_args import (
 )
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
-from nodeattest_authenticator.formats.kubeconfig import DEFAULT_EXEC_API_VERSION, EXEC_API_VERSIONS
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.transport.retry import FIRST_BOOT, retry_until
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
@@ -127,12 +126,6 @@ def _describe_files(join: argparse.ArgumentParser) -> None:
     join.add_argument("--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
     join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
     join.add_argument(
-        "--exec-api-version",
-        choices=EXEC_API_VERSIONS,
-        default=DEFAULT_EXEC_API_VERSION,
-        help="%(default)s; Kubernetes before 1.22 needs v1beta1",
-    )
-    join.add_argument(
         "--kubelet-config", metavar="FILE", help="write kubelet's configuration, which the cluster keeps for its nodes"
     )
     join.add_argument(
@@ -164,7 +157,6 @@ def run(options: argparse.Namespace, program: str) -> bool:
         config=absolute(options.config),
         cache_dir=absolute(options.cache_dir),
         kubeconfig=absolute(options.kubeconfig),
-        exec_api_version=options.exec_api_version,
         command=program_path(program),
         kubelet=KubeletFiles(
             ca_file=None if ca_file is None else absolute(ca_file),

@@ -55,12 +55,12 @@ def issue_and_store(
     current: CachedCredential | None,
     deadline: Deadline,
     *,
-    call: tuple[bytes, str] | None = None,
+    info: bytes | None = None,
 ) -> CacheEntry:
     """Get a new client certificate and store it; ``current`` is the valid one to be renewed. Hold the lock.
 
-    ``call`` is the exec info and its version that the fast path shall serve from now on. A credential that cannot be
-    stored is still good for this call. Raises ``AgentError``, which is remembered with its pause.
+    ``info`` is the exec info that the fast path shall serve from now on. A credential that cannot be stored is still
+    good for this call. Raises ``AgentError``, which is remembered with its pause.
     """
     store = PendingRequestFile(context.storage, used_key_pem=current.key_pem if current else None)
     try:
@@ -72,8 +72,8 @@ def issue_and_store(
         raise
     _log_older_evidence(context)
     made = CacheEntry(credential=credential, config_fingerprint=context.config_fingerprint)
-    if call is not None:
-        made = made.with_response(*call)
+    if info is not None:
+        made = made.with_response(info)
     try:
         credential_cache.save(context.storage, made)
         failure_backoff.forget(context.storage)

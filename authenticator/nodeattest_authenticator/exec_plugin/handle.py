@@ -23,18 +23,18 @@ def credential(context: AgentContext, info: bytes | None) -> bytes:
     raw = info or b""
     found = context.load_valid_credential()
     if found is None:
-        return _first(context, raw, call.api_version)
+        return _first(context, raw)
     if context.settings.renewable and context.clock.now() >= found.credential.renew_at:
         from nodeattest_authenticator.exec_plugin import background_renewal
 
-        return found.credential.answer(call.api_version, expires_at=background_renewal.spawn(context, found.credential))
+        return found.credential.answer(expires_at=background_renewal.spawn(context, found.credential))
     with exclusive_if_free(context.storage) as held:
         if held:
-            context.cache_response(found, raw, call.api_version)
-    return found.credential.answer(call.api_version)
+            context.cache_response(found, raw)
+    return found.credential.answer()
 
 
-def _first(context: AgentContext, info: bytes, api_version: str) -> bytes:
+def _first(context: AgentContext, info: bytes) -> bytes:
     deadline = Deadline.after(context.clock, context.settings.timeout_seconds)
     context.raise_while_backing_off()
     with exclusive(context.storage, deadline):
@@ -47,9 +47,9 @@ def _first(context: AgentContext, info: bytes, api_version: str) -> bytes:
         if found is None:
             from nodeattest_authenticator.enrollment.issue import issue_and_store
 
-            found = issue_and_store(context, None, deadline, call=(info, api_version))
-        context.cache_response(found, info, api_version)
-        return found.credential.answer(api_version)
+            found = issue_and_store(context, None, deadline, info=info)
+        context.cache_response(found, info)
+        return found.credential.answer()
 
 
 def _ready(context: AgentContext, info: bytes) -> bytes | None:

@@ -1,8 +1,8 @@
 """ExecCredential: what client-go passes in ``KUBERNETES_EXEC_INFO``, and the answer that it expects.
 
-Promises: an answer is only made for a call in a supported version and, where it names the cluster, names ours:
-a credential of one cluster is never handed to a client of another. Leaves the credential to others.
-Source: client.authentication.k8s.io v1 and v1beta1; client-go plugin/pkg/client/auth/exec.
+Promises: an answer is only made for a call in version v1 and, where it names the cluster, names ours: a credential of
+one cluster is never handed to a client of another. Leaves the credential to others.
+Source: client.authentication.k8s.io/v1; client-go plugin/pkg/client/auth/exec.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsErr
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_parsing.record import record
 
-__all__ = ["API_VERSIONS", "ExecInfo", "check_cluster", "parse", "render"]
+__all__ = ["API_VERSION", "ExecInfo", "check_cluster", "parse", "render"]
 
-API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+API_VERSION: Final = "client.authentication.k8s.io/v1"
 
 
 @record(kw_only=True)
 class ExecInfo:
     """One call of the plugin. Whether it is interactive does not matter: nothing is ever asked of a person."""
 
-    api_version: str
     server: str | None = None
     """None without ``provideClusterInfo``."""
     tls_server_name: str | None = None
@@ -49,17 +48,15 @@ def parse(info: bytes | None) -> ExecInfo:
 def _parse(info: bytes) -> ExecInfo:
     # Unknown fields are welcome here: client-go may learn new ones (KEP-541).
     fields = ConfigFields(parse_config_object(info))
-    api_version = fields.required("apiVersion")
     if fields.text("kind") != "ExecCredential":
         raise FieldsError("kind must be ExecCredential")
-    if api_version not in API_VERSIONS:
-        raise FieldsError(f"apiVersion must be {' or '.join(API_VERSIONS)}")
+    if fields.text("apiVersion") != API_VERSION:
+        raise FieldsError(f"apiVersion must be {API_VERSION}")
     spec = fields.object("spec")
     cluster = spec.object("cluster") if spec else None
     if cluster is None:
-        return ExecInfo(api_version=api_version)
+        return ExecInfo()
     return ExecInfo(
-        api_version=api_version,
         server=cluster.required("server"),
         tls_server_name=cluster.text("tls-server-name"),
         skips_verification=cluster.flag("insecure-skip-tls-verify"),
@@ -103,12 +100,12 @@ def _fault(info: ExecInfo, cluster: Cluster, ca_pem: bytes) -> str | None:
     return None
 
 
-def render(api_version: str, *, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> bytes:
+def render(*, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> bytes:
     """Write the ExecCredential; client-go asks again after ``expires_at`` (seconds since the epoch)."""
     return (
         json.dumps(
             {
-                "apiVersion": api_version,
+                "apiVersion": API_VERSION,
                 "kind": "ExecCredential",
                 "status": {
                     "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_at)),

@@ -11,22 +11,19 @@ import json
 from typing import Final
 
 from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.formats.exec_credential import API_VERSIONS
+from nodeattest_authenticator.formats.exec_credential import API_VERSION
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["DEFAULT_EXEC_API_VERSION", "EXEC_API_VERSIONS", "is_ours", "render", "with_cluster"]
+__all__ = ["is_ours", "render", "with_cluster"]
 
-EXEC_API_VERSIONS: Final = tuple(version.rpartition("/")[2] for version in API_VERSIONS)
-DEFAULT_EXEC_API_VERSION: Final = "v1"
-"""Kubernetes 1.22 and newer; 1.20 and 1.21 know v1beta1 only."""
 _NAME: Final = "kubelet-authenticator"
 
 
-def render(cluster: Cluster, *, command: str, config: str, cache_dir: str, exec_api_version: str) -> bytes:
+def render(cluster: Cluster, *, command: str, config: str, cache_dir: str) -> bytes:
     """Write the kubeconfig; ``command`` is the absolute path of kubelet-authenticator."""
     plugin: JsonObject = {
-        "apiVersion": f"client.authentication.k8s.io/{exec_api_version}",
+        "apiVersion": API_VERSION,
         "command": command,
         "args": ["credential", "--config", config, "--cache-dir", cache_dir],
         "interactiveMode": "Never",

@@ -38,10 +38,9 @@ class CachedCredential:
         """Whether its times admit it now."""
         return is_time_valid(self.not_before, self.not_after, now)
 
-    def answer(self, api_version: str, *, expires_at: float | None = None) -> bytes:
+    def answer(self, *, expires_at: float | None = None) -> bytes:
         """Write the ExecCredential; client-go keeps it until the renewal moment unless another moment is given."""
         return exec_credential.render(
-            api_version,
             expires_at=self.renew_at if expires_at is None else expires_at,
             certificate_pem=self.certificate_pem,
             key_pem=self.key_pem,
@@ -56,10 +55,10 @@ class CacheEntry:
     config_fingerprint: bytes
     responses: tuple[tuple[bytes, bytes], ...] = ()
 
-    def with_response(self, info: bytes, api_version: str) -> CacheEntry:
+    def with_response(self, info: bytes) -> CacheEntry:
         """Add the ready answer for an exec info, the oldest giving way."""
         others = tuple(pair for pair in self.responses if pair[0] != info)[-(MAX_RESPONSES - 1) :]
-        return replace(self, responses=(*others, (info, self.credential.answer(api_version))))
+        return replace(self, responses=(*others, (info, self.credential.answer())))
 
     def has_response(self, info: bytes) -> bool:
         """Whether the fast path can serve this exec info."""

@@ -135,7 +135,6 @@ def run_join(
         "config": root / "etc/kubernetes/kubelet-authenticator.json",
         "cache-dir": root / "var/lib/kubelet-authenticator",
         "kubeconfig": node_kubeconfig(root),
-        "exec-api-version": world.exec_api_version,
     }
     (root / "var/lib").mkdir(parents=True, exist_ok=True)
     arguments = [f"--{name}={value}" for name, value in flags.items() if value]

@@ -59,8 +59,6 @@ _CONTROLLER_NAMESPACE: Final = "nodeattest-system"
 USER: Final = "node-attestation-controller"
 """The controller's user in both clusters; the name of a service account would not fit into a certificate."""
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodeattest:node-bootstrapper"
-_FIRST_EXEC_V1: Final = (1, 22)
-"""client-go speaks client.authentication.k8s.io/v1 from this Kubernetes version on."""
 _FIRST_SOUND_REFLECTION: Final = (1, 24)
 _FIRST_NEW_MAPS: Final = (1, 18)
 _WAIT_LIMIT: Final = "10s"
@@ -93,11 +91,6 @@ class World:
     """Of the workload cluster's API server."""
     join_info: JoinInfo
     """What a machine is told of the workload cluster."""
-
-    @property
-    def exec_api_version(self) -> str:
-        """Which version of the exec protocol a kubelet of this cluster speaks."""
-        return "v1beta1" if _numbers(self.version) < _FIRST_EXEC_V1 else "v1"
 
 
 def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> ControlPlanes:

@@ -11,8 +11,7 @@ from typing import Final
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.doctor.renewals import holders, is_renewed
-from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
-from nodeattest_controller.model.kubernetes_version import minor_version
+from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT, minor_version
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject

@@ -14,8 +14,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
-from nodeattest_controller.model.kubernetes_version import minor_version
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
@@ -28,8 +27,6 @@ __all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for"]
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
-_EXEC_V1: Final = (1, 22)
-"""The first Kubernetes whose kubelet knows client.authentication.k8s.io/v1."""
 
 
 class PolicyRenderer:
@@ -68,7 +65,6 @@ def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOpt
     return RenderOptions(
         provider=_provider(subject, policy, cluster),
         serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
-        exec_api_version="v1" if _version(subject, cluster) >= _EXEC_V1 else "v1beta1",
     )
 
 
@@ -96,12 +92,6 @@ def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> Provider
             remedy=f"name one in policy {policy.name}, or choose it by annotation {ATTESTOR_ANNOTATION} on the Cluster",
         )
     return ProviderName(chosen) if chosen else next(iter(policy.attestors))
-
-
-def _version(subject: Subject, cluster: JsonObject) -> tuple[int, int]:
-    """Return the Kubernetes version of these machines as far as it is told; else a current one."""
-    own = text(subject.whole, "spec", "version") if subject.kind is Kind.CONTROL_PLANE else ""
-    return minor_version(own or text(cluster, "spec", "topology", "version")) or _EXEC_V1
 
 
 def _as_one(refusals: tuple[Denied, ...]) -> Denied:

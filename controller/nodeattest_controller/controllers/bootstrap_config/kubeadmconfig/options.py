@@ -43,8 +43,6 @@ class RenderOptions:
     provider_id_file: str | None = None
     provider_id_command: str | None = None
     serving: ServingOptions = ServingOptions.KUBELET
-    exec_api_version: str = "v1"
-    """``v1beta1`` for kubelets before 1.22 (client-go plugin/pkg/client/auth/exec)."""
     program: str = "kubelet-authenticator"
     """The agent, on the node's PATH or by an absolute path."""
 

@@ -3,14 +3,14 @@
 Facts this rests on, each with its source:
 
 * kubeadm waits for ``/etc/kubernetes/kubelet.conf`` and uses whatever kubeconfig it finds there, so no phase is skipped
-  (kubernetes cmd/kubeadm/app/cmd/phases/join/kubelet.go ``waitForTLSBootstrappedClient``, 1.20 to 1.34, and
+  (kubernetes cmd/kubeadm/app/cmd/phases/join/kubelet.go ``waitForTLSBootstrappedClient``, and
   ``kubelet-wait-bootstrap`` of control planes in local mode).
 * Its preflight refuses that very file, and no other one of ours (app/preflight/checks.go ``addCommonChecks``).
 * kubeadm's drop-in takes ``--bootstrap-kubeconfig`` from ``KUBELET_KUBECONFIG_ARGS``; systemd merges drop-ins of all
   directories by name, and a later ``Environment=`` wins (kubernetes/release cmd/krel/templates; systemd.unit(5)).
 * kubelet's last flag wins, and flags win over its configuration file (cmd/kubelet/app/server.go
   ``kubeletConfigFlagPrecedence``). ``$KUBELET_KUBEADM_ARGS`` stands after ``$KUBELET_KUBECONFIG_ARGS``. So arguments do
-  what a patch of KubeletConfiguration would, but from 1.20 on and not from 1.25.
+  what a patch of KubeletConfiguration would, and leave the directory of patches to users.
 * cloud-init runs commands as one ``sh`` script that continues after a failure (cloud-init cc_runcmd, util.shellify),
   hence ``exit 1``: kubeadm without a credential would wait five minutes and blame kubelet. Ignition's script ends by
   itself (``set -e``).
@@ -96,7 +96,6 @@ def join_files() -> tuple[File, ...]:
 def agent_join_command(plan: RenderOptions, *, file_format: str, may_init: bool) -> str:
     """Write the command that comes last before kubeadm."""
     words = [plan.program, "join", "--kubeadm-config", _JOIN_CONFIG[file_format], *agent_words(plan)]
-    words += ["--exec-api-version", plan.exec_api_version]
     guard = f"[ -e {_INIT_CONFIG} ] || " if may_init and file_format == "cloud-config" else ""
     return f"{guard}{shlex.join(words)} || exit 1 {MARK}"
 
@@ -119,7 +118,7 @@ def adopt_files(plan: RenderOptions) -> tuple[File, ...]:
     What is here depends on the plan alone, so that init and join of one control plane are rendered alike. kubelet is
     told its provider ID in kubeadm's file of flags, with every template filled in, and the agent takes it from there.
     """
-    words = [plan.program, "adopt", *agent_words(plan), "--exec-api-version", plan.exec_api_version]
+    words = [plan.program, "adopt", *agent_words(plan)]
     asks = plan.provider in NEEDS_PROVIDER_ID and not (plan.provider_id_file or plan.provider_id_command)
     if asks:
         words += ["--provider-id-command", f"/bin/sh {PROVIDER_ID_SCRIPT}"]
