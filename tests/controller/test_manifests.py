@@ -46,8 +46,6 @@ BASES = (
     "workload-issuer",
     "cluster-info-reader",
     "cluster-info-limit",
-    "cluster-info-limit-v1beta1",
-    "cluster-info-limit-v1beta3",
     "discovery-front",
     "discovery-reader",
     "network-policy",
@@ -232,42 +230,6 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
 
 def test_the_configuration_kind_is_not_one_of_the_crds() -> None:
     assert KIND not in {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
-
-
-LIMITS = {
-    "cluster-info-limit-v1beta1": ("v1beta1", range(20, 26)),
-    "cluster-info-limit-v1beta3": ("v1beta3", range(26, 32)),
-    "cluster-info-limit": ("v1", range(29, 100)),
-}
-"""Version of flowcontrol.apiserver.k8s.io, and the minor versions of Kubernetes that serve it (deprecation guide)."""
-
-
-def test_the_limits_differ_in_version_and_the_names_of_shares_only() -> None:
-    new = manifests.objects("cluster-info-limit")
-    for base, (version, _) in LIMITS.items():
-        made = manifests.objects(base)
-        assert {text(one, "apiVersion").rpartition("/")[2] for one in made} == {version}
-        limited = mapping(made[0], "spec", "limited")
-        if version == "v1beta1":
-            limited["nominalConcurrencyShares"] = limited.pop("assuredConcurrencyShares")
-            limited |= {"lendablePercent": 0, "borrowingLimitPercent": 0}
-        assert [{**one, "apiVersion": ""} for one in made] == [{**one, "apiVersion": ""} for one in new]
-
-
-def test_there_is_a_limit_for_each_kubernetes_and_the_page_says_which() -> None:
-    page = (TREE.parent / "docs" / "bootstrap-tokens.md").read_text()
-    rows = dict(
-        re.findall(r"^\| (1\.\d+ [a-z0-9. ]+) \| `manifests/(cluster-info-limit[a-z0-9-]*)` \|", page, re.MULTILINE)
-    )
-    assert rows == {
-        "1.20 to 1.25": "cluster-info-limit-v1beta1",
-        "1.26 to 1.28": "cluster-info-limit-v1beta3",
-        "1.29 and newer": "cluster-info-limit",
-    }
-    for versions, base in rows.items():
-        first, _, last = versions.replace("and newer", "to 1.40").partition(" to ")
-        wanted = range(int(first[2:]), int(last[2:]) + 1)
-        assert set(wanted) <= set(LIMITS[base][1]), f"{base} is not served by all of {versions}"
 
 
 def test_anonymous_reading_is_kubeadm_s_role_to_the_letter() -> None:

@@ -15,7 +15,7 @@ from token_world import BOTH, SIGNER, TokenCluster, working
 
 from nodeattest_discovery.clusterinfo import PATH
 from nodeattest_kube.client import Forbidden
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
@@ -176,20 +176,11 @@ def test_a_real_server_puts_anonymous_reads_of_cluster_info_on_a_level_of_their_
     real_control_plane: ControlPlane,
 ) -> None:
     admin = real_control_plane.client()
-    served = {text_at(one, "version") for one in maps_at(admin.get(FLOW), "versions")}
-    shipping = {
-        "v1": "cluster-info-limit",
-        "v1beta3": "cluster-info-limit-v1beta3",
-        "v1beta1": "cluster-info-limit-v1beta1",
-    }
-    base = next(base for version, base in shipping.items() if version in served)
     collections = {"PriorityLevelConfiguration": "prioritylevelconfigurations", "FlowSchema": "flowschemas"}
     paths: list[str] = []
     try:
-        for made in shipped(base):
-            version = text_at(made, "apiVersion").rpartition("/")[2]
-            assert version in served
-            path = f"{FLOW}/{version}/{collections[text_at(made, 'kind')]}"
+        for made in shipped("cluster-info-limit"):
+            path = f"/apis/{text_at(made, 'apiVersion')}/{collections[text_at(made, 'kind')]}"
             stored = admin.create(path, made)
             paths.append(f"{path}/{text_at(stored, 'metadata', 'name')}")
         uid = text_at(admin.get(paths[-1]), "metadata", "uid")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from nodeattest_cli.addon_auth.gateway import gateway
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
@@ -99,20 +97,3 @@ def test_all_connections_at_once_fit_into_the_memory_that_the_gateway_may_use() 
     assert DEFAULT_PROXY.upstream_connections == DEFAULT_PROXY.connections
     inside = DEFAULT_PROXY.connections * STALLED_BYTES + DEFAULT_PROXY.unauthenticated_connections * CONNECTION_BYTES
     assert process + inside <= int(limit.removesuffix("Gi")) << 30
-
-
-def test_what_older_kubernetes_lacks_is_said_where_the_manifests_are_applied() -> None:
-    """Source: policy/v1 PodDisruptionBudget came with 1.21; everything else here is in 1.20."""
-    groups = ("apiregistration.k8s.io", "apps", "networking.k8s.io", "rbac.authorization.k8s.io")
-    assert {str(each["apiVersion"]) for each in MADE} - {"v1", *(f"{group}/v1" for group in groups)} == {"policy/v1"}
-    page = (Path(__file__).parents[2] / "docs" / "addon-auth.md").read_text(encoding="utf-8")
-    assert "Kubernetes 1.21" in page
-    assert "`disruption-budget.yaml`" in page
-
-
-def test_the_namespace_carries_the_label_by_which_add_ons_let_the_gateway_in() -> None:
-    """Kubernetes writes it itself, from 1.21 on (NamespaceDefaultLabelName)."""
-    namespace = find("Namespace")
-    assert mapping(namespace, "metadata", "labels")["kubernetes.io/metadata.name"] == text(
-        namespace, "metadata", "name"
-    )
