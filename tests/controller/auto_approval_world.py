@@ -58,7 +58,7 @@ _FAST: Final = ResyncConfig(spread=0, period=0.05, min_interval=0, urgent=0, ret
 class AutoApprovalWorld:
     """One Cluster that a policy selects; its API server has kubeadm's roles, and says that it can be joined."""
 
-    def __init__(self, *, initialized: bool = True, admission_policies: bool = True, **cluster: JsonObject) -> None:
+    def __init__(self, *, initialized: bool = True, **cluster: JsonObject) -> None:
         self.api = management_api()
         self.workload = FakeApi("https://workload.example")
         self.metrics = Metrics()
@@ -69,9 +69,6 @@ class AutoApprovalWorld:
         """Whether the API server evaluates the policy that blocks."""
         self.policy = add_policy(self.api)
         self.put_cluster(initialized=initialized, **cluster)
-        if admission_policies:
-            served: JsonObject = {"resources": [{"name": "validatingadmissionpolicies"}]}
-            self.workload.documents[ADMISSION] = served
         for permission in ("nodeclient", "selfnodeclient"):
             self.workload.put(f"{ROLES}/{NODE_CLIENT_ROLE.replace('nodeclient', permission)}", _role(permission))
         self.workload.put(CLUSTER_INFO, {})

@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from kubernetes_assets import serves
-from needs import not_possible
 from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import (
@@ -53,18 +51,6 @@ OTHER_RULE: JsonMap = {
     "scope": "*",
 }
 BOOTSTRAPPERS = ("system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token")
-
-
-def has_admission_policies(plane: ControlPlane) -> bool:
-    return serves(plane.client(), "admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
-
-
-@pytest.fixture
-def with_policies(control_plane: ControlPlane) -> ControlPlane:
-    """Return an API server of Kubernetes 1.30 or later."""
-    if not has_admission_policies(control_plane):
-        not_possible("this API server has no ValidatingAdmissionPolicy (before 1.30)")
-    return control_plane
 
 
 @pytest.fixture
@@ -129,24 +115,24 @@ async def test_it_is_in_force_once_installed_and_gone_once_removed(
 @pytest.mark.parametrize("signer", [IN_TREE_SIGNER, "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"])
 @pytest.mark.parametrize("groups", [("system:masters", *BOOTSTRAPPERS), ("system:masters",)])
 async def test_the_policy_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody_anything_else(
-    with_policies: ControlPlane, block: ApprovalBlock, groups: tuple[str, ...], signer: str
+    control_plane: ControlPlane, block: ApprovalBlock, groups: tuple[str, ...], signer: str
 ) -> None:
     await block.install()
     await await_force(block)
     refused = BOOTSTRAPPERS[0] in groups and signer == IN_TREE_SIGNER
-    assert file_request(with_policies, groups, signer) == (403 if refused else 201)
+    assert file_request(control_plane, groups, signer) == (403 if refused else 201)
 
 
 async def test_the_check_itself_is_refused_as_a_dry_run_only_and_leaves_nothing(
-    with_policies: ControlPlane, block: ApprovalBlock
+    control_plane: ControlPlane, block: ApprovalBlock
 ) -> None:
     await block.install()
     await await_force(block)
     with pytest.raises(ApiRefusal):
-        with_policies.client().get(f"{CSRS}/{CHECK_NAME}")
-    assert file_request(with_policies, ("system:masters",), name=CHECK_NAME, query="?dryRun=All") == 403
-    assert file_request(with_policies, ("system:masters",), name="other", query="?dryRun=All") == 201
-    assert file_request(with_policies, ("system:masters",), name="generated-", query="?dryRun=All") == 201
+        control_plane.client().get(f"{CSRS}/{CHECK_NAME}")
+    assert file_request(control_plane, ("system:masters",), name=CHECK_NAME, query="?dryRun=All") == 403
+    assert file_request(control_plane, ("system:masters",), name="other", query="?dryRun=All") == 201
+    assert file_request(control_plane, ("system:masters",), name="generated-", query="?dryRun=All") == 201
 
 
 @pytest.mark.parametrize(
@@ -158,13 +144,13 @@ async def test_the_check_itself_is_refused_as_a_dry_run_only_and_leaves_nothing(
     ],
 )
 async def test_what_somebody_changed_is_put_right(
-    with_policies: ControlPlane, block: ApprovalBlock, path: str, patch: Mapping[str, object]
+    control_plane: ControlPlane, block: ApprovalBlock, path: str, patch: Mapping[str, object]
 ) -> None:
     await block.install()
-    before = map_at(with_policies.client().get(path), "spec")
-    with_policies.client().patch(path, dict(patch))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - JSON
+    before = map_at(control_plane.client().get(path), "spec")
+    control_plane.client().patch(path, dict(patch))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - JSON
     await block.install()
-    assert map_at(with_policies.client().get(path), "spec") == before
+    assert map_at(control_plane.client().get(path), "spec") == before
     await await_force(block)
 
 

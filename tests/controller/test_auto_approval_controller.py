@@ -294,7 +294,7 @@ async def test_a_short_outage_changes_no_condition_and_a_longer_one_makes_it_unk
 
         async def on_call(method: str, path: str) -> None:
             nonlocal failures
-            if (method, path) == ("GET", ADMISSION):
+            if (method, path) == ("GET", POLICY):
                 failures += 1
                 if failures < 3:
                     assert world.condition()["reason"] == "Closed"
@@ -461,9 +461,13 @@ async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block() -> No
     world = AutoApprovalWorld()
     async with world.running():
         await world.reports("Closed")
+        assert not items(world.workload.objects[ROLE], "rules")
         world.api.remove(world.policy)
         await until(world.policy_is_gone)
     assert POLICY not in world.workload.objects
+    role = world.workload.objects[ROLE]
+    assert items(role, "rules")
+    assert text_map(role, "metadata", "annotations") == {"rbac.authorization.kubernetes.io/autoupdate": "true"}
 
 
 async def test_a_cluster_that_a_policy_still_selects_keeps_the_block() -> None:
@@ -483,15 +487,3 @@ async def test_a_block_that_cannot_be_removed_is_reported_and_the_end_comes_all_
         world.api.remove(world.policy)
         await until(world.policy_is_gone)
     assert "cannot remove the block" in caplog.text
-
-
-async def test_a_server_without_admission_policies_has_the_role_emptied_and_restored() -> None:
-    world = AutoApprovalWorld(admission_policies=False)
-    async with world.running():
-        await world.reports("Closed")
-        assert not items(world.workload.objects[ROLE], "rules")
-        world.api.remove(world.policy)
-        await until(world.policy_is_gone)
-    role = world.workload.objects[ROLE]
-    assert items(role, "rules")
-    assert text_map(role, "metadata", "annotations") == {"rbac.authorization.kubernetes.io/autoupdate": "true"}

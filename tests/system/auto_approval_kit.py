@@ -163,11 +163,7 @@ def file_in_tree(client: Client, node: str, key: ec.EllipticCurvePrivateKey | No
         "metadata": {"name": f"in-tree-{uuid4().hex[:10]}"},
         "spec": {
             "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-            "usages": [
-                "digital signature",
-                "key encipherment",
-                "client auth",
-            ],  # Kubernetes before 1.27 wants all three
+            "usages": ["digital signature", "client auth"],
             "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
         },
     }

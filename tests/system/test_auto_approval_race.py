@@ -33,7 +33,6 @@ from auto_approval_kit import (
     make_bindings,
     register_node,
 )
-from kubernetes_assets import serves
 from needs import kubernetes_folder, not_possible
 from polling import eventually
 from world import CSRS, NAMESPACE, World, built_world
@@ -223,10 +222,8 @@ def test_a_thief_gets_no_certificate_while_a_cluster_is_born(unborn: World, cont
                 assert BOOTSTRAP not in binding_names(unborn)
                 if control_plane_kind == "sandbox":  # without kubeadm's binding that lets tokens file requests
                     assert attempts.refused
-                elif serves(unborn.workload_admin, "admissionregistration.k8s.io/v1", "validatingadmissionpolicies"):
-                    assert f"ValidatingAdmissionPolicy '{POLICY_NAME}'" in attempts.refused[-1]
                 else:
-                    assert attempts.filed  # and nobody approves
+                    assert f"ValidatingAdmissionPolicy '{POLICY_NAME}'" in attempts.refused[-1]
         finally:
             unborn.route_workload(unborn.workload.admin_kubeconfig.read_bytes())
     assert not {"Closed", "ClosedForBootstrap"} & set(early), early

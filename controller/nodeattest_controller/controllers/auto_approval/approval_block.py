@@ -1,10 +1,10 @@
 """What keeps bootstrap tokens from the in-tree signer in a workload cluster, before kubeadm grants them its approval.
 
 Two parts (ADR 34):
-1. On every API server the ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so.
-   This takes effect at once, also for requests that were filed before.
-2. On Kubernetes 1.30 and later a ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all,
-   whoever would approve it. API servers evaluate a new policy up to a second later.
+1. The ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so. This takes effect
+   at once, also for requests that were filed before.
+2. A ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all, whoever would approve it. API
+   servers evaluate a new policy up to a second later.
 Each is verified after it was installed: ``in_force`` reads the first, and makes a dry run against the second.
 Leaves to others: when to install and to remove, and what is granted by other roles (``rbac_audit``).
 Sources: kubernetes staging/src/k8s.io/api/admissionregistration/v1/types.go and apiserver/pkg/admission/plugin/policy/
@@ -82,19 +82,16 @@ class ApprovalBlock:
             await self._suspend_role()
         except ApiError as error:
             refused = error
-        if await self._serves_admission_policies():
-            await self._apply(_POLICIES, _policy())
-            await self._apply(_BINDINGS, _binding())
+        await self._apply(_POLICIES, _policy())
+        await self._apply(_BINDINGS, _binding())
         if refused is not None:
             raise refused
 
     async def in_force(self) -> bool:
-        """Return whether the role grants nothing, and the API server refuses where it has policies; raises ApiError."""
+        """Return whether the role grants nothing and the API server refuses a dry run; raises ApiError."""
         role = await self._role()
         if role is not None and permissions_of_role(role):
             return False
-        if not await self._serves_admission_policies():
-            return True
         path = paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE)
         try:
             await self._client.create(f"{path}?dryRun=All", self._request)
@@ -109,9 +106,8 @@ class ApprovalBlock:
 
         The role's rule comes back at once where our account may write it, and else when an API server starts next.
         """
-        if await self._serves_admission_policies():
-            for resource in (_BINDINGS, _POLICIES):
-                await self._delete(paths.object_path(*_ADMISSION, resource, POLICY_NAME))
+        for resource in (_BINDINGS, _POLICIES):
+            await self._delete(paths.object_path(*_ADMISSION, resource, POLICY_NAME))
         role = await self._role()
         if role is None or _SUSPENDED not in text_map(role, "metadata", "annotations"):
             return
@@ -123,13 +119,6 @@ class ApprovalBlock:
         """Return whether this account has the permission, so that RBAC lets it write a role that grants it."""
         asked = ResourceAttributes(verb="create", group=CSR_GROUP, resource=CSR_RESOURCE, subresource="nodeclient")
         return await is_access_allowed(self._client, asked)
-
-    async def _serves_admission_policies(self) -> bool:
-        try:
-            served = await self._client.get(paths.api_group(*_ADMISSION))
-        except NotFound:
-            return False
-        return any(text(resource, "name") == _POLICIES for resource in items(served, "resources"))
 
     async def _apply(self, resource: str, wanted: JsonObject) -> None:
         """Create the object of this name, or replace it where its spec differs."""
