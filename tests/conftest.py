@@ -18,14 +18,13 @@ from typing import Literal
 import hypothesis
 import pytest
 from kubernetes_assets import stated_versions
-from needs import NOT_POSSIBLE, kubernetes_folder, lacks, not_possible, programs_folder
+from needs import NOT_POSSIBLE, kubernetes_folder, lacks, programs_folder
 from parallel import FileScheduling, order
 from world import World, built_world
 from xdist.remote import Producer
 
 from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_real, start_sandbox
-from nodeattest_sandbox.definitions import keeps_custom_resources
 
 ControlPlaneKind = Literal["sandbox", "real"]
 
@@ -168,14 +167,6 @@ def world(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempP
     """One management and one workload cluster that system tests and attacks share: use names of your own in it."""
     with built_world(start_control_plane, tmp_path_factory.mktemp("world")) as built:
         yield built
-
-
-@pytest.fixture(scope="session")
-def custom_resources(control_plane: ControlPlane) -> None:
-    """Skip where the real server does not survive a custom resource (see ``keeps_custom_resources``)."""
-    if not keeps_custom_resources(control_plane):
-        cause = "Kubernetes before 1.23 built with Go 1.18 or later"
-        not_possible(f"this kube-apiserver dies of custom resources: {cause}")
 
 
 @pytest.fixture(scope="session")

@@ -126,7 +126,6 @@ class ApiClient:
         Peers that are gone are found sooner, by TCP's own means (``transport``).
         """
         self.server = endpoint.server
-        self.user_name = endpoint.user_name
         self.requests = 0
         self.on_request: Callable[[str, int | None], None] = _ignore
         """Told the method and the status of each answer; None where none came. For metrics."""

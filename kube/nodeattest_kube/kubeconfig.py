@@ -73,8 +73,6 @@ class ApiEndpoint:
     client_key_pem: bytes | None = field(default=None, repr=False)
     namespace: str = ""
     """Of the context; empty where it names none."""
-    user_name: str = ""
-    """What the kubeconfig calls its user: its writer's choice, known to no server."""
     addresses: AddressRules | None = None
     """What may be connected to; None: anything, since who runs this program wrote the kubeconfig."""
 
@@ -142,7 +140,7 @@ def _parse(
         user = {name: value for name, value in user.items() if name != "exec"}
         user |= _credential(run_command(base, cast("JsonObject", command), cluster))
     _refuse_the_unsafe(cluster, user)
-    return replace(_endpoint(cluster, user, base), user_name=user_name or "", namespace=_namespace(names))
+    return replace(_endpoint(cluster, user, base), namespace=_namespace(names))
 
 
 def _namespace(context: JsonObject) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from typing import Final, cast
 
@@ -14,7 +15,6 @@ import yaml
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane
 
 __all__ = [
     "BOOTSTRAP_GROUP",
@@ -22,7 +22,6 @@ __all__ = [
     "INFRASTRUCTURE_GROUP",
     "install_cluster_api",
     "install_definitions",
-    "keeps_custom_resources",
 ]
 
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
@@ -38,7 +37,6 @@ _KINDS: Final = (
 )
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ESTABLISH_LIMIT: Final = 30.0  # seconds
-_ARGUMENTS: Final = "kubeletExtraArgs"
 _LATEST: Final = "v1beta2"
 
 
@@ -50,33 +48,12 @@ def install_cluster_api(client: Client) -> None:
 def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> None:
     """Install CustomResourceDefinitions, given or from the YAML files of a folder, and wait until they are served.
 
-    What only newer servers or other processes could do is left out: conversion webhooks, CEL rules, and what Kubernetes
-    1.20 built with a newer Go refuses of empty strings, which its schemas take for null: as defaults, and as arguments
-    of kubelet. Of several versions that need conversion the stored one is served.
+    Conversion webhooks are left out. Of several versions that need conversion the stored one is served.
     """
     given = _read_definitions(source) if isinstance(source, Path) else source
     installed = [_install(client, definition) for definition in given]
     for definition in installed:
         _await_served(client, definition)
-
-
-def keeps_custom_resources(plane: ControlPlane) -> bool:
-    """Return whether the server survives a custom resource; one that died of it is started again.
-
-    Kubernetes before 1.23 vendors a reflect2 that corrupts memory when it is built with Go 1.18 or later: the first
-    custom resource ends such a kube-apiserver with "fatal error: fault", as the build of Debian 12's sources does.
-    """
-    client, name = plane.client(), "canaries"
-    install_definitions(client, [_definition("sandbox.example", name, "Canary")])
-    body: JsonMap = {"apiVersion": "sandbox.example/v1beta2", "kind": "Canary", "metadata": {"generateName": "c-"}}
-    try:
-        client.create("/apis/sandbox.example/v1beta2/namespaces/default/canaries", body)
-    except OSError:
-        plane.restart()
-        return False
-    finally:
-        plane.client().delete(f"{_DEFINITIONS}/{name}.sandbox.example")
-    return True
 
 
 def _definition(group: str, plural: str, kind: str) -> JsonMap:
@@ -110,7 +87,7 @@ def _read_definitions(folder: Path) -> list[JsonMap]:
 
 
 def _install(client: Client, definition: JsonMap) -> JsonMap:
-    kept = map_at(_without_rules(definition))
+    kept = deepcopy(definition)
     spec = map_at(kept, "spec")
     if text_at(spec, "conversion", "strategy") == "Webhook":
         spec.pop("conversion")
@@ -123,28 +100,6 @@ def _install(client: Client, definition: JsonMap) -> JsonMap:
         if refusal.reason != "AlreadyExists":
             raise
         return kept
-
-
-def _without_rules(value: JsonValue) -> JsonValue:
-    match value:
-        case dict():
-            kept = {
-                key: _without_rules(item)
-                for key, item in value.items()
-                if key != "x-kubernetes-validations" and (key, item) != ("default", "")
-            }
-            if _ARGUMENTS in kept:  # one of ours is empty
-                kept[_ARGUMENTS] = _untyped(map_at(kept, _ARGUMENTS))
-            return kept
-        case list():
-            return [_without_rules(item) for item in value]
-        case _:
-            return value
-
-
-def _untyped(schema: JsonMap) -> JsonMap:
-    anything: JsonMap = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return anything if text_at(schema, "type") == "object" else {"type": "array", "items": anything}
 
 
 def _await_served(client: Client, definition: JsonMap) -> None:

@@ -20,12 +20,10 @@ from typing import Final
 from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
 
-__all__ = ["controller_manager", "kubeadm", "minor_version", "version"]
+__all__ = ["controller_manager", "kubeadm", "version"]
 
 _LIMIT: Final = 60.0
 """Seconds for one run of kubeadm."""
-_FIRST_WITHOUT_PLAIN_PORT: Final = 24
-"""Kubernetes 1.24 removed ``--port``, the port without TLS (CHANGELOG-1.24)."""
 _VERSION_WORDS: Final = MappingProxyType({"kubeadm": ("version", "-o", "short"), "kubectl": ("version", "--client")})
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
@@ -56,8 +54,6 @@ def controller_manager(
         "cert-dir": directory / "certificates",
         **more,
     }
-    if minor_version(binary) < _FIRST_WITHOUT_PLAIN_PORT:
-        flags["port"] = 0  # else the second one on a machine finds 10252 taken
     pid_file = directory / "kube-controller-manager.pid"
     wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
     command = [*wrapper, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
@@ -90,11 +86,6 @@ def version(binary: Path) -> str:
     if found is None:
         raise StartFailed(f"{binary} states no version of Kubernetes: {stated[:200]!r}")
     return found[0]
-
-
-def minor_version(binary: Path) -> int:
-    """Return the minor version that a Kubernetes program states."""
-    return int(version(binary).split(".")[1])
 
 
 def _binary(assets: Path, name: str) -> Path:

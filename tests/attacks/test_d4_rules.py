@@ -19,7 +19,7 @@ from nodeattest_controller.model.attestation import (
     parse_attestation,
     render_attestation,
 )
-from nodeattest_controller.model.attestation_reset import Operator, reset
+from nodeattest_controller.model.attestation_reset import reset
 from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.identity_rules import (
@@ -144,7 +144,7 @@ def certified(ledger: Attestation, *, first: str, after: timedelta, **fingerprin
 def was_reset(ledger: Attestation) -> Attestation:
     """Return the ledger of a machine that an operator reset."""
     body = render_attestation(ledger, make_member(), "signer")
-    return parse_attestation(reset(body, by=Operator("alice"), reason="new mainboard", now=CREATED))
+    return parse_attestation(reset(body, by="alice", reason="new mainboard", now=CREATED))
 
 
 def many_live() -> object:

@@ -37,9 +37,9 @@ def publish(
     return text
 
 
-def give_kubelet_configuration(api: FakeApi, text: str, path: str = KUBELET_CONFIG) -> None:
+def give_kubelet_configuration(api: FakeApi, text: str) -> None:
     """Keep kubelet's configuration as kubeadm does."""
-    api.readable[path] = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"kubelet": text}}
+    api.readable[KUBELET_CONFIG] = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"kubelet": text}}
 
 
 @contextmanager

@@ -102,20 +102,8 @@ def test_with_our_serving_certificate_kubelet_asks_for_none(joiner: Discoverer) 
     assert (document["tlsCertFile"], document["tlsPrivateKeyFile"]) == (served, served)
 
 
-def test_an_old_cluster_keeps_it_under_its_version(joiner: Discoverer) -> None:
+def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig(joiner: Discoverer) -> None:
     joiner.api.readable.clear()
-    joiner.api.readable["/version"] = {"major": "1", "minor": "20+", "gitVersion": "v1.20.2"}
-    give_kubelet_configuration(joiner.api, TEXT, f"{KUBELET_CONFIG}-1.20")
-    done = joiner.join()
-    assert done.returncode == 0, done.stderr
-    assert written(joiner)["maxPods"] == 250
-
-
-@pytest.mark.parametrize("version", [{"major": "1", "minor": "24"}, {"major": "1", "minor": "x"}, {}])
-def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig(
-    joiner: Discoverer, version: dict[str, str]
-) -> None:
-    joiner.api.readable = {"/version": version}
     done = joiner.join()
     assert done.returncode == 1
     assert "KubeletConfigurationRefused" in done.stderr

@@ -18,7 +18,6 @@ from typing import Any, Final, cast
 
 import yaml
 from first_boot import start
-from kubernetes_assets import kubelet_settings
 from world import BIN
 
 from nodeattest_sandbox.control_plane import free_ports
@@ -136,9 +135,8 @@ class ProcessMachineHost:
 
     def _kubelet_flags(self, port: int, health: int) -> str:
         """Say what an image may say: which ports, and nothing of the machine of the tests is touched."""
-        hierarchy = "--fail-cgroupv1=false " if kubelet_settings(self.assets / "kubelet") else ""
         return (
-            f"{hierarchy}--port={port} --healthz-port={health} --read-only-port=0 --address=127.0.0.1 "
+            f"--fail-cgroupv1=false --port={port} --healthz-port={health} --read-only-port=0 --address=127.0.0.1 "
             "--cgroups-per-qos=false --enforce-node-allocatable= --make-iptables-util-chains=false --fail-swap-on=false"
         )
 

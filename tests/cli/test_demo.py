@@ -17,7 +17,6 @@ from polling import eventually
 from nodeattest_cli.demo.attacks.common import attacks_for
 from nodeattest_cli.demo.platforms import PROVIDERS
 from nodeattest_cli.demo.results import AttackResult
-from nodeattest_cli.demo.world import supports_custom_resources
 from nodeattest_controller.controllers.auto_approval.decide import CLOSED_REASONS
 from nodeattest_controller.model.objects import items, text
 from nodeattest_kube.jsontypes import JsonObject
@@ -397,20 +396,6 @@ def test_a_set_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None
 def test_only_the_expected_reason_is_right(reason: str, is_right: bool) -> None:
     entry = AttackResult(attempt="a", expected=(Reason.PROOF_INVALID,), reason=reason, message="")
     assert entry.is_right is is_right
-
-
-@pytest.mark.parametrize(
-    ("kubernetes", "go", "bears"),
-    [
-        ("v1.20.2", "go1.15.5", True),
-        ("v1.20.2", "go1.19.8", False),
-        ("v1.23.17", "go1.18", False),
-        ("v1.24.0", "go1.18.1", True),
-        ("v1.31.0", "go1.22.5", True),
-    ],
-)
-def test_old_servers_of_new_compilers_are_not_given_custom_resources(kubernetes: str, go: str, bears: bool) -> None:
-    assert supports_custom_resources(kubernetes, go) is bears
 
 
 def test_every_expected_reason_of_an_attempt_is_one_of_the_contract() -> None:

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from needs import not_possible
 from webhook_world import CONFIGURATION, NAMESPACE, WebhookWorld
 
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.bootstrap_config.certificates import Lifetimes, advance
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.control_plane import free_ports, start_real
-from nodeattest_sandbox.definitions import keeps_custom_resources
 
 pytestmark = pytest.mark.conformance
 
@@ -27,8 +25,6 @@ def world(
     request: pytest.FixtureRequest, assets: Path, capi_definitions: Path, tmp_path: Path
 ) -> Iterator[WebhookWorld]:
     with start_real(tmp_path / "plane", assets, name="management") as plane:
-        if not keeps_custom_resources(plane):
-            not_possible("this kube-apiserver dies of custom resources")
         made = WebhookWorld(plane, tmp_path, cast("str", request.param), free_ports(1)[0])
         made.install(capi_definitions)
         made.policy("enforced", "prod")

@@ -9,14 +9,12 @@ from typing import Final, cast
 import pytest
 import yaml
 from kustomized import TREE
-from needs import not_possible
 from polling import eventually
 from webhook_world import NAMESPACE, WebhookWorld
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import free_ports, start_real
-from nodeattest_sandbox.definitions import keeps_custom_resources
 
 pytestmark = pytest.mark.conformance
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
@@ -28,8 +26,6 @@ POLICY: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESP
 def world(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebhookWorld]:
     directory = tmp_path_factory.mktemp("namespaced")
     with start_real(directory / "plane", assets, name="management") as plane:
-        if not keeps_custom_resources(plane):
-            not_possible("this kube-apiserver dies of custom resources")
         made = WebhookWorld(plane, directory, "v1beta2", free_ports(1)[0])
         made.install(capi_definitions)
         for one in written("unbind.yaml"):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from needs import not_possible
 from polling import eventually
 from webhook_world import CONFIGURATION, NAMESPACE, POLICIES, SECRET, ClientCertificates, WebhookWorld
 from world import Controller
@@ -20,7 +19,6 @@ from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import free_ports, start_real
-from nodeattest_sandbox.definitions import keeps_custom_resources
 
 pytestmark = pytest.mark.conformance
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
@@ -39,8 +37,6 @@ def world(
     clients = ClientCertificates(directory, port) if version == "v1beta2" else None
     flags = clients.apiserver_flags() if clients is not None else ()
     with start_real(directory / "plane", assets, name="management", flags=flags) as plane:
-        if not keeps_custom_resources(plane):
-            not_possible("this kube-apiserver dies of custom resources")
         made = WebhookWorld(plane, directory, version, port, clients=clients)
         made.install(capi_definitions)
         made.policy("enforced", "prod")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from needs import not_possible
 from polling import until
 from webhook_world import SECRET, WebhookWorld
 
@@ -30,7 +29,6 @@ from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.control_plane import free_ports, start_real
-from nodeattest_sandbox.definitions import keeps_custom_resources
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.settings import BindAddress
 
@@ -44,8 +42,6 @@ LIMIT = 120.0
 def world(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebhookWorld]:
     directory = tmp_path_factory.mktemp("webhook-rotation")
     with start_real(directory / "plane", assets, name="management") as plane:
-        if not keeps_custom_resources(plane):
-            not_possible("this kube-apiserver dies of custom resources")
         made = WebhookWorld(plane, directory, "v1beta2", free_ports(1)[0])
         made.install(capi_definitions)
         made.policy("enforced", "prod")

@@ -90,8 +90,7 @@ class WebhookWorld:
         install_definitions(client, list(self._in_version(definitions)))
         self.kubectl("apply", "-f", str(TREE / "base" / "namespace.yaml"))
         for base in ("crd", "rbac", "webhook"):
-            # kubectl 1.20 knows no CEL rules, and would refuse them by itself.
-            self.kubectl("apply", "--validate=false", "-k", str(TREE / base))
+            self.kubectl("apply", "-k", str(TREE / base))
         eventually(self._knows_policies, what="our kinds")
         client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}})
         # A url in the place of the Service: there is no network of pods here.

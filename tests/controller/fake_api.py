@@ -36,7 +36,6 @@ class FakeApi(ApiClient):
 
     def __init__(self, server: str = "https://fake.example") -> None:  # pyright: ignore[reportMissingSuperCall]
         self.server = server
-        self.user_name = "fake"
         self.requests = 0
         self.on_request = lambda _method, _status: None
         self.may_send = lambda: True

@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 import yaml
-from needs import not_possible
 from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
 from polling import until
 
@@ -19,7 +18,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
-from nodeattest_sandbox.definitions import install_definitions, keeps_custom_resources
+from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.fleet import create_namespace
 
 
@@ -48,8 +47,6 @@ def plane(
         else:
             assets = cast("Path", request.getfixturevalue("assets"))
             running = stack.enter_context(start_real(directory, assets, name="management"))
-        if not keeps_custom_resources(running):
-            not_possible("this kube-apiserver dies of custom resources")
         install_definitions(running.client(), only(version, capi_definitions))
         yield prepared(running)
 

@@ -11,7 +11,7 @@ from csr_world import CREATED, CSRS, OWN, WAIT_LIMIT, Observed, OneRound, TwoRou
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
-from nodeattest_controller.model.attestation_reset import Operator, reset
+from nodeattest_controller.model.attestation_reset import reset
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
@@ -124,7 +124,7 @@ async def test_a_record_that_was_reset_after_the_evaluation_is_not_published(wor
     [path] = [path for path in world.management_api.objects if "/machineattestations/" in path]
 
     async def meddle(request: NodeRequest, facts: Facts) -> AttestedNode:
-        world.management_api.put(path, reset(world.attestations()[0], by=Operator("o"), reason="r", now=world.now))
+        world.management_api.put(path, reset(world.attestations()[0], by="o", reason="r", now=world.now))
         await world.settle()
         return await verify(request, facts)
 

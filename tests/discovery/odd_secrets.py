@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,12 +33,6 @@ class OddSecret:
     signed: bool
     cleaned: bool
     groups: tuple[str, ...] | None
-    since_go: tuple[int, ...]
-    """The release of Go from which on this holds."""
-
-    def holds_with(self, go_version: str) -> bool:
-        """Tell whether it holds for a program built with this Go, such as ``go1.19.8``."""
-        return self.since_go <= _release(go_version)
 
     @property
     def name(self) -> str:
@@ -68,9 +61,4 @@ def _odd_secret(row: Mapping[str, object], token_id: str) -> OddSecret:
         signed=row["signed"] is True,
         cleaned=row["cleaned"] is True,
         groups=tuple(cast("list[str]", groups)) if groups is not None else None,
-        since_go=_release(str(row.get("since-go", "go1.0"))),
     )
-
-
-def _release(go_version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", go_version)[:2])

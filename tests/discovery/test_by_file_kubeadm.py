@@ -111,7 +111,7 @@ def test_our_verdict(cluster: Cluster, name: str) -> None:
 def test_kubeadms_verdict(cluster: Cluster, name: str, assets: Path, tmp_path: Path) -> None:
     file: JsonMap = {"kubeConfigPath": prepared(cluster, CASES[name])}
     discovery: JsonMap = {"file": file, "tlsBootstrapToken": TOKEN.reveal()}
-    (tmp_path / "join.yaml").write_text(join_configuration(assets, discovery, seconds=3))
+    (tmp_path / "join.yaml").write_text(join_configuration(discovery, seconds=3))
     words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.yaml"), "--ignore-preflight-errors=all"]
     done = kubeadm(assets, *words)
     asked = [seen for seen in cluster.server.seen if "/kubeadm-config" in seen.path]

@@ -60,7 +60,7 @@ def test_kubeadm_gives_the_verdict_that_the_table_says(name: str, world: World, 
                 "caCertHashes": [str(world.real.pin)],
             },
         }
-        (tmp_path / "join.yaml").write_text(join_configuration(assets, discovery, seconds=3))
+        (tmp_path / "join.yaml").write_text(join_configuration(discovery, seconds=3))
         words = ["join", "phase", "preflight", "--config", str(tmp_path / "join.yaml"), "--ignore-preflight-errors=all"]
         done = kubeadm(assets, *words)
         asked = [seen for seen in (*server.seen, *other.seen) if "/kubeadm-config" in seen.path]

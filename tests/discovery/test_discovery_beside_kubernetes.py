@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from odd_secrets import OddSecret, odd_secrets
+from odd_secrets import odd_secrets
 from polling import until
 from token_world import KUBECONFIG, SECRETS, TokenCluster, signature, working
 
@@ -29,17 +29,11 @@ def cluster(real_control_plane: ControlPlane) -> Iterator[TokenCluster]:
     made.clean()
 
 
-def odd_ones(cluster: TokenCluster) -> list[OddSecret]:
-    """Return those whose fate is known for the Go that these binaries were built with."""
-    version = text_at(cluster.admin.get("/version"), "goVersion")
-    return [odd for odd in odd_secrets("t") if odd.holds_with(version)]
-
-
 def fill(cluster: TokenCluster) -> None:
     """Publish cluster-info with stale signatures in it, and create one Secret an oddity."""
     stale = {"jws-kubeconfig-": "x", "jws-kubeconfig-not-a-token": "x", "jws-kubeconfig-t00000": "x"}
     cluster.publish({"kubeconfig": KUBECONFIG, "note": "kept", **stale})
-    for odd in odd_ones(cluster):
+    for odd in odd_secrets("t"):
         cluster.admin.create(SECRETS, odd.body)
 
 
@@ -51,8 +45,8 @@ def fate(cluster: TokenCluster) -> tuple[dict[str, object], frozenset[str]]:
 
 def is_settled(cluster: TokenCluster) -> bool:
     """Tell whether the oddities have the fate that is expected, of which no later run changes anything."""
-    signed = {odd.id for odd in odd_ones(cluster) if odd.signed}
-    left = frozenset(odd.name for odd in odd_ones(cluster) if not odd.cleaned)
+    signed = {odd.id for odd in odd_secrets("t") if odd.signed}
+    left = frozenset(odd.name for odd in odd_secrets("t") if not odd.cleaned)
     return cluster.signed_ids() == signed and fate(cluster)[1] == left
 
 

@@ -13,7 +13,6 @@ import pytest
 import requests
 import yaml
 from issuer_server import IssuerServer, issuer_server
-from needs import not_possible
 from polling import eventually
 from relying_parties import KEYS, cases
 from token_kit import AUDIENCE
@@ -29,9 +28,8 @@ pytestmark = pytest.mark.conformance
 
 TAKEN: Final = {"no kid"}
 """What kube-apiserver takes of the bad tokens: go-oidc tries every key where a token names none."""
-FIRST_STRUCTURED: Final = 30
 FIRST_V1: Final = 34
-"""Minor versions of Kubernetes with ``--authentication-config``, and with its file's v1."""
+"""Minor version of Kubernetes from which on the file of ``--authentication-config`` has version v1."""
 ACCOUNT: Final = "/api/v1/namespaces/default/serviceaccounts"
 READERS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
@@ -109,8 +107,6 @@ def test_a_kube_apiserver_with_structured_authentication_does_the_same(assets: P
         issuer.publish(KEYS)
         file = tmp_path / "authentication.yaml"
         file.write_text(structured(issuer, minor), encoding="utf-8")
-        if minor < FIRST_STRUCTURED:
-            not_possible("this server has no --authentication-config (before 1.30)")
         flags = [f"--authentication-config={file}"]
         with start_real(tmp_path / "plane", assets, name="structured", flags=flags) as plane:
             assert_takes_the_good_ones(Both(plane, issuer))

@@ -41,8 +41,7 @@ BOXES = "/apis/boxes.example/v2/namespaces/default/boxes"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def boxes(control_plane: ControlPlane, custom_resources: None) -> None:
-    assert custom_resources is None
+def boxes(control_plane: ControlPlane) -> None:
     versions: list[JsonValue] = [
         {
             "name": version, "served": True, "storage": version == "v2", "schema": {"openAPIV3Schema": SCHEMA},

@@ -84,8 +84,7 @@ def test_kubectl_waits_for_a_condition(kubectl: Kubectl, admin: Client, unique: 
     assert "condition met" in kubectl("wait", f"node/{unique}", "--for=condition=Ready", "--timeout=10s")
 
 
-def test_kubectl_works_with_custom_resources(kubectl: Kubectl, custom_resources: None, unique: str) -> None:
-    assert custom_resources is None
+def test_kubectl_works_with_custom_resources(kubectl: Kubectl, unique: str) -> None:
     definition: JsonMap = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -22,8 +22,7 @@ from nodeattest_sandbox.fleet import (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster_api(control_plane: ControlPlane, custom_resources: None) -> None:
-    assert custom_resources is None
+def cluster_api(control_plane: ControlPlane) -> None:
     install_cluster_api(control_plane.client())
 
 

@@ -1,8 +1,8 @@
 """The least of a container runtime that lets kubelet start far enough to serve: it tells its version, and no more.
 
 HTTP/2 by hand (RFC 9113, RFC 7541, gRPC over HTTP/2). Answered are the calls with which kubelet looks whether a runtime
-and an image service are there, of CRI v1alpha2 and of v1 (kubelet 1.26 and later); ``UNIMPLEMENTED`` are all others, so
-that kubelet never takes the runtime for ready and touches nothing of this machine.
+and an image service are there (CRI v1); ``UNIMPLEMENTED`` are all others, so that kubelet never takes the runtime for
+ready and touches nothing of this machine.
 """
 
 from __future__ import annotations
@@ -60,14 +60,12 @@ def _path(text: str) -> bytes:
     return bytes([0x80 | len(coded)]) + coded
 
 
-def _version(api: str) -> bytes:
-    return _text(1, b"0.1.0") + _text(2, b"stub") + _text(3, b"1.0.0") + _text(4, api.encode())
-
-
 _ANSWERS = {
-    _path(f"/runtime.{api}.{service}"): message
-    for api in ("v1", "v1alpha2")
-    for service, message in (("RuntimeService/Version", _version(api)), ("ImageService/ImageFsInfo", b""))
+    _path("/runtime.v1.RuntimeService/Version"): _text(1, b"0.1.0")
+    + _text(2, b"stub")
+    + _text(3, b"1.0.0")
+    + _text(4, b"v1"),
+    _path("/runtime.v1.ImageService/ImageFsInfo"): b"",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from nodes_of_runbooks import SPENT, ended, joined, serials
 from runbook import Runbook
 from short_authority import shorten_certificates
-from world import CLUSTER, NAMESPACE, OWN, World, built_world, started_management
+from world import CLUSTER, NAMESPACE, OWN, World, built_world
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -37,7 +37,7 @@ def world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterator[Wo
 def rebuilt(world: World, start_control_plane: StartControlPlane) -> Generator[None]:
     """End the management cluster with everything that it kept, and use another one with definitions alone."""
     world.management.stop()
-    with started_management(start_control_plane, world.directory, "rebuilt") as plane:
+    with start_control_plane("rebuilt") as plane:
         world.management, world.admin = plane, plane.client()
         install_cluster_api(world.admin)
         install_definitions(world.admin, world.definitions())

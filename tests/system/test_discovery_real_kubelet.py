@@ -15,7 +15,7 @@ import yaml
 from agent_cluster import Authority
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from kubernetes_assets import kubelet_command, kubelet_settings
+from kubernetes_assets import KUBELET_SETTINGS, kubelet_command
 from needs import ONLY_ROOT
 from polling import eventually
 from runtime_stub import RuntimeStub
@@ -50,7 +50,7 @@ def test_a_real_kubelet_obeys_the_configuration_that_join_writes(assets: Path, t
     pair.write_bytes(certificate.read_bytes() + key.read_bytes())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    kept = yaml.safe_dump({**QUIET, **kubelet_settings(assets / "kubelet"), "port": port, "maxPods": 7})
+    kept = yaml.safe_dump({**QUIET, **KUBELET_SETTINGS, "port": port, "maxPods": 7})
     made = kubelet_config.adjust(
         kubelet_config.parse({"data": {"kubelet": kept}}), ca_file=str(ca_file), serving_file=str(pair)
     )

@@ -14,13 +14,11 @@ import yaml
 from cryptography import x509
 from first_boot import booted
 from kubernetes_assets import (
+    KUBELET_SETTINGS,
     cluster_configuration,
-    extra_arguments,
     join_configuration,
-    kubelet_config_map,
-    kubelet_settings,
 )
-from needs import ONLY_ROOT, not_possible
+from needs import ONLY_ROOT
 from runtime_stub import RuntimeStub
 from test_discovery_real_kubelet import QUIET
 from test_discovery_system import new_token, operate
@@ -74,7 +72,7 @@ def cluster(world: World, assets: Path) -> Iterator[World]:
         operate(world, "cluster-info", "publish", "--token", "", "--replace")
         keep_for_kubeadm(world.workload_admin, world.workload.server, assets)
         yield world
-    for path in (clusterinfo.PATH, f"{CONFIG_MAPS}/{kubelet_config_map(assets)}"):
+    for path in (clusterinfo.PATH, f"{CONFIG_MAPS}/kubelet-config"):
         world.workload_admin.send("DELETE", path)
 
 
@@ -83,10 +81,10 @@ def keep_for_kubeadm(admin: Client, server: str, assets: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     configuration = cluster_configuration(assets, controlPlaneEndpoint=server.removeprefix("https://"))
-    kubelet = {**QUIET, **kubelet_settings(assets / "kubelet"), "port": port, "maxPods": 7}
+    kubelet = {**QUIET, **KUBELET_SETTINGS, "port": port, "maxPods": 7}
     data: dict[str, JsonMap] = {
         "kubeadm-config": {"ClusterConfiguration": configuration},
-        kubelet_config_map(assets): {"kubelet": yaml.safe_dump(kubelet)},
+        "kubelet-config": {"kubelet": yaml.safe_dump(kubelet)},
     }
     for name, content in data.items():
         admin.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": content})
@@ -135,17 +133,17 @@ def template(
     return json.loads(json.dumps(render(document, plan).document))["spec"]["template"]["spec"]
 
 
-def kubeadms(world: World, assets: Path, spec: dict[str, Any], token: str, name: str) -> str:
+def kubeadms(world: World, spec: dict[str, Any], token: str, name: str) -> str:
     """Write what Cluster API's bootstrap provider, and cloud-init where it runs, make of a joinConfiguration."""
     registration: dict[str, Any] = dict(spec["joinConfiguration"]["nodeRegistration"])
     arguments: Any = registration["kubeletExtraArgs"]
-    if isinstance(arguments, list):
-        arguments = {each["name"]: each["value"] for each in cast("list[dict[str, str]]", arguments)}
-    registration["kubeletExtraArgs"] = extra_arguments(assets, arguments)
+    if isinstance(arguments, dict):  # Cluster API converts v1beta1 to kubeadm's list
+        arguments = [{"name": name, "value": value} for name, value in cast("dict[str, str]", arguments).items()]
+    registration["kubeletExtraArgs"] = arguments
     ca = x509.load_pem_x509_certificate(world.workload.ca_certificate.read_bytes())
     server = world.workload.server.removeprefix("https://")
     by_token: JsonMap = {"apiServerEndpoint": server, "token": token, "caCertHashes": [str(pin_of(ca))]}
-    text = "---\n" + join_configuration(assets, {"bootstrapToken": by_token}, nodeRegistration=registration)
+    text = "---\n" + join_configuration({"bootstrapToken": by_token}, nodeRegistration=registration)
     return text if spec["format"] == "ignition" else text.replace("@NAME@", name)
 
 
@@ -171,16 +169,10 @@ def test_a_machine_of_a_rendered_template_becomes_a_node_by_kubeadm_join(
         result = booted(
             tmp_path / "boot",
             spec,
-            kubeadms(cluster, assets, spec, token, name),
+            kubeadms(cluster, spec, token, name),
             path=f"{BIN}:{assets}:{os.environ['PATH']}",
             kubelet=assets / "kubelet",
         )
-    if "reflect2" in result["output"] and "SIGSEGV" in result["output"]:
-        # As far as this build goes: it accepted our kubelet.conf, found the cluster, and was about to write kubelet's
-        # configuration.
-        assert f"[WARNING {IGNORED_PREFLIGHT}]" in result["output"]
-        assert "[kubelet-start] Checking for an existing Node" in result["output"]
-        not_possible("kubeadm before 1.23 built with Go 1.18 or later dies of KubeletConfiguration")
     assert result["kubeadm"], result["output"][-4000:] + result["kubeletLog"][-4000:]
     check_node(cluster, name)
     check_kubelet(result["started"].split())
@@ -232,7 +224,7 @@ def test_kubeadm_refuses_nothing_but_the_kubeconfig_that_is_ignored_by_name(
     result = booted(
         tmp_path / "boot",
         spec,
-        kubeadms(cluster, assets, spec, new_token(cluster), name),
+        kubeadms(cluster, spec, new_token(cluster), name),
         path=f"{BIN}:{assets}:{os.environ['PATH']}",
         kubelet=assets / "kubelet",
     )
@@ -252,7 +244,7 @@ def test_a_machine_that_nobody_vouches_for_never_comes_to_kubeadm(cluster: World
                 command.replace("join ", "join --patience 0 ") for command in spec["preKubeadmCommands"]
             ]
         },
-        kubeadms(cluster, assets, spec, new_token(cluster), "rendered-alien"),
+        kubeadms(cluster, spec, new_token(cluster), "rendered-alien"),
         path=f"{BIN}:{assets}:{os.environ['PATH']}",
         kubelet=assets / "kubelet",
     )

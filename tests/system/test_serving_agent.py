@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 from cryptography import x509
-from kubernetes_assets import kubelet_command, kubelet_settings
+from kubernetes_assets import KUBELET_SETTINGS, kubelet_command
 from needs import ONLY_ROOT, kubernetes_program
 from polling import eventually
 from runtime_stub import RuntimeStub
@@ -111,7 +111,7 @@ def kubelet(program: Path, folder: Path, *flags: str, **settings: object) -> Gen
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
-        **kubelet_settings(program),
+        **KUBELET_SETTINGS,
         **settings,
     }
     folder.joinpath("kubelet.json").write_text(json.dumps(settings))

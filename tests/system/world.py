@@ -25,11 +25,11 @@ from nodeattest_controller import manifests
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["LOOPBACK_FLAGS", "Agent", "Controller", "World", "built_world", "node_of", "started_management"]
+__all__ = ["LOOPBACK_FLAGS", "Agent", "Controller", "World", "built_world", "node_of"]
 
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
@@ -345,25 +345,12 @@ W = TypeVar("W", bound=World)
 
 
 @contextmanager
-def started_management(
-    start_control_plane: StartControlPlane, directory: Path, name: str = "management"
-) -> Generator[ControlPlane]:
-    """Start a management cluster; one that cannot keep our resources, as some builds, is a sandbox instead."""
-    with start_control_plane(name) as plane:
-        if keeps_custom_resources(plane):
-            yield plane
-            return
-    with start_sandbox(directory / name, name=name) as sandbox:
-        yield sandbox
-
-
-@contextmanager
 def built_world(
     start_control_plane: StartControlPlane, directory: Path, kind: type[W] = World, name: str = ""
 ) -> Generator[W]:
     """Build a world on control planes of one kind."""
     with ExitStack() as stack:
-        management = stack.enter_context(started_management(start_control_plane, directory, f"{name}management"))
+        management = stack.enter_context(start_control_plane(f"{name}management"))
         built = kind(directory, management, stack.enter_context(start_control_plane(f"{name}workload")))
         stack.callback(built.close)
         yield built

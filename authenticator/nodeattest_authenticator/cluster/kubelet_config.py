@@ -3,14 +3,13 @@
 Promises: what is written is a ``KubeletConfiguration`` of the cluster, every field as it was but for those below, in
 JSON, which every YAML reader reads alike. Leaves out what kubeadm adjusts to a machine (``resolvConf`` where
 systemd-resolved runs).
-Source: kubeadm phases/kubelet (ConfigMap ``kube-system/kubelet-config``, key ``kubelet``; Kubernetes before 1.24 may
-have ``kubelet-config-<major>.<minor>`` instead); k8s.io/kubelet config/v1beta1.
+Source: kubeadm phases/kubelet (ConfigMap ``kube-system/kubelet-config``, key ``kubelet``); k8s.io/kubelet
+config/v1beta1.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Final, cast
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
@@ -27,9 +26,6 @@ _PATH: Final = "/api/v1/namespaces/kube-system/configmaps/kubelet-config"
 _KEY: Final = "kubelet"
 _API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 _KIND: Final = "KubeletConfiguration"
-_FIRST_WITHOUT_VERSION: Final = 24
-"""Minor version of Kubernetes from which on the ConfigMap's name is the same everywhere (kubeadm)."""
-_MINOR: Final = re.compile(r"([0-9]{1,3})\+?", re.ASCII)
 _MAX_DEPTH: Final = 16
 """Levels of YAML; a KubeletConfiguration has five."""
 _MAX_VALUES: Final = 4096
@@ -56,14 +52,8 @@ def _config_map(api: ApiServerClient) -> JsonObject:
         found = api.read(_PATH)
         if found is not None:
             return found
-    except ForbiddenError as forbidden:  # an old cluster lets nodes read the versioned name alone
+    except ForbiddenError as forbidden:
         refusal = forbidden
-    version = api.read("/version") or {}
-    minor = _MINOR.fullmatch(str(version.get("minor")))
-    if version.get("major") == "1" and minor is not None and int(minor[1]) < _FIRST_WITHOUT_VERSION:
-        found = api.read(f"{_PATH}-1.{minor[1]}")
-        if found is not None:
-            return found
     raise AgentError(
         AgentReason.KUBELET_CONFIGURATION_REFUSED,
         f"the cluster gives nodes no kubelet configuration: {refusal.message if refusal else 'there is none'}",

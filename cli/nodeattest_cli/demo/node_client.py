@@ -1,7 +1,7 @@
 """What a kubelet does with its kubeconfig: run the exec plugin, take the credential, talk to the API server as a node.
 
 Promises: the plugin is called as client-go calls it (same arguments, KUBERNETES_EXEC_INFO with the cluster); what comes
-back is used as it is. Source: client-go plugin/pkg/client/auth/exec; client.authentication.k8s.io v1 and v1beta1.
+back is used as it is. Source: client-go plugin/pkg/client/auth/exec; client.authentication.k8s.io/v1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import ssl
 import tempfile
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +24,6 @@ __all__ = ["DemoFailure", "NodeCredential", "call_plugin", "node_client", "prove
 
 _PLUGIN_LIMIT: Final = 30.0
 """Seconds; a warm plugin takes a fortieth of one."""
-_AUTHENTICATION: Final = "/apis/authentication.k8s.io/v1"
-_REVIEWS: Final = "selfsubjectreviews"
-_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-_OTHER: Final = "another-node"
-"""A name that is no node's here."""
 
 
 class DemoFailure(Exception):
@@ -91,38 +85,13 @@ def register(client: Client, node: str, provider_id: str) -> None:
 
 
 def prove(client: Client, node: str) -> str:
-    """Let the API server tell whose credential this is; returns how it told, raises ``DemoFailure``."""
+    """Ask the API server whose credential this is; returns its answer, raises ``DemoFailure``."""
+    review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        served = client.get(_AUTHENTICATION)
-        if not any(text(resource, "name") == _REVIEWS for resource in items(served, "resources")):
-            return _prove_by_authorizer(client, node)
-        review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        answer = client.create(f"{_AUTHENTICATION}/{_REVIEWS}", review)
+        answer = client.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
     except ApiRefusal as refusal:
         raise DemoFailure(f"the API server does not accept the credential of {node}: {refusal}") from None
     user, groups = text(answer, "status", "userInfo", "username"), strings(answer, "status", "userInfo", "groups")
     if user != f"system:node:{node}" or "system:nodes" not in groups:
         raise DemoFailure(f"the API server takes {node} for {user or 'nobody'} in {', '.join(groups)}")
     return f"{user} in system:nodes"
-
-
-def _prove_by_authorizer(client: Client, node: str) -> str:
-    """Tell by what the Node authorizer allows to this node alone: servers before 1.28 have no SelfSubjectReview."""
-    expected = (
-        (f"{_LEASES}/{node}", True),
-        (f"{_LEASES}/{_OTHER}", False),
-        ("/api/v1/secrets", False),
-    )
-    for path, allowed in expected:
-        code = _code(client, path)
-        if (code in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}) is not allowed or (code == HTTPStatus.FORBIDDEN) is allowed:
-            raise DemoFailure(f"the Node authorizer answers {code} to {node} for {path}")
-    return f"Node authorizer: {node}'s own lease only"
-
-
-def _code(client: Client, path: str) -> int:
-    try:
-        client.get(path)
-    except ApiRefusal as refusal:
-        return refusal.code
-    return HTTPStatus.OK

@@ -110,8 +110,6 @@ def _build(
         platform, machines = making.result()
         join_info = _join_info(config, planes, children)
         world = create_world(planes, provider=config.provider, join_info=join_info, policy=platform.policy)
-    if assets is not None and not planes.management_is_real:
-        display.done(f"the management cluster is a sandbox: {world.version} as built here dies of custom resources")
     display.done(
         f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
     )

@@ -34,7 +34,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions, keeps_custom_resources
+from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.fleet import create_cluster, create_namespace
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "create_world",
     "start_control_planes",
     "start_controller",
-    "supports_custom_resources",
 ]
 
 CLUSTER: Final = "demo"
@@ -59,8 +58,6 @@ _CONTROLLER_NAMESPACE: Final = "nodeattest-system"
 USER: Final = "node-attestation-controller"
 """The controller's user in both clusters; the name of a service account would not fit into a certificate."""
 _BINDING: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nodeattest:node-bootstrapper"
-_FIRST_SOUND_REFLECTION: Final = (1, 24)
-_FIRST_NEW_MAPS: Final = (1, 18)
 _WAIT_LIMIT: Final = "10s"
 """How long a request may wait for its Machine before it is refused: the shortest that the controller takes."""
 _PID_FILE_LIMIT: Final = 5.0
@@ -76,7 +73,6 @@ class ControlPlanes:
 
     management: ControlPlane
     workload: ControlPlane
-    management_is_real: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,41 +92,15 @@ class World:
 def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> ControlPlanes:
     """Start the management and the workload cluster; real ones need ``assets``."""
 
-    def start(name: str, assets: Path | None, folder: Path) -> ControlPlane:
+    def start(name: str) -> ControlPlane:
+        folder = directory / name
         plane = start_sandbox(folder, name=name) if assets is None else start_real(folder, assets, name=name)
         stack.callback(plane.stop)  # by the thread that started it, so that none is forgotten
         return plane
 
-    if assets is not None:
-        workload = start("workload", assets, directory / "workload")
-        management = start("management", assets, directory / "management")
-        version = workload.client().get("/version")
-        versions = text(version, "gitVersion"), text(version, "goVersion")
-        if supports_custom_resources(*versions) or keeps_custom_resources(management):
-            return ControlPlanes(management, workload, management_is_real=True)
-        management.stop()
-        imitated = start("management", None, directory / "imitated-management")
-        return ControlPlanes(imitated, workload, management_is_real=False)
     with ThreadPoolExecutor(1) as aside:
-        later = aside.submit(start, "workload", None, directory / "workload")
-        return ControlPlanes(
-            start("management", None, directory / "management"), later.result(), management_is_real=False
-        )
-
-
-def supports_custom_resources(kubernetes: str, go: str) -> bool:
-    """Return whether any build of kube-apiserver by this compiler survives its first custom resource.
-
-    Kubernetes before 1.24 compiled by Go 1.18 or newer does not, unless it was built with a newer reflect2: its own
-    reads the runtime's maps in the old way (modern-go/reflect2 issue 26).
-    """
-    return _numbers(kubernetes) >= _FIRST_SOUND_REFLECTION or _numbers(go.removeprefix("go")) < _FIRST_NEW_MAPS
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Read major and minor number."""
-    words = version.removeprefix("v").split(".")
-    return tuple(int(word) for word in words[:2] if word.isdigit())
+        later = aside.submit(start, "workload")
+        return ControlPlanes(start("management"), later.result())
 
 
 def create_world(

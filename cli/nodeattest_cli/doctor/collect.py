@@ -44,7 +44,6 @@ _MOST: Final = 100_000
 _PAUSE: Final = 1.0
 """Seconds between two reads of the Leases, where nobody was seen to renew one."""
 _BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
-_DISCOVERY: Final = "discovery.k8s.io"
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
 _NAME: Final = "node-attestation-controller"
 """Of the Deployment's label, of its ServiceAccount and of the Lease."""
@@ -209,17 +208,9 @@ async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:
     if service is None:
         return
     namespace, named = (text(service, "clientConfig", "service", field) for field in ("namespace", "name"))
-    slices = paths.collection_path(_DISCOVERY, await _preferred(client), "endpointslices", namespace=namespace)
+    slices = paths.collection_path("discovery.k8s.io", "v1", "endpointslices", namespace=namespace)
     query = {"labelSelector": f"kubernetes.io/service-name={named}"}
     found.endpoints = await _attempt(_listed(client, slices, query))
-
-
-async def _preferred(client: ApiClient) -> str:
-    """Return the version of EndpointSlices that the server prefers: Kubernetes 1.20 has v1beta1 only."""
-    try:
-        return text(await client.get(paths.api_group(_DISCOVERY)), "preferredVersion", "version") or "v1"
-    except ApiError:
-        return "v1"
 
 
 async def _read_configs(client: ApiClient, target: HealthTarget, facts: HealthFacts) -> None:

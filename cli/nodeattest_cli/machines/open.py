@@ -16,7 +16,7 @@ from nodeattest_cli.machines.rejoin import RejoinToken, issue_token
 from nodeattest_cli.machines.reset import operator, record_event
 from nodeattest_cli.machines.unattested import Unattested
 from nodeattest_controller.model.attestation import attestation_name, parse_attestation
-from nodeattest_controller.model.attestation_reset import Operator, new_for_adoption, reset
+from nodeattest_controller.model.attestation_reset import new_for_adoption, reset
 from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName
@@ -36,13 +36,12 @@ async def open_machine(
     """Write record and Event, and make the token; returns a log of that, and the token. Raises ``StateError``."""
     by = await operator(client)
     written = await _record(client, one, by=by, reason=reason, now=now)
-    reported = await record_event(client, written, f"opened by {by.name}: {reason}", now, reason="AttestationOpened")
-    claimed = " (as the kubeconfig says)" if by.claimed else ""
-    trail = f"opened by {by.name}{claimed}, on record in spec.resets" + (" and in an Event" if reported else "")
+    reported = await record_event(client, written, f"opened by {by}: {reason}", now, reason="AttestationOpened")
+    trail = f"opened by {by}, on record in spec.resets" + (" and in an Event" if reported else "")
     return trail, await issue_token(client, written, expires=expires, choose=choose)
 
 
-async def _record(client: ApiClient, one: Unattested, *, by: Operator, reason: str, now: datetime) -> JsonObject:
+async def _record(client: ApiClient, one: Unattested, *, by: str, reason: str, now: datetime) -> JsonObject:
     member = one.member
     if member is None:
         raise StateError(f"node {one.node} has no Machine")

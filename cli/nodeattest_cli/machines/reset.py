@@ -17,7 +17,7 @@ from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.machines.attestations import attestation_path, find_attestation, title
 from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
-from nodeattest_controller.model.attestation_reset import MAX_REASON, Operator, reset
+from nodeattest_controller.model.attestation_reset import MAX_REASON, reset
 from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Conflict
@@ -29,8 +29,6 @@ __all__ = ["ask_confirmation", "check_reason", "cleared_by_reset", "operator", "
 _TRIES: Final = 5
 RESET: Final = "AttestationReset"
 _REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")
-_NOBODY: Final = "(unknown)"
-"""Who it was where neither the server nor the kubeconfig says."""
 
 
 @click.command("reset")
@@ -117,26 +115,21 @@ def check_reason(reason: str) -> str:
 async def _reset(client: ApiClient, found: JsonObject, reason: str, now: datetime) -> str:
     by = await operator(client)
     written = await _write(client, found, by=by, reason=reason, now=now)
-    reported = await record_event(client, written, f"reset by {by.name}: {reason}", now)
-    trail = f"reset by {by.name}{' (as the kubeconfig says)' if by.claimed else ''}, on record in spec.resets"
-    return trail + (
+    reported = await record_event(client, written, f"reset by {by}: {reason}", now)
+    return f"reset by {by}, on record in spec.resets" + (
         f" and in an Event on {text(owner_of(written), 'kind')} {text(owner_of(written), 'name')}" if reported else ""
     )
 
 
-async def operator(client: ApiClient) -> Operator:
-    """Ask the server who we are; Kubernetes before 1.28 cannot tell."""
+async def operator(client: ApiClient) -> str:
+    """Ask the API server for our user name; raises ApiError."""
     group, version, resource = _REVIEW
     asked: JsonObject = {"apiVersion": f"{group}/{version}", "kind": "SelfSubjectReview"}
-    try:
-        answer = await client.create(paths.collection_path(group, version, resource), asked)
-    except ApiError:
-        answer = {}
-    known = text(answer, "status", "userInfo", "username")
-    return Operator(known) if known else Operator(client.user_name or _NOBODY, claimed=True)
+    answer = await client.create(paths.collection_path(group, version, resource), asked)
+    return text(answer, "status", "userInfo", "username")
 
 
-async def _write(client: ApiClient, found: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
+async def _write(client: ApiClient, found: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
     path, current = attestation_path(found), found
     for _ in range(_TRIES):
         try:

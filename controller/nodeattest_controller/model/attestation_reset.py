@@ -10,7 +10,6 @@ Source: docs/tpm-protocol.md §4.5 (TPM2_Clear zeroes resetCount); docs/adr/0006
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -21,7 +20,7 @@ from nodeattest_controller.model.retired_keys import render_retired, retire
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import NodeName
 
-__all__ = ["MAX_REASON", "Operator", "new_for_adoption", "reset"]
+__all__ = ["MAX_REASON", "new_for_adoption", "reset"]
 
 KEEP_RESETS: Final = 16
 """Resets kept, newest last; a machine that needs more has another problem."""
@@ -31,23 +30,16 @@ _MAX_NAME: Final = 256
 _FORGOTTEN: Final = frozenset({"fingerprints", "boot", "issued", "expires"})
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """Who resets."""
+def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
+    """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``.
 
-    name: str
-    claimed: bool = False
-    """Whether the name is only what the operator's kubeconfig says, as the API server could not be asked."""
-
-
-def reset(attestation: JsonObject, *, by: Operator, reason: str, now: datetime) -> JsonObject:
-    """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``."""
+    ``by`` is the operator's user name.
+    """
     known, spec = parse_attestation(attestation), mapping(attestation, "spec")
     kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
     entry: JsonObject = {
         "time": rfc3339(now),
-        "by": by.name[:_MAX_NAME],
-        "claimed": by.claimed,
+        "by": by[:_MAX_NAME],
         "reason": reason[:MAX_REASON],
         "fingerprints": dict[str, JsonValue](text_map(spec, "fingerprints")),
     }
@@ -60,9 +52,7 @@ def reset(attestation: JsonObject, *, by: Operator, reason: str, now: datetime) 
     return {**attestation, "spec": {**kept, **added}}
 
 
-def new_for_adoption(
-    member: MachineView, node_name: NodeName, *, by: Operator, reason: str, now: datetime
-) -> JsonObject:
+def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reason: str, now: datetime) -> JsonObject:
     """Make the attestation record of a machine whose node joined without attestation: as one that was reset.
 
     It binds the node's name to the machine, so that nobody else takes it meanwhile.

@@ -15,7 +15,7 @@ from nodeattest_sandbox.apiserver.kinds import VERBS, Kind, Kinds
 __all__ = ["OPENAPI_PROTOBUF", "REVIEWS", "VERSION", "api_versions", "group", "group_list", "openapi", "resource_list"]
 
 VERSION: Final[JsonMap] = {
-    "major": "1", "minor": "31", "gitVersion": "v1.31.0+nodeattest.sandbox", "gitCommit": "", "gitTreeState": "clean",
+    "major": "1", "minor": "37", "gitVersion": "v1.37.0+nodeattest.sandbox", "gitCommit": "", "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "none", "platform": "linux/amd64",
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """What nodes may do: the Node authorizer, and the NodeRestriction admission.
 
 Promises: the answers of kube-apiserver for a node without pods, which is every node here: so no Secret or ConfigMap is
-related to one. As from 1.31 on, CSRs for the two in-tree kubelet signers must carry the node's own name.
+related to one. CSRs for the two in-tree kubelet signers must carry the node's own name.
 Source: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/noderestriction.
 """
 
