@@ -62,13 +62,12 @@ def start(machine: Machine) -> Generator[Start]:
     machine.api.readable[PATH] = {"kind": "Node"}
     with ExitStack() as stack:
 
-        def run(*, exec_api_version: str = "v1", command: str = str(COMMAND), server: str = "") -> ClientGo:
+        def run(*, command: str = str(COMMAND), server: str = "") -> ClientGo:
             made = kubeconfig.render(
                 load(str(machine.config), hostname="host").cluster,
                 command=command,
                 config=str(machine.config),
                 cache_dir=str(machine.cache),
-                exec_api_version=exec_api_version,
             )
             path, log = machine.folder / "kubelet.conf", machine.folder / "client.log"
             path.write_text(made.decode().replace(machine.api.url, server or machine.api.url))
@@ -119,11 +118,10 @@ def test_a_certificate_is_reused_until_it_expires_and_new_connections_present_th
     assert machine.api.posts() == 4
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_an_unauthorized_response_makes_client_go_run_the_plugin_and_use_what_it_prints(
-    machine: Machine, start: Start, version: str
+    machine: Machine, start: Start
 ) -> None:
-    client = start(exec_api_version=version)
+    client = start()
     assert client.get()["status"] == 200
     first = client.serial()
     machine.api.not_accepted.add(f"system:node:{NODE}")

@@ -1,4 +1,4 @@
-"""Google's TPM libraries judge evidence of ``tpm`` as our verifier does, by the page of the wire format alone.
+"""Google's TPM libraries verify evidence of ``tpm`` as our verifier does, by the page of the wire format alone.
 
 ``tests/servers/oracles/tpmevidence`` is the program.
 """
@@ -43,8 +43,8 @@ OTHER_JOIN: Final = RECORDED["v2/tpm-rsa2048-certificate"]
 OLDER_JOIN: Final = RECORDED["v1/tpm-p384-certificate"]
 
 
-def judge(join: Json) -> subprocess.CompletedProcess[str]:
-    """Let the oracle judge a join: exit code 0, and what it proves; or 1, and why it is denied."""
+def verify_independently(join: Json) -> subprocess.CompletedProcess[str]:
+    """Run the oracle on a join: exit code 0 with what it proves, or 1 with why it is denied."""
     program = kubernetes_program("oracle-tpmevidence")
     done = subprocess.run([program], input=json.dumps(join), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in {0, 1}, done.stderr
@@ -71,7 +71,7 @@ def proven(node: AttestedNode) -> Json:
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_join_proves_the_same_to_both(name: str) -> None:
     join = RECORDED[name]
-    assert json.loads(judge(join).stdout) == proven(verify(join))
+    assert json.loads(verify_independently(join).stdout) == proven(verify(join))
 
 
 # An agent and its TPM, with the oracle as their controller.
@@ -106,7 +106,7 @@ def test_an_agent_joins_by_the_oracles_challenge_and_both_accept_its_answer(
         item = copy.deepcopy(api.objects[name])
         item["spec"]["groups"] = ["system:bootstrappers", "system:authenticated"]
         join["requests"].append(item)
-        done = judge(join)
+        done = verify_independently(join)
         answers.append(done.stdout.rstrip("\n"))
         if done.returncode:
             api.deny(name, "ProofInvalid", done.stderr)
@@ -259,7 +259,7 @@ def test_both_deny_what_was_tampered_with(requests: int, spoil: Spoil, reason: R
     join = copy.deepcopy(JOIN)
     del join["requests"][requests:]
     spoil(join)
-    denied = judge(join)
+    denied = verify_independently(join)
     assert (denied.returncode, denied.stdout) == (1, "")
     assert says in denied.stderr
     with pytest.raises(Denied) as ours:
