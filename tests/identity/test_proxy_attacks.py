@@ -249,11 +249,11 @@ async def test_a_body_may_take_longer_than_an_answer() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=1)) as port:
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.8)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request("/", "Content-Length: 10", method="POST"))
         for digit in b"0123456789":
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.09)
             writer.write(bytes([digit]))
         assert (await read_answer(reader)).status == 200
         writer.close()

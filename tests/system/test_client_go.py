@@ -76,6 +76,17 @@ def is_about_certificates(call: Call) -> bool:
     return "certificatesigningrequests" in call.path
 
 
+def await_denial(world: World, node: str, reason: str) -> None:
+    """Wait for a denial that the node's requests do not have yet."""
+    old = {text_at(one, "metadata", "name") for one in world.requests_of(node) if world.denial(one)}
+
+    def is_denied() -> bool:
+        new = [one for one in world.requests_of(node) if text_at(one, "metadata", "name") not in old]
+        return any(world.denial(one) == reason for one in new)
+
+    eventually(is_denied, what="the denied renewal")
+
+
 @contextmanager
 def proxy(kubectl: Path, kubeconfig: Path) -> Generator[int]:
     """Run ``kubectl proxy`` and tell its port."""
@@ -131,15 +142,7 @@ def test_a_client_go_process_never_stalls_through_issue_renewal_denial_and_a_hun
         poller.assert_unharmed(404, rotations=1)
 
         world.set_policy(authorizedAttestors=[])
-        denials = {text_at(one, "metadata", "name") for one in world.requests_of(name) if world.denial(one)}
-        eventually(
-            lambda: any(
-                world.denial(one) == "AttestorNotAuthorized"
-                for one in world.requests_of(name)
-                if text_at(one, "metadata", "name") not in denials
-            ),
-            what="the denied renewal",
-        )
+        await_denial(world, name, "AttestorNotAuthorized")
         poller.goes_on(10)
         poller.assert_unharmed(404, rotations=1)
 
