@@ -144,7 +144,8 @@ def start_control_plane(
 ) -> StartControlPlane:
     """Start control planes of the kind under test by name; each stops at its block's end: an idle one costs CPU."""
     assets = programs_folder()
-    kubectl = assets / "kubectl" if assets and (assets / "kubectl").exists() else None
+    # The sandbox reads JSON only. Newer releases of kubectl write some built-in kinds as Protobuf.
+    kubectl = assets / "kubectl-oldest" if assets and (assets / "kubectl-oldest").exists() else None
 
     def start(name: str) -> AbstractContextManager[ControlPlane]:
         directory = tmp_path_factory.mktemp(f"{control_plane_kind}-{name}")

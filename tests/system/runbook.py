@@ -58,12 +58,12 @@ class Runbook:
         self.folder = world.directory / page
         self.folder.mkdir(exist_ok=True)
         self._world = world
-        self._kubectl = world.management.kubectl
         self._names = {SERVER: world.workload.server, **(names or {})}
         [text] = [file.read_text() for folder in PAGES for file in folder.glob(f"{page}.md")]
         self._blocks = iter(_BLOCK.findall(text))
         self._programs = self.folder / "bin"
         self._programs.mkdir(exist_ok=True)
+        (self._programs / "kubectl").symlink_to(world.management.kubectl)
         _write_program(
             self._programs / "node-attestation-controller",
             f'#!/bin/sh\nexec {BIN}/node-attestation-controller "$@" {shlex.join(LOOPBACK_FLAGS)}\n',
@@ -103,7 +103,7 @@ class Runbook:
         return script
 
     def _place(self) -> _Place:
-        path = f"{self._programs}:{BIN}:{self._kubectl.parent}:{os.environ['PATH']}"
+        path = f"{self._programs}:{BIN}:{os.environ['PATH']}"
         env = {
             **os.environ,
             "PATH": path,
