@@ -321,7 +321,7 @@ def test_owner_references_must_be_complete(admin: Client, namespace: str) -> Non
     body = config("a")
     map_at(body, "metadata")["ownerReferences"] = [{"apiVersion": "v1", "kind": "Secret", "name": "s"}]
     refused = refusal(lambda: admin.create(config_maps(namespace), body))
-    assert refused.fields == ["metadata.ownerReferences.uid"]
+    assert [field.replace("[0]", "") for field in refused.fields] == ["metadata.ownerReferences.uid"]  # 1.31 has no [0]
 
 
 @pytest.mark.parametrize("plural", ["configmaps", "secrets"])

@@ -238,8 +238,8 @@ def _metadata_causes(kind: Kind, metadata: JsonMap) -> list[Cause]:
                 "FieldValueTooLong", f"Too long: must have at most {_ANNOTATIONS_LIMIT} bytes", "metadata.annotations"
             )
         )
-    field = "metadata.ownerReferences"
-    for owner in maps_at(metadata, "ownerReferences"):
+    for number, owner in enumerate(maps_at(metadata, "ownerReferences")):
+        field = f"metadata.ownerReferences[{number}]"
         causes.extend(
             required(f"{field}.{key}") for key in ("apiVersion", "kind", "name", "uid") if not text_at(owner, key)
         )
