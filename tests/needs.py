@@ -2,7 +2,7 @@
 
 Promises: the reason of every skip begins with ``NOT_POSSIBLE``. Where everything must run (NODEATTEST_REQUIRE_ALL, as
 in CI), a test that lacks what the machine can have (``lacks``, ``skip_if``) turns the run red instead. What no setting
-of the machine can cure, such as an old server, is skipped in CI too (``not_possible``).
+of the machine can cure, such as its architecture, is skipped in CI too (``not_possible``).
 """
 
 from __future__ import annotations

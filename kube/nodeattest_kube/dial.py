@@ -215,8 +215,8 @@ def _tls_context(endpoint: ApiEndpoint) -> ssl.SSLContext:
             got=type(error).__name__,
             remedy="check certificate-authority-data: base64 of one or more CERTIFICATE blocks",
         ) from None
-    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, as made by
-    # Kubernetes built with Go before 1.15. client-go accepts them; the chain to the given CA is verified all the same.
+    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, which
+    # clusters of many years have. client-go accepts them; the chain to the given CA is verified all the same.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     # Without DHE, where the server chooses a group of any size, and we compute with it; ECDHE and TLS 1.3 name theirs.
     names = (cipher["name"] for cipher in context.get_ciphers())

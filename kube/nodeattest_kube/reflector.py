@@ -335,7 +335,7 @@ class Reflector:
         """List again if the server's version is before the one that we reached, or if the server does not tell it.
 
         An API server whose etcd was restored from a backup takes a watch from a version of its future, and shows
-        nothing until it gets there (seen with 1.20 and 1.36). Versions are compared as Kubernetes 1.35 allows
+        nothing until it gets there. Versions are compared as Kubernetes 1.35 allows
         (KEP-5504); what is no number says nothing.
         """
         try:

@@ -38,7 +38,7 @@ def etcd_flags(data: Path, port: int, peer_port: int) -> list[str]:
 
 
 def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int, issuer: str = "") -> list[str]:
-    """Return the flags of kube-apiserver, known to 1.20 and later; without an issuer it is the server's address."""
+    """Return the flags of kube-apiserver; without an issuer it is the server's address."""
     return [
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
         f"--bind-address={LOOPBACK}",

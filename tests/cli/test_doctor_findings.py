@@ -141,7 +141,8 @@ CLAIMED: JsonObject = {
 CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}
 REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
-    "an old management cluster": (management(version="v1.32.9"), ERROR, "management-version"),
+    "an old management cluster": (management(version="v1.30.14"), ERROR, "management-version"),
+    "a management cluster too old for Cluster API": (management(version="v1.32.9"), WARNING, "management-version"),
     "an old management cluster without Cluster API": (
         management(version="v1.30.14", cluster_api=""),
         ERROR,

@@ -81,7 +81,7 @@ class Site:
     def machine(self, name: str, *, node: bool = True) -> JsonMap:
         told: JsonMap = {"type": "InfrastructureReady", "status": "True", "lastTransitionTime": STAMP}
         if self.version == "v1beta2":
-            told.update({"reason": "Ready", "message": "ready"})  # old servers' schema checks take "" for null
+            told.update({"reason": "Ready", "message": "ready"})
         status: JsonMap = {"conditions": [told]}
         if node:
             status["nodeRef"] = {"name": name} if self.version == "v1beta2" else {"name": name, "uid": "n-1"}

@@ -54,7 +54,7 @@ def selector(operator: str, *values: str) -> JsonValue:
 
 
 def refused_by_server(policy: JsonObject) -> list[str]:
-    """Answer as an API server of 1.25 or later: defaults, then schema and rules."""
+    """Answer as an API server: defaults, then schema and rules."""
     received = copy.deepcopy(policy)
     schema.apply(KIND, received)
     by_schema = [f"{cause.field}: {cause.message}" for cause in schema.validate(KIND, received)]

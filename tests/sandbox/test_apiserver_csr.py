@@ -158,7 +158,7 @@ def test_impossible_conditions_are_invalid(admin: Client, unique: str, condition
     value = admin.create(CSRS, csr_object(unique))
     value["status"] = {"conditions": conditions}
     fields = refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", value)).fields
-    # Of two that exclude each other old servers name the second, and newer ones the list.
+    # Of two that exclude each other, 1.31 names the second and 1.37 the list.
     assert fields in ([field], [f"{field}[1].type"])
 
 

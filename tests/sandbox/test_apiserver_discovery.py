@@ -94,7 +94,7 @@ def test_a_bearer_is_read_from_the_header_as_by_the_real_server(
 
 
 def reviewed(admin: Client, body: JsonMap) -> JsonMap:
-    """Return a TokenReview's answer without what the field manager adds, and the null that old servers write."""
+    """Return a TokenReview's answer without managedFields, and without the null that servers before 1.34 write."""
     answer = admin.create(TOKEN_REVIEW, body)
     for name in ("managedFields", "creationTimestamp"):
         map_at(answer, "metadata").pop(name, None)

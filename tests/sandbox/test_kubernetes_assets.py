@@ -18,9 +18,9 @@ def program(folder: Path, name: str, stated: str) -> None:
 def test_each_program_is_named_with_the_version_that_it_states_and_what_is_missing_too(tmp_path: Path) -> None:
     program(tmp_path, "etcd", "etcd Version: 3.5.30\nGit SHA: none\nGo OS/Arch: linux/amd64")
     program(tmp_path, "kube-apiserver", "Kubernetes v1.36.2")
-    program(tmp_path, "kubectl", 'Client Version: version.Info{Major:"1", Minor:"20", GitVersion:"v1.20.2"}')
+    program(tmp_path, "kubectl", "Client Version: v1.31.14\nKustomize Version: v5.4.2")
     assert stated_versions(tmp_path) == (
-        "kube-apiserver v1.36.2, kubectl v1.20.2, etcd 3.5.30, no kube-controller-manager, no kubeadm, no kubelet"
+        "kube-apiserver v1.36.2, kubectl v1.31.14, etcd 3.5.30, no kube-controller-manager, no kubeadm, no kubelet"
     )
 
 

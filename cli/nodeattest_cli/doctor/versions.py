@@ -62,7 +62,8 @@ def _kubernetes(name: str, version: str | Unread, oldest: tuple[int, int], clust
     if minor is None:
         severity, remedy = HealthSeverity.UNKNOWN, f"compare its version with {_PAGE}"
     elif minor < oldest:
-        severity, remedy = HealthSeverity.ERROR, f"upgrade the cluster to Kubernetes {_minor(oldest)} or newer"
+        severity = HealthSeverity.WARNING if minor >= OLDEST else HealthSeverity.ERROR
+        remedy = f"upgrade the cluster to Kubernetes {_minor(oldest)} or newer"
     elif minor > NEWEST_TESTED:
         severity, remedy = HealthSeverity.WARNING, "see whether a newer release of nodeattest was tested with it"
     return HealthFinding(

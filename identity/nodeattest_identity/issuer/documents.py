@@ -1,7 +1,7 @@
 """The two documents of an issuer: OpenID configuration and key set, in kube-apiserver's own bytes. Pure.
 
-Promises: members, their order and every byte are kube-apiserver's (1.20 and newer agree), so a comparison of the two
-shows no difference; only public members can be written, because each is named here.
+Promises: members, their order and every byte are kube-apiserver's, so a comparison of the two shows no difference; only
+public members can be written, because each is named here.
 Source: Kubernetes pkg/serviceaccount/openidmetadata.go; go-jose jwk.go rawJSONWebKey; Go encoding/json (HTML escapes);
 OpenID Connect Discovery 1.0 §3; RFC 7517 §4, RFC 7518 §6.
 """

@@ -1,6 +1,6 @@
 """What a fresh cluster holds: namespaces, and the cluster roles and bindings that matter here.
 
-Promises: the same rules under the same names as kube-apiserver 1.20 makes at its first start, so nothing binds
+Promises: the same rules under the same names as kube-apiserver makes at its first start, so nothing binds
 system:node-bootstrapper to the bootstrappers and nothing approves by itself: kubeadm does that, not the API server.
 Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go.
 """

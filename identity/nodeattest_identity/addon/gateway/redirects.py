@@ -12,8 +12,8 @@ redirect are kept. A ``Location`` of another status that is the add-on's own bec
 write the gateway's own address before it.
 Leaves to others: links and scripts in pages, which are the add-on's own.
 Source: apimachinery pkg/util/proxy/upgradeaware.go (RejectForwardingRedirects) and transport.go (rewriteURL);
-kube-apiserver's ``--aggregator-reject-forwarding-redirect``, true since 1.22.14, 1.23.11, 1.24.5 and 1.25.1; RFC 3986
-§5.2, RFC 9110 §15.4; URL Standard (WHATWG) for encoded dots and backslashes; HTML Standard, "Refresh".
+kube-apiserver's ``--aggregator-reject-forwarding-redirect``; RFC 3986 §5.2, RFC 9110 §15.4; URL Standard (WHATWG) for
+encoded dots and backslashes; HTML Standard, "Refresh".
 """
 
 from __future__ import annotations
