@@ -40,8 +40,8 @@ def cluster_configuration(assets: Path, **fields: JsonValue) -> str:
 
 
 def join_configuration(discovery: JsonMap, *, seconds: int = 300, **fields: JsonValue) -> str:
-    """Write a JoinConfiguration; ``seconds`` is the limit of discovery."""
-    timeouts: JsonMap = {"discovery": f"{seconds}s", "tlsBootstrap": f"{seconds}s"}
+    """Write a JoinConfiguration; ``seconds`` limits discovery and each wait for the API server."""
+    timeouts: JsonMap = dict.fromkeys(("discovery", "kubernetesAPICall", "tlsBootstrap"), f"{seconds}s")
     named: JsonMap = {"apiVersion": _KUBEADM, "kind": "JoinConfiguration"}
     return yaml.safe_dump({**named, "discovery": discovery, "timeouts": timeouts, **fields})
 
