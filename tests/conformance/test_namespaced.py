@@ -28,7 +28,8 @@ def world(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPat
     with start_real(directory / "plane", assets, name="management") as plane:
         made = WebhookWorld(plane, directory, "v1beta2", free_ports(1)[0])
         made.install(capi_definitions)
-        for one in written("unbind.yaml"):
+        for file in FOLDER.glob("unbind-*.yaml"):
+            [one] = written(file.name)
             plane.client().delete(f"{RBAC}/clusterrolebindings/{text_at(one, 'metadata', 'name')}")
         for one in written("bindings.yaml"):
             plane.client().create(f"{RBAC}/namespaces/{NAMESPACE}/rolebindings", one)
