@@ -6,8 +6,10 @@ STAMP := $(VENV)/.installed
 ORACLES := $(VENV)/oracles
 
 FUZZ_SECONDS ?= 60
-# Of Kubernetes, for `make servers` and `make conformance`: current or oldest.
-VERSION ?= current
+# Of Kubernetes, for `make servers` and `make conformance`: current, or oldest by `make servers VERSION=oldest`.
+ifneq ($(origin VERSION),command line)
+VERSION := current
+endif
 # Processes that run tests: two a core, because most tests wait for others.
 JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 
@@ -87,7 +89,7 @@ servers:
 	@$(PYTHON) tests/servers/build.py $(VERSION)
 
 conformance: venv
-	@assets=$(KUBEBUILDER_ASSETS) capi=$(CAPI_ASSETS); \
+	@assets=$${KUBEBUILDER_ASSETS:-} capi=$${CAPI_ASSETS:-}; \
 	if [ -z "$$assets" ] || [ -z "$$capi" ]; then built=$$($(PYTHON) tests/servers/build.py $(VERSION)) || exit; fi; \
 	export KUBEBUILDER_ASSETS="$${assets:-$$built}" CAPI_ASSETS="$${capi:-$$built}"; \
 	$(BIN)/python -m pytest -n $(JOBS) -m conformance $(ARGS)

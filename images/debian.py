@@ -114,8 +114,9 @@ def commit_time() -> int:
 
 
 def cached(cache: Path, kind: str, recipe: bytes, make: Callable[[Path], None]) -> Path:
-    """Return the folder that ``make`` fills: made aside and kept, one for each recipe."""
-    name = f"{kind}-{hashlib.sha256(recipe).hexdigest()[:16]}"
+    """Return the folder that ``make`` fills: made aside and kept, one for each recipe and state of this package."""
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    name = f"{kind}-{hashlib.sha256(b''.join([recipe, *sources])).hexdigest()[:16]}"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -157,8 +158,7 @@ def debian(architecture: Architecture, cache: Path) -> Path:
                 target.mkdir(parents=True, exist_ok=True)
                 run("dpkg-deb", "--extract", file, target)
 
-    recipe = architecture.lock.read_bytes() + Path(__file__).read_bytes()
-    return cached(cache, f"debian-{architecture.debian}", recipe, make)
+    return cached(cache, f"debian-{architecture.debian}", architecture.lock.read_bytes(), make)
 
 
 def interpreter(cache: Path, *words: str | Path, given: bytes = b"") -> bytes:
@@ -172,10 +172,10 @@ def interpreter(cache: Path, *words: str | Path, given: bytes = b"") -> bytes:
 
 
 def _fetched(architecture: Architecture, cache: Path) -> list[tuple[Deb, Path]]:
-    """Return the locked packages, from the cache or Debian's mirrors."""
+    """Return the locked packages, from the cache or Debian's mirrors; each has the hash of the lock."""
     cache.mkdir(exist_ok=True)
     locked = read_lock(architecture)
-    if missing := [deb for deb in locked if not (cache / f"{deb.sha256}.deb").is_file()]:
+    if missing := [deb for deb in locked if _hash(cache / f"{deb.sha256}.deb") != deb.sha256]:
         with tempfile.TemporaryDirectory() as folder:
             names = [f"{deb.name}={deb.version}" for deb in missing]
             loaded = dict(_downloaded(architecture, names, Path(folder)))
@@ -195,5 +195,9 @@ def _downloaded(architecture: Architecture, names: list[str] | tuple[str, ...], 
     debs: list[tuple[Deb, Path]] = []
     for file in sorted((folder / "root/var/cache/apt/archives").glob("*.deb")):
         name, version = run("dpkg-deb", "--show", "--showformat=${Package} ${Version}", file).decode().split()
-        debs.append((Deb(name, version, hashlib.sha256(file.read_bytes()).hexdigest()), file))
+        debs.append((Deb(name, version, _hash(file)), file))
     return debs
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""

@@ -145,7 +145,8 @@ def start_control_plane(
     """Start control planes of the kind under test by name; each stops at its block's end: an idle one costs CPU."""
     assets = programs_folder()
     # The sandbox reads JSON only. Newer releases of kubectl write some built-in kinds as Protobuf.
-    kubectl = assets / "kubectl-oldest" if assets and (assets / "kubectl-oldest").exists() else None
+    programs = [assets / name for name in ("kubectl-oldest", "kubectl")] if assets else []
+    kubectl = next((program for program in programs if program.exists()), None)
 
     def start(name: str) -> AbstractContextManager[ControlPlane]:
         directory = tmp_path_factory.mktemp(f"{control_plane_kind}-{name}")
@@ -193,7 +194,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAws]:
 @pytest.fixture(scope="session")
 def capi_definitions() -> Path:
     """Cluster API's own CRDs, of the Go module that tests/servers pins."""
-    command = [sys.executable, str(Path(__file__).parent / "servers" / "build.py"), "definitions"]
+    command = [sys.executable, str(Path(__file__).parent / "servers" / "build.py"), "--definitions"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:
         lacks(f"Cluster API's definitions: {done.stderr.strip()}")

@@ -60,7 +60,7 @@ class _Deadline:
 
     def failure(self, last: object) -> AssertionError:
         seen = last if self._state is None else self._state()
-        return AssertionError(f"{self._what} did not happen within {self._seconds} s; last seen: {seen!r}")
+        return AssertionError(f"{self._what} did not happen within {LOADED * self._seconds:g} s; last seen: {seen!r}")
 
     def _waited(self) -> float:
         return self._clock() - self._start

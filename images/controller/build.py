@@ -116,7 +116,6 @@ def _application(wheels: list[Path], cache: Path) -> Layer:
 
 def _cached_layers(architecture: Architecture, cache: Path, lines: str) -> Path:
     """Return the folder with the lower layers and the third parties' wheels; made once for each pair of locks."""
-    own = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 
     def make(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as work:
@@ -127,7 +126,7 @@ def _cached_layers(architecture: Architecture, cache: Path, lines: str) -> Path:
                 _unpack_wheel(wheel, third)
             _keep(folder, "wheels-layer", _layer(third, cache))
 
-    recipe = b"".join([architecture.lock.read_bytes(), lines.encode(), *own])
+    recipe = architecture.lock.read_bytes() + lines.encode()
     return cached(cache, f"layers-{architecture.debian}", recipe, make)
 
 

@@ -114,7 +114,7 @@ def _library(architecture: Architecture, cache: Path) -> Path:
                 zipfile.ZipFile(wheel).extractall(folder)
         _compile(cache, folder)
 
-    recipe = b"".join([architecture.lock.read_bytes(), lines.encode(), Path(__file__).read_bytes()])
+    recipe = architecture.lock.read_bytes() + lines.encode()
     return cached(cache, f"library-{architecture.debian}", recipe, make)
 
 

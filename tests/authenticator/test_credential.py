@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from datetime import datetime
@@ -173,6 +174,9 @@ def test_an_undecided_request_ends_at_the_deadline_and_stays_filed(machine: Mach
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert "MachineNotReady" in done.stderr
+    limits = re.findall(r"timeoutSeconds=(\d+)", "\n".join(machine.api.requests))
+    assert limits
+    assert max(map(int, limits)) <= 5, "a watch may not outlast the deadline"
     machine.cache.joinpath("failure").unlink()
     machine.api.sign(next(iter(machine.api.objects)))
     assert machine.run().returncode == 0

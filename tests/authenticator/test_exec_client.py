@@ -1,4 +1,4 @@
-"""client-go's own exec credential client, as kubelet uses it, with the kubeconfig that ``join`` writes.
+"""client-go's own exec credential client, as kubelet uses it, with a kubeconfig as ``join`` writes it.
 
 ``tests/servers/oracles/execcredential`` is the client. That requests do not stall during renewals:
 ``tests/system/test_client_go.py``.
@@ -28,7 +28,7 @@ from nodeattest_authenticator.formats import kubeconfig
 pytestmark = pytest.mark.conformance
 
 PATH: Final = f"/api/v1/nodes/{NODE}"
-LIFETIME: Final = 12
+LIFETIME: Final = 24
 """Seconds that the first certificate is valid; its renewal is due after half of them or later."""
 
 
@@ -57,7 +57,7 @@ Start = Callable[..., ClientGo]
 
 @pytest.fixture
 def start(machine: Machine) -> Generator[Start]:
-    """Start clients; ``changes`` are of the kubeconfig."""
+    """Start clients with a kubeconfig as ``join`` writes it."""
     program = kubernetes_program("oracle-execcredential")
     machine.api.readable[PATH] = {"kind": "Node"}
     with ExitStack() as stack:

