@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -22,7 +23,7 @@ from world import LOOPBACK_FLAGS, World, built_world
 
 from images.controller import contents
 from images.controller.build import build_from_tree
-from images.debian import ARCHITECTURES, CACHE, native, read_lock
+from images.debian import ARCHITECTURES, CACHE, debian, native, read_lock
 from nodeattest_controller import manifests
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
@@ -99,6 +100,16 @@ def test_the_images_of_both_architectures_have_the_same_files(images: dict[str, 
         for name, image in sorted(images.items())
     )
     assert amd64 == arm64
+
+
+def test_a_cached_package_with_another_hash_is_downloaded_again(tmp_path: Path) -> None:
+    debian(native(), CACHE)
+    shutil.copytree(CACHE / "debs", tmp_path / "debs")
+    package = next(deb for deb in read_lock(native()) if deb.name == "base-files")
+    file = tmp_path / "debs" / f"{package.sha256}.deb"
+    file.write_bytes(b"tampered")
+    debian(native(), tmp_path)
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == package.sha256
 
 
 def test_the_image_of_the_other_architecture_starts_under_emulation(images: dict[str, Image]) -> None:
