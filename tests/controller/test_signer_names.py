@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final, cast
 
 import pytest
+import yaml
 from policy_kit import condition_of, create_cluster, create_policy, infra_path, working
 from polling import until
 
@@ -80,11 +82,37 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
+DEV_CLUSTER: Final = cast(
+    "JsonMap",
+    yaml.safe_load("""\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: devclusters.infrastructure.cluster.x-k8s.io}
+spec:
+  group: infrastructure.cluster.x-k8s.io
+  scope: Namespaced
+  names: {plural: devclusters, kind: DevCluster}
+  versions:
+    - name: v1beta2
+      served: true
+      storage: true
+      subresources: {status: {}}
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            spec: {type: object, properties: {backend: {type: object}}}
+            status: {type: object, properties: {ready: {type: boolean}}}
+"""),
+)
+
+
 @pytest.fixture
 def pruning(tmp_path: Path, capi_definitions: Path) -> Iterator[ControlPlane]:
-    """Run a server with Cluster API's own definitions, which know no such fields."""
+    """Run a server with Cluster API's own definitions, and a DevCluster that has no such fields."""
     with start_sandbox(tmp_path, name="management") as running:
         install_definitions(running.client(), capi_definitions)
+        install_definitions(running.client(), [DEV_CLUSTER])
         install_definitions(running.client(), crds())
         yield running
 
