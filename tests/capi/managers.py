@@ -131,7 +131,7 @@ class Managers:
         self._clusterctl(*map(str, words), "--namespace", namespace)
 
     def _clusterctl(self, *words: str) -> str:
-        """Run clusterctl, which asks nobody for newer versions and reads no configuration of a user."""
+        """Run clusterctl, without its version check and without the configuration of a user."""
         with TemporaryDirectory() as home:
             own = {"CLUSTERCTL_DISABLE_VERSIONCHECK": "true", "HOME": home, "XDG_CONFIG_HOME": home}
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Whatever one tenant does, machines of another join meanwhile, and the Lease is kept."""
+"""A hostile tenant stops no join of another tenant, and the leader keeps its Lease."""
 
 from __future__ import annotations
 

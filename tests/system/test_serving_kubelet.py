@@ -262,7 +262,7 @@ def test_a_real_kubelet_serves_what_is_approved_and_rotates_it_before_it_expires
     assert second is not None
     assert second.not_valid_before_utc + BACKDATE < first.not_valid_after_utc
     assert second.public_key() != first.public_key()
-    assert names_of(second) == names_of(first)  # else kubelet asks anew because its names have changed
+    assert names_of(second) == names_of(first)  # a change of names would renew it, too
     requests = [one for one in world.requests_of(name) if text_at(one, "spec", "signerName") == KUBELET_SERVING]
     issued = [text_at(one, "status", "certificate") for one in requests]
     pems = [base64.b64encode(one.public_bytes(Encoding.PEM)).decode() for one in (first, second)]
