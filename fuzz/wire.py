@@ -76,6 +76,7 @@ def _csr_for(data: bytes, purpose: Purpose) -> bool:
     except Denied as denied:
         return _refused(denied)
     require(csr.der == data, "the request's own bytes")
+    require(bool(csr.provider_id) or purpose is Purpose.CLIENT, "a provider ID in serving requests")
     require((purpose is Purpose.SERVING) == bool(csr.dns_names or csr.ip_addresses), "names in serving requests only")
     return True
 

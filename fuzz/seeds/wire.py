@@ -22,7 +22,7 @@ UID: Final = "5d9a3b56-2f0c-4d7e-8a61-0f6f5c1b9a11"
 HASH: Final = "sha256:" + "ab" * 32
 
 
-def request(*names: x509.GeneralName) -> bytes:
+def request(*names: x509.GeneralName, has_provider_id: bool = True) -> bytes:
     """Write a sound PKCS#10 request; with names, one for a serving certificate."""
     subject = [
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
@@ -30,7 +30,8 @@ def request(*names: x509.GeneralName) -> bytes:
     ]
     provider_id = x509.UnrecognizedExtension(x509.ObjectIdentifier(PROVIDER_ID_OID), b"\x0c\x08metal://")
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
-    builder = builder.add_extension(provider_id, critical=False)
+    if has_provider_id:
+        builder = builder.add_extension(provider_id, critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(NODE_KEY, hashes.SHA256(), ecdsa_deterministic=True).public_bytes(Encoding.DER)
@@ -65,7 +66,7 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "envelope": [filed(), filed("challenge", answer)],
         "pem": [filed(), filed().replace(b"\n", b"\r\n"), b"-----BEGIN CERTIFICATE REQUEST-----\n"],
-        "csr": [request(), serving, kubelets_request()],
+        "csr": [request(), serving, kubelets_request(), request(has_provider_id=False)],
         "der": [
             *(
                 bytes.fromhex(text)

@@ -43,15 +43,17 @@ def build_csr(
 ) -> bytes:
     """Make a request in DER; with names or addresses it is one for a serving certificate.
 
-    ``Denied`` if node name or provider ID are not what the controller would accept; ``ValueError`` for an address
+    A client request with an empty provider ID asks the controller for it. ``Denied`` if node name or provider ID are not what the controller would accept; ``ValueError`` for an address
     that is none.
     """
     subject = kubelet_subject(checked_node_name(node_name))
-    payload = _utf8_string(checked_provider_id(provider_id))
-    extension = x509.UnrecognizedExtension(ObjectIdentifier(provider_id_oid), payload)
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject).add_extension(extension, critical=False)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ip_address(address)) for address in ip_addresses]
+    if names or provider_id:
+        payload = _utf8_string(checked_provider_id(provider_id))
+        extension = x509.UnrecognizedExtension(ObjectIdentifier(provider_id_oid), payload)
+        builder = builder.add_extension(extension, critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(private_key, _hash_for(private_key)).public_bytes(Encoding.DER)

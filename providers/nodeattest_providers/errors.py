@@ -48,6 +48,7 @@ class Reason(StrEnum):
     NODE_NAME_INVALID = "NodeNameInvalid"
     EXTENSION_NOT_ALLOWED = "ExtensionNotAllowed"
     PROVIDER_ID_INVALID = "ProviderIDInvalid"
+    PROVIDER_ID_REQUIRED = "ProviderIDRequired"
     KEY_NOT_ALLOWED = "KeyNotAllowed"
     # The Kubernetes object
     REQUESTER_NOT_ALLOWED = "RequesterNotAllowed"

@@ -11,6 +11,7 @@ from typing import Final, NewType
 
 __all__ = [
     "ANNOTATION_CHALLENGE",
+    "ANNOTATION_PROVIDER_ID",
     "ANNOTATION_REASON",
     "ANNOTATION_SUPPORTED_VERSIONS",
     "ANNOTATION_TPM_ENDORSEMENT_KEY",
@@ -59,6 +60,7 @@ KUBELET_SERVING_SIGNER: Final = "kubernetes.io/kubelet-serving"
 # Output only: what anybody else wrote under these keys is never read by the controller, and is overwritten.
 ANNOTATION_CHALLENGE: Final = "attestation.cluster.x-k8s.io/challenge"
 ANNOTATION_SUPPORTED_VERSIONS: Final = "attestation.cluster.x-k8s.io/supported-versions"
+ANNOTATION_PROVIDER_ID: Final = "attestation.cluster.x-k8s.io/provider-id"
 ANNOTATION_REASON: Final = "attestation.cluster.x-k8s.io/reason"
 ANNOTATION_TPM_ENDORSEMENT_KEY: Final = "cluster-x-k8s-io/tpm-endorsement-key"
 

@@ -56,6 +56,7 @@ class NodeCsr:
     node_name: NodeName
     """CN without ``system:node:``."""
     provider_id: ProviderID
+    """Empty in a client request without the extension, which asks the controller for it."""
     spki: bytes
     """SubjectPublicKeyInfo in DER."""
     dns_names: tuple[str, ...] = ()

@@ -42,6 +42,9 @@ _KEPT: Final = 256
 """Records kept, of 4 MiB at most: a join in two steps shows the same bytes three times. Refusals are never kept."""
 _VERSION_1: Final = bytes.fromhex("020100")
 """INTEGER 0 (RFC 2986 §4.1), which DER spells in one way."""
+_NO_ATTRIBUTES: Final = bytes.fromhex("a000")
+"""An empty set of attributes (RFC 2986 §4.1), which DER spells in one way."""
+_NO_PROVIDER_ID: Final = ProviderID("")
 _COMMON_NAME: Final[Oid] = (2, 5, 4, 3)
 _ORGANIZATION: Final[Oid] = (2, 5, 4, 10)
 _EXTENSION_REQUEST: Final[Oid] = (1, 2, 840, 113549, 1, 9, 14)
@@ -93,7 +96,7 @@ def parse(request: bytes, *, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
 
     1. At most ``MAX_SIZE`` bytes; a CertificationRequest of version 1 (RFC 2986 §4).
     2. The subject is one CN ``system:node:<name>`` and one O ``system:nodes``, each alone in its RDN.
-    3. One attribute, extensionRequest, with one value.
+    3. One attribute, extensionRequest, with one value. A client request may have no attribute: it has no provider ID.
     4. Its extensions are the provider ID once, non-critical; in a serving request also one subjectAltName.
     5. The provider ID is one UTF8String; the subjectAltName holds dNSName and iPAddress only, at least one.
     6. Key and signature algorithm are in the closed lists; this is decided before any costly work on them.
@@ -107,13 +110,15 @@ def _parsed(request: bytes, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
     """Read the request; numbers as in ``parse``."""
     parts = _open(request)  # 1
     name = _subject(parts.subject)  # 2
-    extensions = _extensions(_extension_request(parts.attributes), _closed_set(purpose, provider_id_oid))  # 3, 4
-    proven = _provider_id(extensions[0])  # 5
-    dns_names, addresses = _subject_alt_name(extensions[1]) if purpose is Purpose.SERVING else ((), ())  # 5
+    requested_id, dns_names, addresses = _NO_PROVIDER_ID, (), ()
+    if purpose is Purpose.SERVING or parts.attributes != _NO_ATTRIBUTES:  # 3
+        extensions = _extensions(_extension_request(parts.attributes), _closed_set(purpose, provider_id_oid))  # 3, 4
+        requested_id = _provider_id(extensions[0])  # 5
+        dns_names, addresses = _subject_alt_name(extensions[1]) if purpose is Purpose.SERVING else ((), ())  # 5
     check_public_key(parts.spki)  # 6
     check_signature_algorithm(parts.spki, parts.signature_algorithm)  # 6
     _verify_signature(request, parts.spki)  # 7
-    return NodeCsr(request, name, proven, parts.spki, dns_names, addresses)
+    return NodeCsr(request, name, requested_id, parts.spki, dns_names, addresses)
 
 
 def _open(request: bytes) -> _Parts:

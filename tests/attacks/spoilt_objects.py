@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from handmade import DNS, SAN, extended, extension, seq
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
@@ -25,6 +26,8 @@ __all__ = ["OBJECTS", "REQUEST", "stored"]
 _KEY: Final = ec.generate_private_key(ec.SECP256R1())
 _CLIENT: Final = build_csr(_KEY, "node-0", "metal://node-0")
 _SERVING: Final = build_csr(_KEY, "node-0", "metal://node-0", dns_names=("node-0",))
+_WITHOUT_ID: Final = build_csr(_KEY, "node-0", "")
+_SERVING_WITHOUT_ID: Final = extended(extension(SAN, seq(DNS))).der()
 _SIGNER: Final = CLIENT_SIGNER_PREFIX + "insecure"
 _SERVING_SIGNER: Final = SERVING_SIGNER_PREFIX + "tpm"
 _NODES: Final[JsonValue] = ["system:nodes", "system:authenticated"]
@@ -120,4 +123,6 @@ OBJECTS: Final[Mapping[str, JsonObject]] = {
     "D3-37": for_usages("client auth", "key encipherment", "digital signature"),
     "D3-38": named(finalizers=["example.com/hold"], labels={"x": "y"}, ownerReferences=[{"uid": "somebody"}]),
     "D3-39": stored(expirationSeconds=2147483647),
+    "D3-82": stored(username="system:node:node-0", groups=_NODES, request=_sent(_WITHOUT_ID, "insecure")),
+    "D3-83": stored(signerName=_SERVING_SIGNER, usages=_SERVER_USAGES, request=_sent(_SERVING_WITHOUT_ID, "tpm")),
 }

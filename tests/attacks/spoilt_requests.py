@@ -191,6 +191,8 @@ _MADE: Final[Mapping[str, Made | bytes]] = {
     "D2-77": Made(algorithm=RSA_SHA256),
     "D2-78": Made(spki=spki_of(RSA), algorithm=seq(oid("1.2.840.113549.1.1.10"), seq()), sign=sign_pss),
     "D2-79": Made(algorithm=seq(oid("1.2.840.10045.4.3.2"), b"\x05\x00")),
+    "D2-80": with_attributes(),
+    "D2-81": with_attributes(PASSWORD),
 }
 
 REQUESTS: Final[Mapping[str, bytes]] = {

@@ -44,6 +44,11 @@ def csr_object(**spec: JsonValue) -> JsonObject:
     }
 
 
+def without_provider_id() -> str:
+    der = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("node-0"), "")
+    return base64.b64encode(envelope.encode(der, Evidence(ProviderName("insecure"), 1, {}))).decode()
+
+
 def test_a_good_request_becomes_a_value() -> None:
     request = parse_request(csr_object())
     assert (request.csr.node_name, request.csr.provider_id) == ("node-0", "x://1")
@@ -108,6 +113,14 @@ def test_a_time_that_leaves_the_calendar_is_denied(stamp: str) -> None:
 def test_the_order_of_usages_does_not_matter() -> None:
     usages: JsonValue = ["client auth", "key encipherment", "digital signature"]
     assert len(parse_request(csr_object(usages=usages)).usages) == 3
+
+
+def test_only_a_bootstrap_token_may_ask_without_a_provider_id() -> None:
+    request = without_provider_id()
+    assert parse_request(csr_object(request=request)).csr.provider_id == ""
+    with pytest.raises(Denied) as refused:
+        parse_request(csr_object(request=request, username="system:node:node-0", groups=["system:nodes"]))
+    assert refused.value.reason is Reason.PROVIDER_ID_INVALID
 
 
 def test_a_node_may_ask_for_itself() -> None:

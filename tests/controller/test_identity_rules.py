@@ -56,6 +56,12 @@ def test_a_machine_that_is_not_there_is_waited_for() -> None:
     assert refused.value.reason is Reason.MACHINE_NOT_FOUND
 
 
+def test_a_request_without_a_provider_id_has_no_machine() -> None:
+    with pytest.raises(Unavailable) as refused:
+        find_machine(make_request(provider_id=""), [make_member()])
+    assert refused.value.reason is Reason.MACHINE_NOT_FOUND
+
+
 def test_two_machines_with_one_provider_id_are_denied() -> None:
     with pytest.raises(Denied) as refused:
         find_machine(make_request(), [make_member(), make_member(name="node-1", uid="m-1")])

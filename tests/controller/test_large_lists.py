@@ -103,6 +103,7 @@ def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_m
     assert inventory.bootstrap_owner(BLUE, *inventory.members(BLUE, "id://m")).name == "m", "its token is none of it"
     assert [one.name for one in inventory.members(ClusterKey("fleet/green"), "y://0")] == ["elsewhere"]
     assert {one.name for one in inventory.members_of(BLUE)} == {"m", "honest"}
+    assert inventory.members(BLUE, "") == [], "a request without a provider ID names no member"
 
 
 def test_the_condition_of_a_pool_that_is_not_read_says_so() -> None:

@@ -200,6 +200,7 @@ def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
         names.ANNOTATION_CHALLENGE,
         names.ANNOTATION_SUPPORTED_VERSIONS,
         names.ANNOTATION_REASON,
+        names.ANNOTATION_PROVIDER_ID,
         names.ANNOTATION_TPM_ENDORSEMENT_KEY,
     }
 

@@ -183,7 +183,10 @@ TAMPERED: dict[str, tuple[Made | bytes, Reason]] = {
         Made(attributes=(attribute("1.3.6.1.4.1.311.2.1.14", tlv(0x31, seq(PROVIDER_ID))),)),
         Reason.EXTENSION_NOT_ALLOWED,
     ),
-    "29 no attribute": (Made(attributes=()), Reason.EXTENSION_NOT_ALLOWED),
+    "29 an attribute that is no extensionRequest": (
+        Made(attributes=(attribute("1.2.840.113549.1.9.7", tlv(0x31, utf8("x"))),)),
+        Reason.EXTENSION_NOT_ALLOWED,
+    ),
     "31 unknown extension twice": (
         extended(PROVIDER_ID, *(extension("1.2.3.4", b"\x05\x00"),) * 2),
         Reason.EXTENSION_NOT_ALLOWED,
@@ -381,12 +384,31 @@ def test_the_provider_id_oid_is_configurable() -> None:
 
 @pytest.mark.parametrize(
     ("node", "provider", "reason"),
-    [("N", "x", Reason.NODE_NAME_INVALID), ("", "x", Reason.NODE_NAME_INVALID), ("n", "", Reason.PROVIDER_ID_INVALID)],
+    [
+        ("N", "x", Reason.NODE_NAME_INVALID),
+        ("", "x", Reason.NODE_NAME_INVALID),
+        ("n", "\0", Reason.PROVIDER_ID_INVALID),
+    ],
 )
 def test_a_bad_name_is_denied_on_the_node_already(node: str, provider: str, reason: Reason) -> None:
     with pytest.raises(Denied) as denied:
         build_csr(P256, node, provider)
     assert denied.value.reason is reason
+
+
+def test_a_client_request_without_attributes_has_no_provider_id() -> None:
+    der = build_csr(P256, "n-0", "")
+    assert parse_csr(der).provider_id == ""
+    assert parse_csr(Made(attributes=()).der()).provider_id == ""
+
+
+def test_a_serving_request_without_provider_id_is_denied() -> None:
+    assert denied_reason(Made(attributes=()).der(), Purpose.SERVING) is Reason.EXTENSION_NOT_ALLOWED
+    without_id = extended(extension(SAN, seq(DNS))).der()
+    assert denied_reason(without_id, Purpose.SERVING) is Reason.PROVIDER_ID_INVALID
+    with pytest.raises(Denied) as denied:
+        build_csr(P256, "n-0", "", dns_names=["n-0"])
+    assert denied.value.reason is Reason.PROVIDER_ID_INVALID
 
 
 def test_a_serving_request_carries_its_names() -> None:

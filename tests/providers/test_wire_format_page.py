@@ -22,6 +22,7 @@ from nodeattest_providers.azure import protocol as azure
 from nodeattest_providers.challenge import protocol
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
+    ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -38,6 +39,7 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR
 
 ANNOTATIONS = (
     ANNOTATION_CHALLENGE,
+    ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
     ANNOTATION_TPM_ENDORSEMENT_KEY,

@@ -60,18 +60,18 @@ def csr(
     key: ec.EllipticCurvePrivateKey = KEY,
     *,
     node: str = "node-0",
-    provider_id: str = "metal:///rack-1/7",
+    provider_id: str | None = "metal:///rack-1/7",
     organizations: tuple[str, ...] = ("system:nodes",),
     sans: tuple[str, ...] = (),
     other: tuple[x509.ExtensionType, ...] = (),
 ) -> bytes:
     names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
     names.append(x509.NameAttribute(NameOID.COMMON_NAME, "system:node:" + node))
-    payload = provider_id.encode()
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
-    builder = builder.add_extension(
-        x509.UnrecognizedExtension(OID, bytes([0x0C, len(payload)]) + payload), critical=False
-    )
+    if provider_id is not None:
+        payload = provider_id.encode()
+        extension = x509.UnrecognizedExtension(OID, bytes([0x0C, len(payload)]) + payload)
+        builder = builder.add_extension(extension, critical=False)
     if sans:
         builder = builder.add_extension(x509.SubjectAlternativeName([_general(name) for name in sans]), critical=False)
     for extension in other:
@@ -118,6 +118,7 @@ def accepted_envelopes() -> list[JSON]:
         _accepted("insecure, P-256", csr(), KEY, "insecure/v1", "{}"),
         _accepted("tpm phase 1, P-384", csr(KEY_384), KEY_384, "tpm/v1", '{"akPub":"AAE","ekPub":"AAI","phase":1}'),
         _accepted("a third party's, version 12", csr(), KEY, "acme-hsm/v12", '{"é":[1,{"a":null}],"ﬁ":"\\n"}'),
+        _accepted("no provider ID", csr(provider_id=None), KEY, "insecure/v1", "{}", provider_id=""),
         _accepted(
             "serving",
             csr(sans=("node-0", "node-0.example", "10.0.0.7", "fd00::7")),
@@ -137,6 +138,7 @@ def _accepted(
     provider: str,
     data: str,
     *,
+    provider_id: str = "metal:///rack-1/7",
     dns_names: list[str] | None = None,
     ip_addresses: list[str] | None = None,
 ) -> JSON:
@@ -147,7 +149,7 @@ def _accepted(
         "csrSha256": sha256(request).hex(),
         "spkiSha256": "sha256:" + sha256(spki(key)).hex(),
         "nodeName": "node-0",
-        "providerID": "metal:///rack-1/7",
+        "providerID": provider_id,
         "dnsNames": dns_names or [],
         "ipAddresses": ip_addresses or [],
         "provider": provider.split("/v", maxsplit=1)[0],

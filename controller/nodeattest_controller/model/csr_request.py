@@ -118,7 +118,8 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
     """Read a CSR object; raises Denied.
 
     1. the signer is ours; 2. who asks may ask at all; 3. the usages are a kubelet's; 4. the envelope and its PKCS#10
-    are well-formed; 5. the provider block agrees with the signer; 6. a node asks for itself only.
+    are well-formed; 5. the provider block agrees with the signer; 6. a node asks for itself only; 7. only a bootstrap
+    token may ask without a provider ID.
     These are steps of one check: each makes a value that the next needs, and the declared checks begin with a
     ``NodeRequest``; a denial says by its reason which step refused.
     """
@@ -147,6 +148,13 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
             expected=f"a request of {username} for itself",
             got=f"a request for {NODE_USER_PREFIX}{node_csr.node_name}",
             remedy="a node may only ask for its own name; join with a bootstrap token to get another",
+        )
+    if not node_csr.provider_id and not _is_bootstrap_token(username, groups):  # 7
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected="the provider ID extension in a node's request",
+            got="none",
+            remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
         )
     _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
     created = moment(text(csr, "metadata", "creationTimestamp"))
@@ -182,15 +190,18 @@ def _check_metadata(name: str, uid: str) -> None:
 
 def _check_requester(username: str, groups: frozenset[str]) -> None:
     """Let through a bootstrap token or a node, each with its group."""
-    is_token = bool(_BOOTSTRAP_USER.match(username)) and BOOTSTRAP_GROUP in groups
     is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
-    if not (is_token or is_node):
+    if not (_is_bootstrap_token(username, groups) or is_node):
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
             expected="a bootstrap token in system:bootstrappers, or a node in system:nodes",
             got="another user",
             remedy="join with a bootstrap token, or renew with the node's own certificate",
         )
+
+
+def _is_bootstrap_token(username: str, groups: frozenset[str]) -> bool:
+    return bool(_BOOTSTRAP_USER.match(username)) and BOOTSTRAP_GROUP in groups
 
 
 def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:

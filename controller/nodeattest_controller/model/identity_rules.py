@@ -61,6 +61,12 @@ class NameContext:
 
 def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> MachineView:
     """Rule 1: the provider ID names exactly one Machine of this cluster, alive and ready."""
+    if not request.csr.provider_id:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            "the request has no provider ID",
+            remedy="give the agent the provider ID that Machine.spec.providerID has",
+        )
     if not candidates:
         raise Unavailable(
             Reason.MACHINE_NOT_FOUND,

@@ -217,8 +217,11 @@ class Inventory:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
 
         A Machine or a pool does not answer for a record: two sources that claim one machine are two members. Where a
-        pool is not read, it alone is the member: who else lists this machine cannot be told.
+        pool is not read, it alone is the member: who else lists this machine cannot be told. A request without a
+        provider ID names no member.
         """
+        if not provider_id:
+            return []
         found = self._members.find(cluster, "id", provider_id)
         if any(member.kind == "Machine" for member in found):
             return found

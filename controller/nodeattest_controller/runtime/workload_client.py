@@ -28,6 +28,7 @@ from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.printable import one_line
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
+    ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
     NodeName,
@@ -49,7 +50,9 @@ MAX_ANNOTATIONS: Final = 32 * 1024
 MAX_METADATA: Final = 8 * 1024
 """Characters of labels, owner references or finalizers; an honest request has none of them."""
 _FREE_METADATA: Final = ("labels", "ownerReferences", "finalizers")
-OUR_ANNOTATIONS: Final = frozenset({ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS})
+OUR_ANNOTATIONS: Final = frozenset(
+    {ANNOTATION_CHALLENGE, ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS}
+)
 BOOTSTRAP_BINDING: Final = "nodeattest:node-bootstrapper"
 KUBEADM_BINDING: Final = "kubeadm:kubelet-bootstrap"
 _NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
