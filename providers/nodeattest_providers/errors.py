@@ -72,6 +72,8 @@ class Reason(StrEnum):
     MACHINE_AMBIGUOUS = "MachineAmbiguous"
     MACHINE_ALREADY_BOUND = "MachineAlreadyBound"
     NODE_NAME_MISMATCH = "NodeNameMismatch"
+    PROVIDER_ID_MISMATCH = "ProviderIDMismatch"
+    PROVIDER_ID_CHANGED = "ProviderIDChanged"
     NODE_NAME_TAKEN = "NodeNameTaken"
     KEY_REUSED = "KeyReused"
     ROTATION_NOT_ALLOWED = "RotationNotAllowed"

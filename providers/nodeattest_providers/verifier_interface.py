@@ -109,8 +109,8 @@ class MachineFacts:
     deleting: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Annotations of the Machine: written in the management cluster, hence trusted."""
-    infra_annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Annotations of the InfraMachine; the platform's endorsement key is here."""
+    endorsement_keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Fingerprints of the machine's endorsement key by their source: infrastructure machine, host object or record."""
     infra_name: str | None = None
     attestation_secret: SecretBytes | None = None
     """The per-Machine secret of the ``challenge`` provider, from the bootstrap data."""

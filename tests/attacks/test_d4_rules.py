@@ -31,6 +31,7 @@ from nodeattest_controller.model.identity_rules import (
     find_machine,
 )
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameSources
 from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Check
@@ -58,7 +59,7 @@ def found(*candidates: MachineView) -> Case:
 
 def named(asked: str, **member: object) -> Case:
     """Ask for a name that is not this Machine's."""
-    return lambda: check_node_name(make_request(node=asked), make_member(**member), NOBODY, None)
+    return lambda: check_node_name(make_request(node=asked), make_member(**member), NOBODY, NameSources())
 
 
 def pooled(asked: str, **settings: JsonValue) -> Case:
@@ -66,21 +67,23 @@ def pooled(asked: str, **settings: JsonValue) -> Case:
 
     def case() -> object:
         proven = TpmSigner().provable_names(settings, {}).get(ProviderID("sandbox://node-0"))
-        return check_node_name(make_request(node=asked), make_member(kind="MachinePool"), NOBODY, proven)
+        return check_node_name(
+            make_request(node=asked), make_member(kind="MachinePool"), NOBODY, NameSources(registered=proven)
+        )
 
     return case
 
 
 def claimed_by_another() -> object:
-    around = NameContext(claimants=[make_member(name="other", provider_id=OTHER)], holders=())
-    return check_node_name(make_request(), make_member(), around, None)
+    around = NameContext(claimants=[make_member(uid="m-1", provider_id=OTHER)], holders=())
+    return check_node_name(make_request(), make_member(), around, NameSources())
 
 
 def reported_by_a_guest() -> object:
     proven = TpmSigner().provable_names({"endorsementKeys": [*REGISTERED]}, {})
     around = replace(NOBODY, registered=frozenset(machine for machine, name in proven.items() if name == "node-1"))
     guest = make_member(addresses=(("Hostname", "node-1"),))
-    return check_node_name(make_request(node="node-1"), guest, around, None)
+    return check_node_name(make_request(node="node-1"), guest, around, NameSources())
 
 
 def with_node(node: JsonObject, **member: object) -> Case:
@@ -210,7 +213,7 @@ CASES: Final[Mapping[str, Case]] = {
 def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
     member, request = make_member(), make_request()
     assert find_machine(request, [member]) is member
-    check_node_name(request, member, NOBODY, None)
+    check_node_name(request, member, NOBODY, NameSources())
     assert pooled("node-0", endorsementKeys=[*REGISTERED])() is None
     check_no_hijack(member, NOBODY, None)
     check_binding(request, member, new_attestation(member), secure=True)

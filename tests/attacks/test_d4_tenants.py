@@ -29,7 +29,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready
-from nodeattest_controller.model.machine_view import views_of_machine
+from nodeattest_controller.model.machine_view import view_of_machine
 from nodeattest_controller.model.policy import selecting
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.addresses import TENANT_ADDRESSES
@@ -78,7 +78,7 @@ def endless_pool() -> Expected:
 def endless_addresses() -> Expected:
     addresses: list[JsonValue] = [{"type": "Hostname", "address": f"host-{number}"} for number in range(30_000)]
     spec: JsonObject = {"clusterName": "blue", "providerID": "x://7"}
-    [member] = views_of_machine({"metadata": {"name": "m"}, "spec": spec, "status": {"addresses": addresses}})
+    member = view_of_machine({"metadata": {"name": "m"}, "spec": spec, "status": {"addresses": addresses}})
     return evaluated(lambda: check_machine_ready(member))
 
 

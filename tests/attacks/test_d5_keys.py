@@ -34,7 +34,6 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
@@ -79,7 +78,7 @@ def with_policy(policy: Callable[[Scene], dict[str, JsonValue]]) -> Case:
 
 
 def by_platform(s: Scene) -> tuple[NodeRequest, Facts]:
-    named = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: OTHER})
+    named = machine(endorsement_keys={"infrastructure machine": OTHER})
     return request_of(s.tpm.first()), facts_of(s.tpm.settings, machine=named)
 
 

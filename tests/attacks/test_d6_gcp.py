@@ -145,7 +145,7 @@ def signing_key(stage: Stage) -> AttestedNode:
 def annotated(stage: Stage) -> AttestedNode:
     other, facts = rsa_tpm(), node_facts()
     noted = {ANNOTATION_TPM_ENDORSEMENT_KEY: other.fingerprint, MACHINE_ANNOTATION: other.fingerprint}
-    machine = replace(facts.machine, annotations=noted, infra_annotations=noted)
+    machine = replace(facts.machine, annotations=noted, endorsement_keys=noted)
     return verified(stage.platform, node_request(other.first()), replace(facts, machine=machine))
 
 

@@ -16,7 +16,7 @@ from nodeattest_controller.controllers.node_attested.reconciler import NodeAttes
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import IssuedCertificate, new_attestation, render_attestation
-from nodeattest_controller.model.machine_view import views_of_machine
+from nodeattest_controller.model.machine_view import view_of_machine
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -93,7 +93,7 @@ class Site:
 
     def ledger(self, machine: JsonMap) -> None:
         """Write down that the machine has a certificate."""
-        [member] = views_of_machine(machine)
+        member = view_of_machine(machine)
         now = datetime.now(UTC)
         entry = IssuedCertificate(
             request_name="r", request_uid="u", first_request_uid="", spki="sha256:" + "0" * 64, serial="1f",

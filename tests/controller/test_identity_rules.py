@@ -11,7 +11,6 @@ from builders import CREATED, make_member, make_request
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.identity_rules import (
     NameContext,
-    allowed_node_names,
     check_adoption,
     check_binding,
     check_fingerprints,
@@ -21,6 +20,7 @@ from nodeattest_controller.model.identity_rules import (
     find_machine,
 )
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.node_names import NameSources
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
@@ -28,6 +28,7 @@ from nodeattest_providers.verifier_interface import NodeRequest
 
 NOBODY = NameContext(claimants=(), holders=())
 NODE = NodeName("node-0")
+NOTHING = NameSources()
 
 
 def bound(member: MachineView, spki: str = "sha256:old") -> Attestation:
@@ -89,120 +90,121 @@ def test_a_machine_that_has_a_node_renews_whatever_becomes_of_its_bootstrap_data
 # Rule 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "proven", "names"),
-    [
-        ({}, None, ("node-0",)),
-        ({"infra": ContractReference("g", "k", "infra-0")}, None, ("node-0", "infra-0")),
-        ({}, "proven", ("proven",)),
-        ({"addresses": (("InternalIP", "10.0.0.1"),)}, None, ("node-0",)),
-        ({"addresses": (("Hostname", "host-0"), ("InternalDNS", "host-0.lan"))}, "proven", ("host-0", "host-0.lan")),
-        ({"addresses": (("ExternalDNS", "www"),)}, None, ("node-0",)),
-        ({"node_ref_name": "ref-0", "addresses": (("Hostname", "host-0"),)}, "proven", ("ref-0",)),
-        ({"kind": "MachinePool"}, None, ()),
-        ({"kind": "MachinePool"}, "proven", ("proven",)),
-    ],
-)
-def test_the_first_source_of_a_name_decides(
-    changes: dict[str, object], proven: str | None, names: tuple[str, ...]
-) -> None:
-    assert allowed_node_names(make_member(**changes), NodeName(proven) if proven else None) == names
-
-
 @pytest.mark.parametrize("asked", ["node-1", "node-00", "node-0.lan", "ode-0"])
 def test_another_machines_name_is_denied(asked: str) -> None:
     with pytest.raises(Denied) as refused:
-        check_node_name(make_request(node=asked), make_member(), NOBODY, None)
+        check_node_name(make_request(node=asked), make_member(), NOBODY, NOTHING)
     assert refused.value.reason is Reason.NODE_NAME_MISMATCH
 
 
 def test_a_pool_instance_without_a_proven_name_is_denied() -> None:
     with pytest.raises(Denied) as refused:
-        check_node_name(make_request(), make_member(kind="MachinePool"), NOBODY, None)
+        check_node_name(make_request(), make_member(kind="MachinePool"), NOBODY, NOTHING)
     assert refused.value.reason is Reason.NODE_NAME_MISMATCH
 
 
 def test_a_name_that_two_machines_claim_is_denied() -> None:
-    other = make_member(name="other", provider_id=ProviderID("sandbox://other"))
+    other = make_member(uid="m-1", provider_id=ProviderID("sandbox://other"))
     with pytest.raises(Denied) as refused:
-        check_node_name(make_request(), make_member(), NameContext(claimants=[other], holders=()), None)
+        check_node_name(make_request(), make_member(), NameContext(claimants=[other], holders=()), NOTHING)
     assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
 
 
-def test_a_node_that_has_joined_is_not_kept_from_its_name_by_what_another_machines_guest_claims() -> None:
-    mine = make_member(node_ref_name=NodeName("node-0"))
-    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
-    check_node_name(make_request(), mine, NameContext(claimants=[mine, liar], holders=()), None)
-    for asking, other in ((liar, mine), (mine, replace(liar, node_ref_name=NodeName("node-0")))):
-        with pytest.raises(Denied) as refused:
-            check_node_name(make_request(), asking, NameContext(claimants=[asking, other], holders=()), None)
-        assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+def liar(**changes: object) -> MachineView:
+    """Return another Machine, whose guest reports the name."""
+    given = {"name": "liar", "uid": "m-1", "provider_id": ProviderID("sandbox://liar")}
+    return make_member(**{**given, "addresses": (("Hostname", "node-0"),), **changes})
 
 
-def test_a_node_that_has_joined_keeps_its_name_while_its_machine_has_lost_its_status() -> None:
-    """As after ``clusterctl move``: no nodeRef, no addresses, and another guest claims the name."""
-    mine = make_member(name="another-name")
-    known = bound(mine)
-    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
-    around = NameContext(claimants=[liar], holders=[known])
-    check_node_name(make_request(username="system:node:node-0"), mine, around, None)
-    refusals = [
-        (make_request(), mine, around),  # a token
-        (make_request(username="system:node:node-0"), mine, NameContext(claimants=[], holders=[])),
-        (make_request(username="system:node:node-0"), mine, replace(around, holders=[replace(known, issued=())])),
-        (make_request(username="system:node:node-0"), liar, replace(around, claimants=[liar, mine])),
-        (make_request(username="system:node:node-0"), replace(mine, kind="MachinePool"), around),
-        (make_request(username="system:node:node-0"), replace(mine, node_ref_name=NodeName("n")), around),
-    ]
-    for request, member, context in refusals:
-        with pytest.raises(Denied):
-            check_node_name(request, member, context, None)
+def check(machine: MachineView, *claimants: MachineView, sources: NameSources = NOTHING) -> None:
+    around = NameContext(claimants=[machine, *claimants], holders=())
+    check_node_name(make_request(), machine, around, sources)
 
 
-def test_a_pools_instance_that_has_joined_renews_whatever_addresses_another_guest_reports() -> None:
-    mine = make_member(kind="MachinePool")
-    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
-    around = NameContext(claimants=[liar], holders=[bound(mine)])
-    check_node_name(as_node(), mine, around, NODE)
-    joined = replace(liar, node_ref_name=NODE)
-    for request, context in (
-        (make_request(), around),  # a token
-        (as_node(), replace(around, holders=[])),
-        (as_node(), replace(around, holders=[bound(liar)])),
-        (as_node(), replace(around, claimants=[joined])),
-    ):
-        with pytest.raises(Denied) as refused:
-            check_node_name(request, mine, context, NODE)
-        assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+@pytest.mark.parametrize(
+    "changes", [{}, {"node_ref_name": NODE}, {"given_name": NODE}, {"infra": ContractReference("g", "k", "node-0")}]
+)
+def test_a_claim_by_addresses_takes_no_name_from_a_machine_that_has_it_by_more(changes: dict[str, object]) -> None:
+    mine = make_member(**changes)
+    check(mine, liar())
     with pytest.raises(Denied) as refused:
-        check_no_hijack(mine, replace(around, holders=[bound(mine), bound(liar)]), None)
+        check(liar(), mine)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+@pytest.mark.parametrize(
+    ("sources", "other"),
+    [
+        (NameSources(recorded=NODE), {"name": "node-0"}),
+        (NameSources(registered=NODE), {"name": "node-0"}),
+        (NameSources(proven=NODE), {}),
+        (NameSources(host={"BareMetalHost": ("node-0",)}), {}),
+    ],
+)
+def test_of_two_claims_the_stronger_one_counts(sources: NameSources, other: dict[str, object]) -> None:
+    check(make_member(name="another"), liar(**other), sources=sources)
+
+
+def test_claims_of_one_strength_exclude_each_other() -> None:
+    pairs = [
+        (make_member(node_ref_name=NODE), liar(node_ref_name=NODE)),
+        (make_member(), liar(name="node-0")),
+        (make_member(name="another", addresses=(("Hostname", "node-0"),)), liar()),
+    ]
+    for mine, other in pairs:
+        with pytest.raises(Denied) as refused:
+            check(mine, other)
+        assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_two_machines_without_a_provider_id_are_two() -> None:
+    nameless = make_member(provider_id=ProviderID(""))
+    with pytest.raises(Denied) as refused:
+        check(nameless, liar(name="node-0", provider_id=ProviderID("")))
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_a_node_that_joined_keeps_its_name_and_gets_no_other() -> None:
+    """As after ``clusterctl move``, which drops nodeRef and addresses; a nodeRef is what a Node says of itself."""
+    joined = NameSources(recorded=NODE)
+    check(make_member(name="another"), liar(), sources=joined)
+    check(make_member(kind="MachinePool"), liar(), sources=joined)
+    check(make_member(node_ref_name=NodeName("another")), sources=joined)
+    with pytest.raises(Denied) as refused:
+        check(make_member(), sources=NameSources(recorded=NodeName("another")))
+    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
+
+
+def test_a_pools_instance_is_not_named_by_the_record_of_another() -> None:
+    mine, other = make_member(kind="MachinePool"), bound(liar())
+    with pytest.raises(Denied) as refused:
+        check_no_hijack(mine, NameContext(claimants=(), holders=[bound(mine), other]), None)
     assert refused.value.reason is Reason.NODE_NAME_TAKEN
 
 
-@pytest.mark.parametrize("source", [{"node_ref_name": "node-0"}, {"given_name": "node-0"}, {}])
-def test_a_name_that_the_policy_gives_to_another_machine_is_taken(source: dict[str, object]) -> None:
-    owner, guest = make_member(kind="MachinePool", provider_id=ProviderID("sandbox://owner")), make_member(**source)
-    around = NameContext(claimants=[guest], holders=[bound(guest)], registered=frozenset({owner.provider_id}))
-    for request in (make_request(), as_node()):
+def test_a_name_that_the_policy_gives_to_another_machine_is_taken() -> None:
+    owner = ProviderID("sandbox://owner")
+    for changes in ({"node_ref_name": "node-0"}, {"given_name": "node-0"}, {}):
+        around = NameContext(claimants=(), holders=(), registered=frozenset({owner}))
         with pytest.raises(Denied) as refused:
-            check_node_name(request, guest, around, None)
+            check_node_name(make_request(), make_member(**changes), around, NOTHING)
         assert refused.value.reason is Reason.NODE_NAME_TAKEN
+
+
+def test_a_short_name_stands_for_one_fully_qualified_name_only() -> None:
+    mine = make_member(name="another", addresses=(("Hostname", "node-0.a.example"),))
+    other = liar(addresses=(("Hostname", "node-0.b.example"),))
+    around = NameContext(claimants=[mine], holders=(), short_names=True)
+    check_node_name(make_request(), mine, around, NOTHING)
+    for context in (replace(around, short_names=False), replace(around, claimants=[mine, other])):
+        with pytest.raises(Denied):
+            check_node_name(make_request(), mine, context, NOTHING)
     with pytest.raises(Denied):
-        check_node_name(make_request(), owner, replace(around, registered=frozenset()), NODE)
-
-
-def test_an_address_does_not_contest_the_name_that_the_policy_gives() -> None:
-    owner = make_member(kind="MachinePool")
-    liar = make_member(name="liar", provider_id=ProviderID("sandbox://liar"), addresses=(("Hostname", "node-0"),))
-    around = NameContext(claimants=[liar], holders=(), registered=frozenset({owner.provider_id}))
-    check_node_name(make_request(), owner, around, NODE)
-    with pytest.raises(Denied) as refused:
-        check_node_name(make_request(), owner, replace(around, claimants=[replace(liar, node_ref_name=NODE)]), NODE)
-    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+        check_node_name(make_request(node="node-0.b.example"), make_member(), around, NOTHING)
 
 
 def test_a_machines_own_claim_does_not_count_against_it() -> None:
-    check_node_name(make_request(), make_member(), NameContext(claimants=[make_member()], holders=()), None)
+    check(make_member())
 
 
 # Rule 3
@@ -239,8 +241,8 @@ def test_a_node_of_that_name_must_be_the_machines_own(
 
 
 def test_a_machine_that_is_going_away_claims_no_name() -> None:
-    other = make_member(name="other", provider_id=ProviderID("sandbox://other"), deleting=True)
-    check_node_name(make_request(), make_member(), NameContext(claimants=[other], holders=()), None)
+    other = make_member(uid="m-1", provider_id=ProviderID("sandbox://other"), deleting=True)
+    check_node_name(make_request(), make_member(), NameContext(claimants=[other], holders=()), NOTHING)
 
 
 def test_the_ledger_of_a_machine_that_is_gone_is_waited_out() -> None:

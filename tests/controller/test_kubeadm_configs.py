@@ -14,7 +14,7 @@ import pytest
 from builders import make_member, make_request
 from polling import until
 
-from nodeattest_controller.model.machine_view import ContractReference, MachineView, views_of_machine
+from nodeattest_controller.model.machine_view import ContractReference, MachineView, view_of_machine
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
@@ -185,7 +185,7 @@ async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
 async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it(plane: ControlPlane) -> None:
     inventory, listing = Inventory(), pool_of(written(plane, "pooled"))
     cluster, mine = cluster_key("default", "c"), make_request(username="system:bootstrap:abcdef")
-    [machine] = views_of_machine(pools_machine())
+    machine = view_of_machine(pools_machine())
 
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         configs = unwatched(client)
@@ -209,7 +209,7 @@ def test_only_a_machine_without_a_configuration_of_its_own_has_its_pools() -> No
     inventory.put_pool("default/pool", pool_of(member_of("pooled")))
     own = member_of("own")
     assert inventory.bootstrap_owner(cluster, own) is own
-    [machine] = views_of_machine(pools_machine())
+    machine = view_of_machine(pools_machine())
     assert inventory.bootstrap_owner(cluster, machine).kind == "MachinePool"
     assert inventory.bootstrap_owner(cluster_key("default", "other"), machine) is machine
     record = replace(machine, kind="MachineRecord")

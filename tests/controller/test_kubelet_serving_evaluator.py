@@ -12,7 +12,7 @@ from csr_world import CAPI, CREATED, CSRS, PROVIDER_ID, WAIT_LIMIT, OneRound, Wo
 from csr_world import NODE as WORKER
 
 from nodeattest_controller.controllers.csr.reconciler import Result
-from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_name, check_node, one_machine
+from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, one_machine
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
@@ -61,15 +61,6 @@ def test_a_nodes_machine_that_is_not_there_yet_is_waited_for(candidates: Sequenc
 def test_a_machine_on_its_way_out_does_not_hide_the_one_that_stays() -> None:
     leaving = make_member(name="old", uid="m-1", provider_id=ProviderID("sandbox://old"), deleting=True)
     assert one_machine(NODE, [leaving, make_member()]) == make_member()
-
-
-def test_the_name_must_still_be_the_machines() -> None:
-    check_name(NODE, make_member(node_ref_name="node-0"), None)
-    check_name(NODE, make_member(kind="MachinePool"), NODE)
-    for member in (make_member(node_ref_name="node-1"), make_member(kind="MachinePool")):
-        with pytest.raises(Denied) as refused:
-            check_name(NODE, member, None)
-        assert refused.value.reason is Reason.NODE_NAME_MISMATCH
 
 
 @pytest.mark.parametrize(

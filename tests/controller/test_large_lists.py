@@ -19,7 +19,7 @@ from nodeattest_controller.controllers.node_attested.conditions import Known, co
 from nodeattest_controller.controllers.policy_status.decide import evaluate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.identity_rules import check_machine_ready
-from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, views_of_machine
+from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.objects import strings
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.changes import ChangeBus
@@ -83,9 +83,9 @@ def test_a_pool_at_cluster_apis_bound_is_read_and_one_above_is_waited_for_with_b
 
 
 def test_a_machine_with_more_addresses_than_any_platform_gives_is_waited_for() -> None:
-    [member] = views_of_machine(machine(addresses=MAX_ADDRESSES))
+    member = view_of_machine(machine(addresses=MAX_ADDRESSES))
     check_machine_ready(member)
-    [member] = views_of_machine(machine(addresses=30_000))
+    member = view_of_machine(machine(addresses=30_000))
     assert len(member.addresses) == MAX_ADDRESSES, "it claims some, so that it takes none from another unseen"
     with pytest.raises(Unavailable) as waits:
         check_machine_ready(member)

@@ -28,7 +28,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_controller.model.machine_view import bounded, pool_view, views_of_machine
+from nodeattest_controller.model.machine_view import bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, set_condition, with_condition
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
@@ -91,13 +91,13 @@ def members(value: JsonValue) -> int:
 def test_a_large_machine_costs_a_few_calls_a_member(name: str) -> None:
     large = LARGE_MACHINES[name]
     assert len(json.dumps(large)) < 3 << 20
-    for read in (views_of_machine, bounded, without_managed_fields, SharedTexts().share, pool_view):
+    for read in (view_of_machine, bounded, without_managed_fields, SharedTexts().share, pool_view):
         assert calls(partial(read, large)) <= 200 + CALLS_A_MEMBER * members(large), read
 
 
 @pytest.mark.parametrize("name", ["labels", "finalizers", "managed fields", "a text", "one annotation"])
 def test_what_nobody_reads_of_a_machine_costs_nothing(name: str) -> None:
-    assert calls(lambda: views_of_machine(LARGE_MACHINES[name])) <= calls(lambda: views_of_machine(machine())) + 10
+    assert calls(lambda: view_of_machine(LARGE_MACHINES[name])) <= calls(lambda: view_of_machine(machine())) + 10
 
 
 @pytest.mark.parametrize("name", ["labels", "owners", "addresses", "conditions"])

@@ -27,13 +27,13 @@ from nodeattest_controller.model.machine_record import (
     cluster_flaw,
     views_of_record,
 )
+from nodeattest_controller.model.node_names import NameSources
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
@@ -68,9 +68,9 @@ def test_a_record_is_a_member_of_its_cluster_with_what_its_operator_wrote() -> N
 
 def test_the_recorded_endorsement_key_is_the_platform_s_word() -> None:
     [member] = views_of_record(record())
-    assert member.facts(infra=None).infra_annotations == {ANNOTATION_TPM_ENDORSEMENT_KEY: KEY}
+    assert member.facts().endorsement_keys == {"MachineRecord spec.endorsementKeyHash": KEY}
     [without] = views_of_record(record(endorsementKeyHash=None))
-    assert without.facts(infra=None).infra_annotations == {}
+    assert without.facts().endorsement_keys == {}
 
 
 @pytest.mark.parametrize(
@@ -173,17 +173,17 @@ def test_only_the_record_names_the_node() -> None:
     [member] = views_of_record(record(nodeName="node-1", addresses=[{"type": "Hostname", "address": "node-0"}]))
     nobody = NameContext(claimants=(), holders=())
     with pytest.raises(Denied) as refused:
-        check_node_name(make_request(), member, nobody, make_request().csr.node_name)
+        check_node_name(make_request(), member, nobody, NameSources(proven=make_request().csr.node_name))
     assert refused.value.reason is Reason.NODE_NAME_MISMATCH
-    check_node_name(make_request(node="node-1"), member, nobody, None)
+    check_node_name(make_request(node="node-1"), member, nobody, NameSources())
 
 
 def test_a_guest_that_invents_a_recorded_name_keeps_nobody_out_and_does_not_get_it() -> None:
     [recorded] = views_of_record(record())
     [guest] = machine_views(machine("guest", "sandbox://g", addresses=[{"type": "Hostname", "address": "node-0"}]))
-    check_node_name(make_request(), recorded, NameContext(claimants=[recorded, guest], holders=()), None)
+    check_node_name(make_request(), recorded, NameContext(claimants=[recorded, guest], holders=()), NameSources())
     with pytest.raises(Denied) as refused:
-        check_node_name(make_request(), guest, NameContext(claimants=[recorded, guest], holders=()), None)
+        check_node_name(make_request(), guest, NameContext(claimants=[recorded, guest], holders=()), NameSources())
     assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
 
 
@@ -191,7 +191,7 @@ def test_a_machine_with_a_node_of_that_name_keeps_a_record_from_taking_it() -> N
     [recorded] = views_of_record(record())
     [node] = machine_views(machine("old", "sandbox://old", nodeRef={"name": "node-0", "uid": "u"}))
     with pytest.raises(Denied):
-        check_node_name(make_request(), recorded, NameContext(claimants=[recorded, node], holders=()), None)
+        check_node_name(make_request(), recorded, NameContext(claimants=[recorded, node], holders=()), NameSources())
 
 
 def test_the_ledger_is_the_record_s_own_and_a_new_record_waits_for_the_old_one_s() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeattest_controller.model.machine_view import ContractReference, views_of_machine, views_of_pool
+from nodeattest_controller.model.machine_view import ContractReference, view_of_machine, views_of_pool
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -40,19 +40,27 @@ def ready(kind: str, status: str) -> JsonObject:
     ],
 )
 def test_both_contracts_tell_whether_bootstrap_data_is_ready(status: JsonObject, expected: bool) -> None:
-    assert views_of_machine(machine(status=status))[0].bootstrap_ready is expected
+    assert view_of_machine(machine(status=status)).bootstrap_ready is expected
 
 
 def test_both_contracts_name_the_infrastructure() -> None:
     old = machine(infrastructureRef={"apiVersion": "infra.io/v1", "kind": "Box", "name": "b"})
     new = machine(infrastructureRef={"apiGroup": "infra.io", "kind": "Box", "name": "b"})
-    assert views_of_machine(old)[0].infra == ContractReference("infra.io", "Box", "b", "v1")
-    assert views_of_machine(new)[0].infra == ContractReference("infra.io", "Box", "b")
-    assert views_of_machine(machine())[0].infra is None
+    assert view_of_machine(old).infra == ContractReference("infra.io", "Box", "b", "v1")
+    assert view_of_machine(new).infra == ContractReference("infra.io", "Box", "b")
+    assert view_of_machine(machine()).infra is None
 
 
-def test_a_machine_without_a_provider_id_is_nobody_yet() -> None:
-    assert views_of_machine(machine(provider_id="")) == []
+def test_a_machine_without_a_provider_id_is_found_by_its_uid_and_by_no_provider_id() -> None:
+    inventory = Inventory()
+    inventory.put_machine("fleet/a", machine("a", provider_id=""))
+    inventory.put_machine("fleet/b", machine("b", provider_id=""))
+    assert inventory.members(CLUSTER, "") == []
+    assert list(inventory.members_of(CLUSTER)) == []
+    found = inventory.machine_by_uid(CLUSTER, "uid-a")
+    assert found is not None
+    assert found.name == "a"
+    assert [one.name for one in inventory.members_by_node_name(CLUSTER, "b")] == ["b"]
 
 
 @pytest.mark.parametrize("value", ["", "true"])
@@ -62,14 +70,14 @@ def test_a_label_of_any_value_makes_a_machine_one_of_the_control_plane(value: st
         **machine(),
         "metadata": {"name": "m", "annotations": {"cluster.x-k8s.io/control-plane": ""}},
     }
-    assert views_of_machine(labelled)[0].is_control_plane
-    assert not views_of_machine(annotated)[0].is_control_plane
+    assert view_of_machine(labelled).is_control_plane
+    assert not view_of_machine(annotated).is_control_plane
 
 
 def test_the_spec_names_the_cluster_and_a_label_does_not() -> None:
     odd = machine()
     odd["metadata"] = {"name": "m", "namespace": "fleet", "labels": {"cluster.x-k8s.io/cluster-name": "other"}}
-    assert views_of_machine(odd)[0].cluster_name == "c"
+    assert view_of_machine(odd).cluster_name == "c"
 
 
 def test_the_inventory_finds_by_exact_provider_id_within_the_cluster() -> None:
@@ -100,7 +108,8 @@ def test_the_inventory_knows_who_claims_a_name() -> None:
         machine("b", provider_id="x://2", status={"addresses": [{"type": "Hostname", "address": "a"}]}),
     )
     assert {m.name for m in inventory.members_by_node_name(CLUSTER, "a")} == {"a", "b"}
-    assert inventory.members_by_node_name(CLUSTER, "b") == []
+    assert [m.name for m in inventory.members_by_node_name(CLUSTER, "b")] == ["b"]
+    assert {m.name for m in inventory.members_by_short_name(CLUSTER, "a")} == {"a", "b"}
 
 
 def test_a_pool_counts_once_where_its_machines_are_listed_too() -> None:

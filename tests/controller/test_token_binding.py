@@ -12,7 +12,7 @@ from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
     bootstrap_config_ref,
-    views_of_machine,
+    view_of_machine,
     views_of_pool,
 )
 from nodeattest_controller.model.policy import TokenBinding
@@ -148,7 +148,7 @@ def test_both_contracts_say_where_the_configuration_stands(reference: JsonObject
     machine: JsonObject = {"spec": {"providerID": "x", "bootstrap": {"configRef": reference}}}
     template: JsonObject = {"spec": {"bootstrap": {"configRef": reference}}}
     pool: JsonObject = {"spec": {"providerIDList": ["x"], "template": template}}
-    assert [one.bootstrap for one in (*views_of_machine(machine), *views_of_pool(pool))] == [wanted, wanted]
+    assert [one.bootstrap for one in (view_of_machine(machine), *views_of_pool(pool))] == [wanted, wanted]
     assert bootstrap_config_ref({"spec": {"bootstrap": {"dataSecretName": "x"}}}) is None
 
 

@@ -35,7 +35,7 @@ from tpm_world import (
 
 from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.key_templates import AK_POLICIES
@@ -205,7 +205,7 @@ def certified_of(tpm: SoftTpm, certificate: bytes) -> Soft:
 
 
 def of_the_platform() -> Soft:
-    named = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: "sha256:" + "0f" * 32})
+    named = machine(endorsement_keys={"infrastructure machine": "sha256:" + "0f" * 32})
     return Soft(facts={"machine": named})
 
 

@@ -87,7 +87,7 @@ async def recorded() -> set[str]:
         Soft(tpm=tpm, settings={**tpm.settings, "pcrs": values}),
         sound,
         replace(sound, facts={"machine": machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})}),
-        replace(sound, facts={"machine": machine(infra_annotations=named)}),
+        replace(sound, facts={"machine": machine(endorsement_keys=named)}),
         replace(sound, facts={"ledger": ledger(fingerprints={"ek": tpm.fingerprint}, clock=1, reset_count=1)}),
         measured,
     )

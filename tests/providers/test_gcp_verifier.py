@@ -264,7 +264,7 @@ def test_what_the_infrastructure_object_says_of_the_key_does_not_count(cloud: Go
     stranger = rsa_tpm()
     facts = node_facts()
     noted = {"cluster-x-k8s-io/tpm-endorsement-key": stranger.fingerprint}
-    machine = replace(facts.machine, infra_annotations=noted, annotations=noted)
+    machine = replace(facts.machine, endorsement_keys=noted, annotations=noted)
     with pytest.raises(Denied) as caught:
         verified(platform, node_request(stranger.first()), replace(facts, machine=machine))
     assert caught.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from azure_world import AZURE
@@ -13,7 +14,7 @@ from tpm_authority import Authority
 from tpm_world import AK_PREFIXES, MACHINE, PCR_VALUES, SoftTpm, facts_of, ledger, machine, sound_round
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID, ProviderName
+from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
@@ -119,7 +120,7 @@ def test_a_key_that_no_source_binds_any_more_is_refused_as_at_a_renewal(joined: 
 
 
 def test_the_infrastructures_word_and_the_ledgers_pin_bind_a_key(tpm: SoftTpm, joined: AttestedNode) -> None:
-    named = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint})
+    named = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
     assert check("tpm", recorded(joined, {}, machine=named), joined.boot) == ()
     assert check("tpm", recorded(joined, {"trustOnFirstUse": True}), joined.boot) == ()
 
@@ -208,14 +209,14 @@ def test_pins_of_more_parts_than_are_wanted_leave_open_which_the_node_shows(tpm:
 class Unreadable(dict[str, str]):
     """Annotations that nobody may read."""
 
-    def get(self, key: str, default: object = None) -> str:
-        raise Unavailable(Reason.MACHINE_NOT_READY, f"{key} was not read", remedy="")
+    def items(self) -> NoReturn:
+        raise Unavailable(Reason.MACHINE_NOT_READY, "the annotation was not read", remedy="")
 
 
 def test_what_could_not_be_read_is_unknown_and_a_wrong_register_is_refused_all_the_same(
     tpm: SoftTpm, joined: AttestedNode
 ) -> None:
-    hidden = replace(machine(), infra_annotations=Unreadable())
+    hidden = replace(machine(), endorsement_keys=Unreadable())
     (unknown,) = check("tpm", recorded(joined, tpm.settings, machine=hidden), joined.boot)
     assert "was not read" in unknown
     wrong = with_values(tpm, values={"0": [OTHER]})

@@ -68,12 +68,24 @@ def test_without_any_source_of_trust_a_genuine_key_is_denied(tpm: SoftTpm) -> No
     assert outcome(tpm, facts_of({})) is UNTRUSTED
 
 
-def test_the_platforms_word_decides_alone(tpm: SoftTpm) -> None:
-    own = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint})
-    other = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: OTHER})
+def test_the_platforms_objects_decide_and_agree_with_each_other_and_with_the_allow_list(tpm: SoftTpm) -> None:
+    own = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
+    other = machine(endorsement_keys={"infrastructure machine": OTHER})
     assert outcome(tpm, facts_of({}, machine=own)) is None
-    assert outcome(tpm, facts_of(allow(OTHER), machine=own)) is None
+    assert outcome(tpm, facts_of(allow(tpm.fingerprint), machine=own)) is None
+    assert outcome(tpm, facts_of(allow(OTHER), machine=own)) is UNTRUSTED
     assert outcome(tpm, facts_of(allow(tpm.fingerprint), machine=other)) is UNTRUSTED
+    both = {"BareMetalHost": tpm.fingerprint, "Metal3Machine": tpm.fingerprint}
+    assert outcome(tpm, facts_of({}, machine=machine(endorsement_keys=both))) is None
+    for source in both:
+        disagreeing = machine(endorsement_keys={**both, source: OTHER})
+        assert outcome(tpm, facts_of({"trustOnFirstUse": True}, machine=disagreeing)) is UNTRUSTED
+
+
+def test_a_key_that_is_listed_for_another_machine_is_denied_whatever_the_platform_names(tpm: SoftTpm) -> None:
+    own = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
+    listed: dict[str, JsonValue] = {"providerID": "sandbox://another", "sha256": tpm.fingerprint}
+    assert outcome(tpm, facts_of({"endorsementKeys": [listed]}, machine=own)) is UNTRUSTED
 
 
 def test_the_platforms_annotation_on_the_machine_is_not_the_platforms_word(tpm: SoftTpm) -> None:

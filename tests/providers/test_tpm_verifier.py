@@ -37,7 +37,6 @@ from tpm_world import (
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.names import (
-    ANNOTATION_TPM_ENDORSEMENT_KEY,
     ClusterPin,
     NodeName,
     ProviderName,
@@ -75,9 +74,8 @@ def test_a_registered_key_proves_the_node_name_of_its_entry_and_nothing_else_doe
     entry: dict[str, JsonValue] = {"providerID": MACHINE, "sha256": tpm.fingerprint, "nodeName": "node-7"}
     assert sound_round(tpm, {"endorsementKeys": [entry]}).verify().proven_node_name == "node-7"
     assert sound_round(tpm).verify().proven_node_name is None
-    by_platform = machine(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint})
-    another: dict[str, JsonValue] = {**entry, "sha256": "sha256:" + "0f" * 32}
-    stated = sound_round(tpm, {"endorsementKeys": [another]}, machine=by_platform)
+    by_platform = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
+    stated = sound_round(tpm, machine=by_platform)
     assert stated.verify().proven_node_name is None
 
 

@@ -202,7 +202,7 @@ def cluster(*pins: ClusterPin) -> ClusterFacts:
 
 
 def machine(
-    *, annotations: Mapping[str, str] | None = None, infra_annotations: Mapping[str, str] | None = None
+    *, annotations: Mapping[str, str] | None = None, endorsement_keys: Mapping[str, str] | None = None
 ) -> MachineFacts:
     return MachineFacts(
         name="blue-7",
@@ -210,7 +210,7 @@ def machine(
         uid="machine-uid",
         provider_id=MACHINE,
         annotations=annotations or {},
-        infra_annotations=infra_annotations or {},
+        endorsement_keys=endorsement_keys or {},
     )
 
 

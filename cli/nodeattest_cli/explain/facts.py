@@ -17,15 +17,21 @@ from typing import Final
 from nodeattest_cli.explain.inputs import Inputs
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
+from nodeattest_controller.model.infrastructure_kinds import HostReference
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.machine_record import check_cluster_active
-from nodeattest_controller.model.machine_view import MachineView, instances_have_machines
+from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
-from nodeattest_controller.model.token_binding import NamedTokens, named_tokens
+from nodeattest_controller.model.resolver import Infrastructure, endorsement_keys
+from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens, named_tokens
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.platform_cache import slim_object
 from nodeattest_controller.verification.facts import RequestFacts, Verification
+from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.names import PROVIDER_ID_OID, NodeName, ProviderName, Purpose
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, PROVIDER_ID_OID, NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.verifier_interface import (
@@ -106,8 +112,9 @@ class DocumentFacts:
 
     def machines(self, provider_id: str) -> list[MachineView]:
         """Return the machines with this provider ID."""
-        found = self.inventory.members(self.inputs.key, provider_id) if self.inputs.key is not None else []
-        if not found:
+        key = self.inputs.key
+        found = self.inventory.members(key, provider_id) if key is not None else []
+        if not found and (key is None or all(one.provider_id for one in self.inventory.machines_of(key))):
             raise NotGiven(f"a Machine with provider ID {provider_id}")
         return found
 
@@ -130,6 +137,50 @@ class DocumentFacts:
     async def machine_now(self, machine: MachineView) -> MachineView | None:
         """Return the machine as it was given."""
         return machine
+
+    async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
+        """Find the Machines whose KubeadmConfigs, as they were given, name a token."""
+        found = self.inventory.records_of_token(self.key, token_id)
+        for document in self.inputs.documents:
+            config = kept_config(slim_config(document)) if text(document, "kind") == KUBEADM_CONFIG[1] else None
+            if config is not None and config.ids is not None and token_id in config.ids:
+                named = self.inventory.machines_of_config(self.key, config.name)
+                found += [machine for machine in named if machine.uid in config.owners]
+        if is_needed and not found:
+            raise NotGiven("the KubeadmConfig that names the token")
+        return found
+
+    async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
+        """Read infrastructure machine and host object as they were given."""
+        return await read_infrastructure(machine, self.policy().infrastructure, self)
+
+    async def others_with_provider_id(self, machine: MachineView) -> list[str]:
+        """Ask nobody: not all infrastructure machines of the cluster are given."""
+        del machine
+        return []
+
+    async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
+        """Return an infrastructure provider's object as it was given."""
+        found = self.inputs.named(reference.kind, reference.name)
+        if found is None or text(found, "metadata", "namespace") not in {namespace, ""}:
+            raise NotGiven(f"{reference.kind} {reference.name}")
+        return slim_object(found)
+
+    async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
+        """Return the given host objects that name an infrastructure machine."""
+        found = [slim_object(document) for document in self.inputs.documents if text(document, "kind") == host.kind]
+        if not found:
+            raise NotGiven(f"the {host.kind} of the machine")
+        return [each for each in found if host.names({"host": each}) == consumer]
+
+    async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
+        """Return the namespaces of the given objects that have an endorsement key."""
+        return [
+            text(document, "metadata", "namespace")
+            for document in self.inputs.documents
+            if text(document, "kind") == reference.kind
+            and text(document, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY) == fingerprint
+        ]
 
     async def makes_machines(self, pool: MachineView) -> bool:
         """Read the pool's infrastructure object as it was given."""
@@ -183,14 +234,10 @@ class DocumentFacts:
     async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
         """Run the provider's verification on what was given; raises Denied, Unavailable or ChallengeRequired."""
         inputs, request, verifier = self.inputs, verification.request, verification.verifier
-        if inputs.machine is not None:
-            machine = inputs.machine.facts(infra=inputs.infra, secret=inputs.attestation_secret)
-        else:
-            machine = MachineFacts(name="", namespace="", uid="", provider_id=request.csr.provider_id)
         policy = self._sound_policy()
         given = Facts(
             cluster=inputs.cluster_facts,
-            machine=machine,
+            machine=await self._machine_facts(facts, request),
             settings=policy.settings(request.evidence.provider) if policy is not None else {},
             sections=policy.sections if policy is not None else {},
             ledger=self._ledger_facts(verification),
@@ -201,6 +248,20 @@ class DocumentFacts:
         serving = facts.purpose is Purpose.SERVING
         verify = verifier.verify_serving_attestation_data if serving else verifier.verify_client_attestation_data
         return await verify(request, given)
+
+    async def _machine_facts(self, facts: RequestFacts, request: NodeRequest) -> MachineFacts:
+        """Make what providers see of the machine; what was not given is empty, and a check of its own says so."""
+        try:
+            machine = await facts.machine()
+        except (NotGiven, Denied, Unavailable):
+            return MachineFacts(name="", namespace="", uid="", provider_id=request.csr.provider_id)
+        try:
+            infrastructure = await self.infrastructure(machine)
+        except (NotGiven, Denied, Unavailable):
+            infrastructure = None
+        recorded = self.inputs.attestation
+        keys = endorsement_keys(machine, infrastructure, has_joined=recorded is not None and recorded.has_joined)
+        return machine.facts(endorsement_keys=keys, secret=self.inputs.attestation_secret)
 
     def _sound_policy(self) -> Policy | None:
         """Return the policy; what is wrong with it is a check of its own."""

@@ -14,9 +14,9 @@ from cryptography import x509
 
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.certificate_authority import bundle_pins
-from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.objects import mapping, metadata, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
@@ -75,7 +75,7 @@ class Inputs:
 def pick(documents: Sequence[JsonObject], *, provider_id: str = "", node_name: NodeName | None = None) -> Inputs:
     """Pick what belongs to a request, which names its machine by a provider ID, or by the node that asks."""
     everyone = [view for one in _of_kind(documents, *MACHINE_KINDS) for view in machine_views(one)]
-    named = [one for one in everyone if one.provider_id == provider_id or node_name in allowed_node_names(one)]
+    named = [one for one in everyone if one.provider_id == provider_id or node_name in claimed_names(one)]
     machine = min(named, key=lambda one: one.is_pool_instance, default=None)
     cluster = _one(_of_kind(documents, *CLUSTER_KINDS), machine.cluster_name if machine else None)
     key = _key_of(machine, cluster)

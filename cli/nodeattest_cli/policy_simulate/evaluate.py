@@ -17,7 +17,9 @@ from enum import StrEnum
 
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.identity_rules import NameContext, check_node_name
+from nodeattest_controller.model.infrastructure_kinds import KINDS, InfrastructureKind
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.node_names import NameSources
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy, check_authorized, policy_for
 from nodeattest_controller.model.serving_names import check_serving_allowed
@@ -25,7 +27,14 @@ from nodeattest_controller.verification.policy_validation import installed
 from nodeattest_controller.verification.registered_names import registered_names
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, SignerName
+from nodeattest_providers.names import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    SignerName,
+)
 from nodeattest_providers.node_interface import Evidence, NodeCsr
 from nodeattest_providers.platform import provable_names, reads_infrastructure
 from nodeattest_providers.verifier_interface import (
@@ -90,13 +99,16 @@ class _Unread(Mapping[str, str]):
         self._why = why
 
     def __getitem__(self, key: str) -> str:
-        raise Unavailable(Reason.MACHINE_NOT_READY, self._why, remedy="read it with other rights")
+        raise self._unavailable()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(())
+        raise self._unavailable()
 
     def __len__(self) -> int:
-        return 0
+        raise self._unavailable()
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(Reason.MACHINE_NOT_READY, self._why, remedy="read it with other rights")
 
 
 def find_ruling(cluster: JsonObject, policies: Sequence[JsonObject], recorded: Callable[[str], int]) -> Ruling:
@@ -154,7 +166,7 @@ class Simulator:
         if isinstance(signer, RecordedChecks):  # 2
             facts = Facts(
                 cluster=_cluster_facts(cluster),
-                machine=self._machine_facts(machine, signer),
+                machine=self._machine_facts(machine, signer, policy),
                 settings=policy.settings(attestation.provider),
                 sections=policy.sections,
                 ledger=attestation.facts(request),
@@ -181,7 +193,7 @@ class Simulator:
             provable = None
         proven = name if provable is None else provable.get(machine.provider_id)
         around = NameContext(claimants=(), holders=(attestation,), registered=self._machines_named(name, policy))
-        check_node_name(request, machine, around, proven)
+        check_node_name(request, machine, around, NameSources(recorded=attestation.node_name, proven=proven))
 
     def _machines_named(self, name: NodeName, policy: Policy) -> frozenset[ProviderID]:
         held = self._registered.get(id(policy))
@@ -193,11 +205,18 @@ class Simulator:
             self._registered[id(policy)] = held
         return held[1].get(name, frozenset())
 
-    def _machine_facts(self, machine: MachineView, signer: ClusterAPISigner) -> MachineFacts:
-        facts = machine.facts(infra=None)
+    def _machine_facts(self, machine: MachineView, signer: ClusterAPISigner, policy: Policy) -> MachineFacts:
         if machine.infra is None or not reads_infrastructure(signer):
-            return facts
-        return replace(facts, infra_annotations=self._infra.of(machine.infra))
+            return machine.facts()
+        host = KINDS.get((machine.infra.group, machine.infra.kind), InfrastructureKind()).host
+        if host is not None and host.kind in policy.infrastructure.host_objects:
+            return replace(machine.facts(), endorsement_keys=_Unread(f"{host.kind} objects are not read here"))
+        annotations = self._infra.of(machine.infra)
+        if isinstance(annotations, _Unread):
+            return replace(machine.facts(), endorsement_keys=annotations)
+        key = annotations.get(ANNOTATION_TPM_ENDORSEMENT_KEY)
+        source = f"{machine.infra.kind} annotation {ANNOTATION_TPM_ENDORSEMENT_KEY}"
+        return machine.facts(endorsement_keys={source: key} if key is not None else {})
 
     def _require(self, provider: ProviderName) -> ClusterAPISigner:
         signer = self._signer(provider)

@@ -100,6 +100,8 @@ class Attestation:
     owner_uid: str
     node_name: NodeName
     provider: ProviderName
+    provider_id_source: str = ""
+    """Where the provider ID was read when the newest certificate was issued."""
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
     """By ``<provider>.<kind>``; records of earlier versions also have kinds alone."""
     boot: BootState | None = None
@@ -280,6 +282,7 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         owner_uid=text(owner_of(obj), "uid"),
         node_name=NodeName(text(spec, "nodeName")),
         provider=ProviderName(text(spec, "provider")),
+        provider_id_source=text(spec, "providerIDSource"),
         fingerprints=text_map(spec, "fingerprints"),
         boot=_boot(mapping(spec, "boot")),
         issued=issued,
@@ -356,6 +359,7 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
         "clusterName": attestation.cluster_name,
         "machineName": member.name,
         "providerID": attestation.provider_id,
+        "providerIDSource": member.provider_id_source,
         "nodeName": attestation.node_name,
         "provider": attestation.provider,
         "signerName": signer_name,

@@ -12,18 +12,19 @@ from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameClaim, NameSources, claim_to, node_names
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.names import ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
     "POOL_REMEDY",
     "NameContext",
-    "allowed_node_names",
     "check_adoption",
     "check_binding",
+    "check_claim",
     "check_fingerprints",
     "check_machine_ready",
     "check_no_hijack",
@@ -32,7 +33,6 @@ __all__ = [
     "check_takeover",
     "find_machine",
     "has_name",
-    "names_by_operator",
 ]
 
 POOL_REMEDY: Final = (
@@ -42,7 +42,8 @@ POOL_REMEDY: Final = (
 )
 """What gives a MachinePool's instances names; trust on first use never does."""
 _NO_NAME: Final = "a name that the provider proves: an instance of a MachinePool without Machines has none of its own"
-_NAME_ADDRESSES = frozenset({"Hostname", "InternalDNS"})
+_MAX_LISTED: Final = 8
+"""Names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class NameContext:
     """Ledgers of the cluster that bound the requested node name to a machine."""
     registered: frozenset[ProviderID] = frozenset()
     """Machines to which the policy gives the requested node name."""
+    short_names: bool = False
+    """Whether a short name stands for a fully qualified one."""
     is_alive: Callable[[Attestation], bool] = lambda _attestation: True
     """Whether an attestation record's machine still exists; a record without one is about to be collected."""
 
@@ -64,8 +67,9 @@ def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> Mac
     if not request.csr.provider_id:
         raise Unavailable(
             Reason.MACHINE_NOT_FOUND,
-            "the request has no provider ID",
-            remedy="give the agent the provider ID that Machine.spec.providerID has",
+            "the request has no provider ID, and no one Machine's bootstrap configuration names its token",
+            remedy="give the node its provider ID (--provider-id), as an instance of a MachinePool always needs, or "
+            "let the Machine's KubeadmConfig name its token",
         )
     if not candidates:
         raise Unavailable(
@@ -107,32 +111,6 @@ def check_machine_ready(member: MachineView) -> None:
         )
 
 
-def allowed_node_names(member: MachineView, proven: NodeName | None = None) -> tuple[str, ...]:
-    """Rule 2: the first source that exists decides which names a member may have; none means none.
-
-    A record names its node itself, and nothing else gives it a name.
-    """
-    if member.given_name is not None:
-        return (member.given_name,) if member.given_name else ()
-    if member.node_ref_name:
-        return (member.node_ref_name,)
-    from_addresses = tuple(address for kind, address in member.addresses if kind in _NAME_ADDRESSES and address)
-    if from_addresses:
-        return from_addresses
-    if proven:
-        return (proven,)
-    return names_by_operator(member)
-
-
-def names_by_operator(member: MachineView) -> tuple[str, ...]:
-    """Return the names that a member has by its objects, which no guest writes."""
-    if member.given_name is not None:
-        return (member.given_name,) if member.given_name else ()
-    if member.is_pool_instance:
-        return ()
-    return (member.name, member.infra.name) if member.infra else (member.name,)
-
-
 def has_name(member: MachineView, node_name: str, holders: Sequence[Attestation]) -> bool:
     """Rule 2: whether a node's name is a member's by more than the addresses that its guest reports now.
 
@@ -141,38 +119,47 @@ def has_name(member: MachineView, node_name: str, holders: Sequence[Attestation]
     return node_name in {member.node_ref_name, member.given_name} or any(_holds(one, member) for one in holders)
 
 
-def check_node_name(request: NodeRequest, member: MachineView, around: NameContext, proven: NodeName | None) -> None:
+def check_node_name(request: NodeRequest, machine: MachineView, around: NameContext, sources: NameSources) -> None:
     """Rule 2: the requested name is this Machine's, and no other Machine's too.
 
-    Claims by addresses, which a guest can invent, take no renewal from a node that has joined, and no join from a
-    machine that an operator named. They are beaten by a nodeRef, the name in a record, the name that the policy gives,
-    and the name that the ledger bound, where the node itself asks. The last is also allowed where the Machine has no
-    nodeRef: ``clusterctl move`` drops nodeRef and addresses.
+    Of two claims the stronger one counts; two of the same strength exclude each other. So addresses, which a guest can
+    invent, take no name from a Machine that has it by more.
     """
-    allowed = allowed_node_names(member, proven)
-    bound = request.is_renewal and any(_holds(holder, member) for holder in around.holders)
-    if request.csr.node_name not in allowed and not (bound and _lost_node_ref(member)):
-        raise Denied(
-            Reason.NODE_NAME_MISMATCH,
-            expected=" or ".join(dict.fromkeys(allowed)) or _NO_NAME,
-            got=request.csr.node_name,
-            remedy="let the node use its own Machine's name" if allowed else POOL_REMEDY,
-        )
-    if around.registered - {member.provider_id}:
+    name, claims = request.csr.node_name, node_names(machine, sources)
+    own = check_claim(name, claims, short_names=around.short_names)
+    if around.registered - {machine.provider_id}:
         raise _taken(
             "the policy gives this node name to another machine",
             "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)",
         )
-    others = [o for o in around.claimants if o.provider_id != member.provider_id and not o.deleting]
-    if member.node_ref_name or member.given_name or around.registered or bound:
-        others = [other for other in others if other.node_ref_name or other.given_name]
+    others = [
+        other
+        for other in around.claimants
+        if other.uid != machine.uid
+        and not other.deleting
+        and (claim := claim_to(node_names(other), name, short_names=around.short_names)) is not None
+        and claim.strength >= own.strength
+    ]
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,
             expected="one Machine that claims this node name",
-            got=", ".join(sorted({other.name for other in others} | {member.name})),
+            got=", ".join(sorted({other.name for other in others} | {machine.name})),
             remedy="give each Machine its own host name",
         )
+
+
+def check_claim(name: str, claims: Sequence[NameClaim], *, short_names: bool = False) -> NameClaim:
+    """Rule 2: the name is one of the machine's; returns the claim to it."""
+    claim = claim_to(claims, name, short_names=short_names)
+    if claim is None:
+        raise Denied(
+            Reason.NODE_NAME_MISMATCH,
+            expected=" or ".join(f"{one.name} ({one.source})" for one in claims[:_MAX_LISTED]) or _NO_NAME,
+            got=name,
+            remedy="let the node use its own Machine's name" if claims else POOL_REMEDY,
+        )
+    return claim
 
 
 def check_pool_instance(member: MachineView, *, has_machines: bool) -> None:
@@ -186,11 +173,6 @@ def check_pool_instance(member: MachineView, *, has_machines: bool) -> None:
             f"no Machine of this cluster has provider ID {member.provider_id!r}, which MachinePool {member.name} lists",
             remedy="wait until Cluster API has made the instance's Machine",
         )
-
-
-def _lost_node_ref(member: MachineView) -> bool:
-    """Return whether a Machine that may have joined has no nodeRef; pools' instances and records never need one."""
-    return member.node_ref_name is None and member.given_name is None and not member.is_pool_instance
 
 
 def _holds(holder: Attestation, member: MachineView) -> bool:

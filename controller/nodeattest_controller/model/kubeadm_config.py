@@ -13,7 +13,7 @@ import hmac
 from dataclasses import dataclass
 
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
-from nodeattest_controller.model.objects import flag, mapping, strings, text
+from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.token_binding import NamedTokens, named_tokens, no_token
 from nodeattest_discovery.token import is_token
 from nodeattest_kube.jsontypes import JsonObject
@@ -35,6 +35,8 @@ class KeptConfig:
     """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
     what is there is no token."""
     digest: str
+    owners: frozenset[str] = frozenset()
+    """UIDs of its owners: the Machine or MachinePool whose configuration it is."""
 
     def tokens(self) -> NamedTokens:
         """Return which tokens it names; raises Unavailable where one of them is no token."""
@@ -56,6 +58,7 @@ def slim_config(config: JsonObject) -> JsonObject:
         "provided": _id(provided),
         "digest": _digest(provided) if is_token(provided) else "",
         "paused": PAUSED_ANNOTATION in mapping(meta, "annotations"),
+        "owners": [text(owner, "uid") for owner in items(meta, "ownerReferences")],
     }
     try:
         named = named_tokens(config)
@@ -73,6 +76,7 @@ def kept_config(slim: JsonObject) -> KeptConfig:
         paused=flag(slim, "paused"),
         provided=text(slim, "provided"),
         digest=text(slim, "digest"),
+        owners=frozenset(strings(slim, "owners")),
     )
 
 

@@ -19,7 +19,7 @@ from nodeattest_controller.model.objects import flag, items, mapping, moment, te
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import identifiers
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
+from nodeattest_providers.names import NodeName, ProviderID
 
 __all__ = [
     "CLUSTER_RECORD",
@@ -74,6 +74,7 @@ def views_of_record(record: JsonObject) -> list[MachineView]:
             uid=text(record, "metadata", "uid"),
             cluster_name=text(spec, "clusterName"),
             provider_id=ProviderID(provider_id),
+            provider_id_source=f"{MACHINE_RECORD} spec.providerID",
             given_name=NodeName(text(spec, "nodeName")),
             node_ref_name=NodeName(text(node_ref, "name")) or None,
             node_ref_uid=text(node_ref, "uid") or None,
@@ -82,7 +83,7 @@ def views_of_record(record: JsonObject) -> list[MachineView]:
             deleting="deletionTimestamp" in mapping(record, "metadata"),
             paused=flag(spec, "paused") or PAUSED_ANNOTATION in mapping(record, "metadata", "annotations"),
             annotations=text_map(record, "metadata", "annotations"),
-            platform={ANNOTATION_TPM_ENDORSEMENT_KEY: key_hash} if key_hash else {},
+            endorsement_keys={f"{MACHINE_RECORD} spec.endorsementKeyHash": key_hash} if key_hash else {},
             bootstrap_token_id=text(spec, "bootstrapTokenID"),
             created=moment(text(record, "metadata", "creationTimestamp")),
             is_control_plane=flag(spec, "controlPlane"),

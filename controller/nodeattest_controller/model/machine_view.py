@@ -33,7 +33,7 @@ __all__ = [
     "control_plane_ref",
     "infrastructure_ref",
     "pool_view",
-    "views_of_machine",
+    "view_of_machine",
     "views_of_pool",
 ]
 
@@ -76,6 +76,11 @@ class MachineView:
     uid: str
     cluster_name: str
     provider_id: ProviderID
+    """Empty while neither Cluster API nor a record nor a resolver has given one."""
+    provider_id_source: str = ""
+    """Where the provider ID was read, such as ``Machine spec.providerID``."""
+    is_confirmed: bool = True
+    """Whether the provider ID is the object's own; False: another source gives it until Cluster API sets it."""
     node_ref_name: NodeName | None = None
     node_ref_uid: str | None = None
     addresses: tuple[tuple[str, str], ...] = ()
@@ -95,8 +100,8 @@ class MachineView:
     """As the Machine's label has it, which is written in the management cluster only."""
     given_name: NodeName | None = None
     """The node name that an operator gave to a recorded machine; it decides."""
-    platform: dict[str, str] = field(default_factory=dict[str, str])
-    """What stands for the infrastructure object's annotations where a machine has none."""
+    endorsement_keys: dict[str, str] = field(default_factory=dict[str, str])
+    """Fingerprints that a record names itself, by their source."""
     bootstrap_token_id: str = ""
     """The bootstrap token that a record names as this machine's own; of a Machine, its bootstrap config says."""
     flaw: str = ""
@@ -112,8 +117,14 @@ class MachineView:
         """Whether this is one of several interchangeable instances."""
         return self.kind == "MachinePool"
 
-    def facts(self, *, infra: JsonObject | None, secret: SecretBytes | None = None) -> MachineFacts:
-        """Make the value that providers see."""
+    def with_provider_id(self, provider_id: str, source: str) -> MachineView:
+        """Return a Machine without a provider ID as one that has it by another source than Cluster API."""
+        return replace(self, provider_id=ProviderID(provider_id), provider_id_source=source, is_confirmed=False)
+
+    def facts(
+        self, *, endorsement_keys: Mapping[str, str] = MappingProxyType({}), secret: SecretBytes | None = None
+    ) -> MachineFacts:
+        """Make the value that providers see; ``endorsement_keys`` are fingerprints by their source."""
         return MachineFacts(
             name=self.name,
             namespace=self.namespace,
@@ -125,7 +136,7 @@ class MachineView:
             bootstrap_ready=self.bootstrap_ready,
             deleting=self.deleting,
             annotations=self.annotations,
-            infra_annotations=text_map(infra, "metadata", "annotations") if infra else self.platform,
+            endorsement_keys=endorsement_keys or self.endorsement_keys,
             infra_name=self.infra.name if self.infra else None,
             attestation_secret=secret,
         )
@@ -154,39 +165,36 @@ def control_plane_ref(cluster: JsonObject) -> ContractReference | None:
     return _infra_ref(mapping(cluster, "spec", "controlPlaneRef"))
 
 
-def views_of_machine(machine: JsonObject) -> list[MachineView]:
-    """Read a Machine; no provider ID yet, no member."""
+def view_of_machine(machine: JsonObject) -> MachineView:
+    """Read a Machine, with a provider ID or without."""
     provider_id = text(machine, "spec", "providerID")
-    if not provider_id:
-        return []
     node_ref = mapping(machine, "status", "nodeRef")
     addresses = mapping(machine, "status").get("addresses")
     listed = addresses[:MAX_ADDRESSES] if isinstance(addresses, list) else []
     too_many = isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES
-    return [
-        MachineView(
-            kind="Machine",
-            api_version=text(machine, "apiVersion"),
-            name=text(machine, "metadata", "name"),
-            namespace=text(machine, "metadata", "namespace"),
-            uid=text(machine, "metadata", "uid"),
-            cluster_name=cluster_of(machine),
-            provider_id=ProviderID(provider_id),
-            node_ref_name=NodeName(text(node_ref, "name")) or None,
-            node_ref_uid=text(node_ref, "uid") or None,
-            addresses=tuple((text(one, "type"), text(one, "address")) for one in listed if isinstance(one, dict)),
-            bootstrap_ready=_bootstrap_ready(machine),
-            deleting="deletionTimestamp" in mapping(machine, "metadata"),
-            paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
-            annotations=text_map(machine, "metadata", "annotations"),
-            infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
-            bootstrap=bootstrap_config_ref(machine),
-            of_pool=_is_of_pool(machine),
-            created=moment(text(machine, "metadata", "creationTimestamp")),
-            is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
-            flaw=f"status.addresses: expected at most {MAX_ADDRESSES}, got more" if too_many else "",
-        )
-    ]
+    return MachineView(
+        kind="Machine",
+        api_version=text(machine, "apiVersion"),
+        name=text(machine, "metadata", "name"),
+        namespace=text(machine, "metadata", "namespace"),
+        uid=text(machine, "metadata", "uid"),
+        cluster_name=cluster_of(machine),
+        provider_id=ProviderID(provider_id),
+        provider_id_source="Machine spec.providerID",
+        node_ref_name=NodeName(text(node_ref, "name")) or None,
+        node_ref_uid=text(node_ref, "uid") or None,
+        addresses=tuple((text(one, "type"), text(one, "address")) for one in listed if isinstance(one, dict)),
+        bootstrap_ready=_bootstrap_ready(machine),
+        deleting="deletionTimestamp" in mapping(machine, "metadata"),
+        paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
+        annotations=text_map(machine, "metadata", "annotations"),
+        infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
+        bootstrap=bootstrap_config_ref(machine),
+        of_pool=_is_of_pool(machine),
+        created=moment(text(machine, "metadata", "creationTimestamp")),
+        is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
+        flaw=f"status.addresses: expected at most {MAX_ADDRESSES}, got more" if too_many else "",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +231,7 @@ def pool_view(pool: JsonObject) -> PoolView:
         uid=text(pool, "metadata", "uid"),
         cluster_name=cluster_of(pool),
         provider_id=ProviderID(""),
+        provider_id_source="MachinePool spec.providerIDList",
         bootstrap_ready=_bootstrap_ready(pool),
         deleting="deletionTimestamp" in mapping(pool, "metadata"),
         paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar, cast
 
+from nodeattest_controller.model.infrastructure_kinds import HOST_KINDS, Expression, GroupKind, parse_expression
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.jsontypes import JsonValue as RawValue
@@ -27,6 +28,7 @@ __all__ = [
     "OWN_SECTIONS",
     "REFUSED_CONFIGURATIONS",
     "FailureAction",
+    "InfrastructurePolicy",
     "OnFailure",
     "Policy",
     "ServingPolicy",
@@ -50,6 +52,7 @@ _FIELDS: Final = OWN_SECTIONS | {
     "certificateLifetime",
     "clusterSelector",
     "enforcement",
+    "infrastructure",
     "maxFailedShare",
     "onFailure",
     "providers",
@@ -113,6 +116,20 @@ class OnFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InfrastructurePolicy:
+    """What is taken from the objects of infrastructure providers, beside their provider IDs."""
+
+    host_objects: frozenset[str] = frozenset()
+    """Kinds of host objects that give node names and endorsement keys."""
+    host_namespaces: frozenset[str] = frozenset()
+    """Namespaces in which a host object counts, beside the Machine's own."""
+    short_node_names: bool = False
+    """Whether a node may have the first label of a fully qualified name."""
+    provider_ids: Mapping[GroupKind, Expression] = field(default_factory=dict[GroupKind, Expression])
+    """Expressions that replace or extend those of ``infrastructure_kinds.KINDS``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What a cluster's operator decided."""
 
@@ -128,6 +145,7 @@ class Policy:
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
     serving: ServingPolicy = ServingPolicy()
+    infrastructure: InfrastructurePolicy = InfrastructurePolicy()
     token_binding: TokenBinding = TokenBinding.REQUIRED
     on_failure: OnFailure = OnFailure()
 
@@ -219,6 +237,7 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
         listed=listed,
         sections=sections,
         serving=_serving(spec.get("serving", {})),
+        infrastructure=_infrastructure(spec.get("infrastructure", {})),
         token_binding=_choice(TokenBinding, spec, "tokenBinding", TokenBinding.REQUIRED),
         on_failure=OnFailure(_choice(FailureAction, spec, "onFailure", FailureAction.NONE), _max_share(spec)),
     )
@@ -267,6 +286,40 @@ def _serving(section: RawValue) -> ServingPolicy:
         if chosen[name] not in choices:
             raise _invalid(f"serving.{name} {' or '.join(choices)}", printable(str(chosen[name])), "correct the policy")
     return ServingPolicy(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
+
+
+def _infrastructure(section: RawValue) -> InfrastructurePolicy:
+    if not isinstance(section, dict):
+        raise _invalid("infrastructure: an object", "something else", "correct the policy")
+    known = ("hostObjects", "hostNamespaces", "shortNodeNames", "providerIDs")
+    _check_fields(section, known, "spec.infrastructure")
+    hosts, short = strings(section, "hostObjects"), section.get("shortNodeNames", False)
+    unknown = [kind for kind in hosts if kind not in HOST_KINDS]
+    if unknown:
+        expected = f"spec.infrastructure.hostObjects of {', '.join(sorted(HOST_KINDS))}"
+        raise _invalid(expected, printable(unknown[0]), "correct the policy")
+    if not isinstance(short, bool):
+        raise _invalid("spec.infrastructure.shortNodeNames true or false", printable(str(short)), "correct the policy")
+    return InfrastructurePolicy(
+        host_objects=frozenset(hosts),
+        host_namespaces=frozenset(strings(section, "hostNamespaces")),
+        short_node_names=short,
+        provider_ids=dict(map(_provider_id_expression, items(section, "providerIDs"))),
+    )
+
+
+def _provider_id_expression(entry: JsonObject) -> tuple[GroupKind, Expression]:
+    _check_fields(entry, ("group", "kind", "expression"), "spec.infrastructure.providerIDs")
+    source = text(entry, "expression")
+    expression = parse_expression(source, is_provider_id=True)
+    if expression is None or not text(entry, "group") or not text(entry, "kind"):
+        raise _invalid(
+            "spec.infrastructure.providerIDs with group, kind and an expression, such as "
+            "acme://{infra.metadata.namespace}/{infra.metadata.name}",
+            printable(source),
+            "use literal text and paths below machine, infra and host, with / or : between two of them",
+        )
+    return (text(entry, "group"), text(entry, "kind")), expression
 
 
 def _choice(choices: type[Choice], spec: JsonObject, name: str, default: Choice) -> Choice:

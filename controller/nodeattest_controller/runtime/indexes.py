@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Final, Generic, NewType, TypeVar
 
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
-from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_record import views_of_record
 from nodeattest_controller.model.machine_view import (
     MAX_INSTANCES,
@@ -23,8 +22,9 @@ from nodeattest_controller.model.machine_view import (
     PoolView,
     cluster_of,
     pool_view,
-    views_of_machine,
+    view_of_machine,
 )
+from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.serving_names import san_candidates
 from nodeattest_kube.jsontypes import JsonObject
@@ -188,7 +188,7 @@ class Inventory:
 
     def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...] | None:
         """Take in a Machine, or forget it; returns what it is, or None where its cluster is not read yet."""
-        return _put(self._members, f"machine:{key}", machine, views_of_machine)
+        return _put(self._members, f"machine:{key}", machine, lambda obj: (view_of_machine(obj),))
 
     def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...] | None:
         """Take in a MachinePool, or forget it; returns the same."""
@@ -216,6 +216,7 @@ class Inventory:
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
 
+        A Machine to which Cluster API has given none yet has the one of its MachineAttestation.
         A Machine or a pool does not answer for a record: two sources that claim one machine are two members. Where a
         pool is not read, it alone is the member: who else lists this machine cannot be told. A request without a
         provider ID names no member.
@@ -223,11 +224,45 @@ class Inventory:
         if not provider_id:
             return []
         found = self._members.find(cluster, "id", provider_id)
+        for attestation in self._attestations.find(cluster, "id", provider_id):
+            owner = self.machine_by_uid(cluster, attestation.owner_uid)
+            if owner is not None and not owner.is_confirmed and owner.provider_id == provider_id:
+                found.append(owner)
         if any(member.kind == "Machine" for member in found):
             return found
         unread = self._pools.first(cluster, "unread")
         listed = self._pools.find(cluster, "id", provider_id, most=MAX_CLAIMS) if unread is None else [unread]
         return (found if unread is None else []) + [pool.member(provider_id) for pool in listed]
+
+    def machine_by_uid(self, cluster: ClusterKey, uid: str) -> MachineView | None:
+        """Return a Machine or MachineRecord; a Machine without a provider ID has the one that it joined with."""
+        found = self._members.first(cluster, "uid", uid)
+        return self._recorded(cluster, found) if found is not None else None
+
+    def _recorded(self, cluster: ClusterKey, machine: MachineView) -> MachineView:
+        """Give a Machine without a provider ID the one that it joined with."""
+        if machine.provider_id:
+            return machine
+        for attestation in self.attestations_of_owner(cluster, machine.uid):
+            if attestation.has_joined or attestation.was_reset:
+                return machine.with_provider_id(attestation.provider_id, attestation.provider_id_source)
+        return machine
+
+    def machines_of_config(self, cluster: ClusterKey, config: str) -> list[MachineView]:
+        """Return the Machines of a cluster whose bootstrap configuration is the KubeadmConfig of this name."""
+        return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "config", config)]
+
+    def pools_of_config(self, cluster: ClusterKey, config: str) -> list[MachineView]:
+        """Return the MachinePools of a cluster whose bootstrap configuration is the KubeadmConfig of this name."""
+        return [pool.pool for pool in self._pools.find(cluster, "config", config)]
+
+    def records_of_token(self, cluster: ClusterKey, token_id: str) -> list[MachineView]:
+        """Return the MachineRecords of a cluster that name a bootstrap token, by its id."""
+        return self._members.find(cluster, "token", token_id)
+
+    def attestations_of_owner(self, cluster: ClusterKey, uid: str) -> list[Attestation]:
+        """Return the ledgers that a Machine owns; more than one only where its provider ID changed."""
+        return self._attestations.find(cluster, "owner", uid)
 
     def bootstrap_owner(self, cluster: ClusterKey, member: MachineView) -> MachineView:
         """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
@@ -242,14 +277,15 @@ class Inventory:
         pool = self._pools.first(cluster, "uid", uid)
         if pool is not None and pool.lists(provider_id):
             return True
-        return any(member.uid == uid for member in self._members.find(cluster, "id", provider_id))
+        return any(member.uid == uid for member in self.members(cluster, provider_id))
 
     def members_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
         """Yield every member of a cluster, each once; a pool's instances that are Machines are those Machines.
 
         Those that are there when the first is asked for: what changes meanwhile does no harm.
         """
-        found, pools = self._members.find(cluster, "all"), self._pools.find(cluster, "all")
+        everyone = [self._recorded(cluster, machine) for machine in self._members.find(cluster, "all")]
+        found, pools = [machine for machine in everyone if machine.provider_id], self._pools.find(cluster, "all")
         yield from found
         machines = {member.provider_id for member in found}
         for pool in pools:
@@ -264,12 +300,20 @@ class Inventory:
         return sum(one.policy_at(now) == policy for one in self._attestations.find(cluster, "policy", policy))
 
     def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
-        """Return the members of a cluster whose own name sources give this name."""
-        return self._members.find(cluster, "name", node_name)
+        """Return the members of a cluster whose own name sources give this name, with a provider ID or without."""
+        return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "name", node_name)]
+
+    def members_by_short_name(self, cluster: ClusterKey, label: str) -> list[MachineView]:
+        """Return the members of a cluster with a name whose first label this is."""
+        return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "label", label)]
+
+    def machines_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
+        """Yield every Machine of a cluster, with a provider ID or without."""
+        yield from self._members.find(cluster, "all")
 
     def members_of_node(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
         """Return the members of a cluster that claim a node's name or are bound to it, each once."""
-        found = self.members_by_node_name(cluster, node_name)
+        found = [machine for machine in self.members_by_node_name(cluster, node_name) if machine.provider_id]
         for holder in self.attestations_by_node_name(cluster, node_name):
             found += self.members(cluster, holder.provider_id)
         return list({member.provider_id: member for member in found}.values())
@@ -314,9 +358,18 @@ def _put(
 
 def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
     yield ("all",)
-    yield ("id", member.provider_id)
-    for name in dict.fromkeys(allowed_node_names(member)):
+    yield ("uid", member.uid)
+    if member.provider_id:
+        yield ("id", member.provider_id)
+    if member.bootstrap is not None:
+        yield ("config", member.bootstrap.name)
+    if member.bootstrap_token_id:
+        yield ("token", member.bootstrap_token_id)
+    names = dict.fromkeys(claimed_names(member))
+    for name in names:
         yield ("name", name)
+    for label in {name.partition(".")[0] for name in names}:
+        yield ("label", label)
     for place in san_candidates(member):
         yield ("place", place)
 
@@ -324,12 +377,15 @@ def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
 def _pool_keys(pool: PoolView) -> Iterable[tuple[str, ...]]:
     """As a list, which costs no call for each provider ID."""
     unread = [("unread",)] if pool.pool.flaw else []
-    return [("all",), ("uid", pool.pool.uid), *unread, *[("id", provider_id) for provider_id in pool.provider_ids]]
+    config = [("config", pool.pool.bootstrap.name)] if pool.pool.bootstrap is not None else []
+    own = [("all",), ("uid", pool.pool.uid), *unread, *config]
+    return own + [("id", provider_id) for provider_id in pool.provider_ids]
 
 
 def _attestation_keys(attestation: Attestation) -> Iterable[tuple[str, ...]]:
     yield ("all",)
     yield ("id", attestation.provider_id)
+    yield ("owner", attestation.owner_uid)
     if attestation.node_name:
         yield ("name", attestation.node_name)
     if (newest := attestation.newest_client) is not None:

@@ -11,6 +11,7 @@ docs/adr/0025, docs/api-requests.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from nodeattest_controller.model.kubeadm_config import KeptConfig, kept_config, slim_config
@@ -20,6 +21,7 @@ from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedToken
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -54,6 +56,28 @@ class KubeadmConfigs:
         )
         return found.tokens()
 
+    def naming(self, namespace: str, token_id: str) -> list[KeptConfig]:
+        """Return the KubeadmConfigs of a namespace that name a token, as far as the watch shows them."""
+        watched = self._watched
+        if watched is None or not watched.is_current(CURRENT):
+            return []
+        return [kept_config(slim) for slim in watched.by_index("token", f"{namespace}/{token_id}")]
+
+    async def names_now(self, member: MachineView, token_id: str) -> bool:
+        """Return whether a machine's KubeadmConfig names a token, by a read; raises Unavailable."""
+        if member.bootstrap is None:
+            return False
+        kept = await self._read(member.bootstrap, member.namespace)
+        return kept.ids is not None and token_id in kept.ids
+
+    async def follow(self) -> None:
+        """Start the watch, where KubeadmConfigs are served; else the first configuration that is read starts it."""
+        if self._watched is None:
+            with suppress(ApiError):
+                version = await self._version(KUBEADM_CONFIG[0])
+                if paths.is_segment(version) and self._watched is None:
+                    self._watch(version)
+
     async def find(
         self, reference: ContractReference, namespace: str, is_wished: Callable[[KeptConfig], bool]
     ) -> KeptConfig:
@@ -87,16 +111,25 @@ class KubeadmConfigs:
         except ApiError as error:
             raise _unreadable(f"{what} cannot be read: {error.reason}", "see to the management cluster") from error
         if self._watched is None and reference.group == KUBEADM_CONFIG[0]:  # in a version that is served, as just seen
-            self._watched = self._start_watch(
-                reference.group, version, _RESOURCE, keep=slim_config, watch_seconds=_WATCH_SECONDS
-            )
+            self._watch(version)
         return found
+
+    def _watch(self, version: str) -> None:
+        group = KUBEADM_CONFIG[0]
+        watched = self._start_watch(group, version, _RESOURCE, keep=slim_config, watch_seconds=_WATCH_SECONDS)
+        watched.index("token", _token_keys)
+        self._watched = watched
 
     async def _version(self, group: str) -> str:
         """Learn which version is served; a v1beta2 reference names none."""
         if group not in self._versions:
             self._versions[group] = text(await self._client.get(paths.api_group(group)), "preferredVersion", "version")
         return self._versions[group]
+
+
+def _token_keys(slim: JsonObject) -> list[str]:
+    namespace = text(slim, "metadata", "namespace")
+    return [f"{namespace}/{token_id}" for token_id in kept_config(slim).ids or ()]
 
 
 def _unreadable(detail: str, remedy: str) -> Unavailable:

@@ -337,7 +337,9 @@ class ManagementCache:
         except NotFound:
             return None
         now = machine_view(found, member.kind, member.provider_id)
-        return now if now is not None and now.uid == member.uid else None
+        if now is None or now.uid != member.uid:
+            return None
+        return now if now.provider_id else now.with_provider_id(member.provider_id, member.provider_id_source)
 
     async def attestation_secret(self, member: MachineView) -> SecretBytes | None:
         """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""

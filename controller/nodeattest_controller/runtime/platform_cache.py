@@ -1,4 +1,4 @@
-"""What the infrastructure provider says of machines: its objects, a kind at a time.
+"""The infrastructure providers' objects, infrastructure machines and host objects, a kind at a time.
 
 Promises: a kind is listed and watched once, from the first machine that names it: one that is there when its cluster is
 connected, or whose request is looked at. Nobody waits for a first list: while it is read, objects are read one by one,
@@ -16,22 +16,27 @@ from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.objects import mapping, object_identity, text, text_map
+from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, ContractReference, MachineView
+from nodeattest_controller.model.objects import items, mapping, object_identity, text, text_map
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_controller.runtime.restmapper import makes_machines
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.reflector import Reflector
+from nodeattest_providers import identifiers
 from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
 
-__all__ = ["MOST_AHEAD", "PlatformCache"]
+__all__ = ["MOST_AHEAD", "PlatformCache", "no_platform", "slim_object"]
 
 _READ_TIMEOUT: Final = 1.0
 """Seconds; after that the request waits, not its worker."""
 _READS: Final = 4
 _LONGEST_NAME: Final = 253
+_DEPTH: Final = 6
+_ELEMENTS: Final = 4
 MOST_AHEAD: Final = 8
 """Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
 
@@ -60,22 +65,53 @@ class PlatformCache:
         """Of pools' objects."""
 
     async def object_of(self, member: MachineView) -> JsonObject | None:
-        """Return the infrastructure object of a Machine, from a cache that starts with its kind.
+        """Return the infrastructure object of a Machine; None only where the Machine names none.
 
-        None only where the Machine names none: what the platform says must be known before anything else is believed,
-        so an object that cannot be read raises Unavailable.
+        What the platform says must be known before anything else is believed, so an object that cannot be read raises
+        Unavailable.
         """
-        if member.infra is None:
-            return None
-        reference = member.infra
+        return await self.get(member.infra, member.namespace) if member.infra is not None else None
+
+    async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
+        """Return the namespaces of the objects of a kind that have an endorsement key, one each; raises Unavailable."""
+        kind = await self._cache(reference)
+        if not kind.objects.synced:
+            raise no_platform(f"{reference.kind} objects are being listed")
+        return [text(found, "metadata", "namespace") for found in kind.objects.by_index("key", fingerprint)]
+
+    async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
+        """Return the host objects that name an infrastructure machine (``HostReference.names``); raises Unavailable."""
+        kind = await self._cache(ContractReference(host.group, host.kind, ""))
+        if not kind.objects.synced:
+            raise no_platform(f"{host.kind} objects are being listed")
+        return kind.objects.by_index("consumer", consumer) if consumer else []
+
+    async def others_with(self, machine: MachineView, provider_id: str) -> list[str]:
+        """Return the infrastructure machines of a Machine's cluster that have a provider ID, but for its own."""
+        own = machine.infra
+        if own is None:
+            return []
+        if not (await self._cache(own)).objects.synced:
+            raise no_platform(f"{own.kind} objects are being listed")
+        return [
+            f"{name} {text(found, 'metadata', 'name')}"
+            for (group, name), kind in self._caches.items()
+            for found in kind.objects.by_index("provider-id", provider_id)
+            if text(found, "metadata", "namespace") == machine.namespace
+            and text(found, "metadata", "labels", CLUSTER_LABEL) in {machine.cluster_name, ""}
+            and (group, name, text(found, "metadata", "name")) != (own.group, own.kind, own.name)
+        ]
+
+    async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
+        """Return an object, from a cache that starts with its kind; raises Unavailable."""
         kind = await self._cache(reference)
         if not kind.objects.synced:
             if kind.objects.last_error is not None:
-                raise _no_platform(f"cannot list {reference.kind} in {reference.group}")
-            return await self._read(kind, member.namespace, reference)
-        found = kind.objects.get(f"{member.namespace}/{reference.name}")
+                raise no_platform(f"cannot list {reference.kind} in {reference.group}")
+            return await self._read(kind, namespace, reference)
+        found = kind.objects.get(f"{namespace}/{reference.name}")
         if found is None:
-            raise _no_platform(f"{reference.kind} {reference.name} is not there")
+            raise no_platform(f"{reference.kind} {reference.name} is not there")
         return found
 
     async def makes_machines(self, pool: MachineView) -> bool:
@@ -96,7 +132,7 @@ class PlatformCache:
         """Read one object now."""
         path = paths.object_path(kind.group, kind.version, kind.resource, reference.name, namespace=namespace)
         async with _reading(reference, kind.reads):
-            return _slim(await self._client.get(path))
+            return slim_object(await self._client.get(path))
 
     async def _cache(self, reference: ContractReference) -> _Kind:
         """Return the cache of a kind, which starts with the first call; raises Unavailable."""
@@ -116,39 +152,67 @@ class PlatformCache:
             served = await self._client.get(paths.api_group(reference.group, version))
             resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
             if resource is None:
-                raise _no_platform(f"{reference.group}/{version} serves no {reference.kind}")
-            objects = self._start_watch(reference.group, version, resource, keep=_slim)
+                raise no_platform(f"{reference.group}/{version} serves no {reference.kind}")
+            objects = self._start_watch(reference.group, version, resource, keep=slim_object)
+            objects.index("provider-id", lambda obj: _values(obj, "spec", "providerID"))
+            objects.index("key", lambda obj: _values(obj, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY))
+            host = HOSTS.get((reference.group, reference.kind))
+            if host is not None:
+                objects.index("consumer", lambda obj: [host.names({"host": obj})])
             return _Kind(reference.group, version, resource, objects)
         except ValueError as error:
-            raise _no_platform("its reference names a group, version or resource that is none") from error
+            raise no_platform("its reference names a group, version or resource that is none") from error
         except ApiError as error:
-            raise _no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
+            raise no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
 
 
-def _slim(infra: JsonObject) -> JsonObject:
-    """Keep what providers look at."""
+def slim_object(infra: JsonObject) -> JsonObject:
+    """Keep what expressions and providers can read: short texts and whole numbers, not below ``_DEPTH`` levels."""
     meta = mapping(infra, "metadata")
-    return {"metadata": {**object_identity(meta), "annotations": dict(text_map(meta, "annotations"))}}
+    kept: JsonObject = {
+        **object_identity(meta),
+        "annotations": dict(text_map(meta, "annotations")),
+        "labels": dict(text_map(meta, "labels")),
+        "owners": [text(owner, "uid") for owner in items(meta, "ownerReferences")],
+    }
+    return {"metadata": kept, "spec": _short(infra.get("spec"), _DEPTH), "status": _short(infra.get("status"), _DEPTH)}
+
+
+def _values(obj: JsonObject, *path: str) -> list[str]:
+    value = text(obj, *path)
+    return [value] if value else []
+
+
+def _short(value: JsonValue, depth: int) -> JsonValue:
+    """Keep short texts and whole numbers of objects and of lists' first elements; None in the place of others."""
+    if isinstance(value, dict) and depth:
+        found = {name: _short(each, depth - 1) for name, each in value.items()}
+        return {name: each for name, each in found.items() if each is not None}
+    if isinstance(value, list) and depth:
+        return [_short(each, depth - 1) for each in value[:_ELEMENTS]]
+    is_short = isinstance(value, str) and len(value) <= identifiers.MAX_PROVIDER_ID
+    return value if is_short or (isinstance(value, int) and not isinstance(value, bool)) else None
 
 
 @asynccontextmanager
 async def _reading(reference: ContractReference, reads: asyncio.Semaphore) -> AsyncGenerator[None]:
     """Read an object in the block, as one of few and for a moment; raises Unavailable."""
     if not paths.is_segment(reference.name) or len(reference.name) > _LONGEST_NAME:
-        raise _no_platform("its reference has a name that is none")
+        raise no_platform("its reference has a name that is none")
     what = f"{reference.kind} {reference.name}"
     try:
         async with asyncio.timeout(_READ_TIMEOUT), reads:
             yield
     except TimeoutError as error:
-        raise _no_platform(f"{what} could not be read in time") from error
+        raise no_platform(f"{what} could not be read in time") from error
     except NotFound as error:
-        raise _no_platform(f"{what} is not there") from error
+        raise no_platform(f"{what} is not there") from error
     except ApiError as error:
-        raise _no_platform(f"cannot read {what}: {error.reason}") from error
+        raise no_platform(f"cannot read {what}: {error.reason}") from error
 
 
-def _no_platform(detail: str) -> Unavailable:
+def no_platform(detail: str) -> Unavailable:
+    """Say that an infrastructure provider's object cannot be used yet."""
     return Unavailable(
         Reason.PLATFORM_UNAVAILABLE,
         detail,

@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.identity_rules import allowed_node_names
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded
+from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, always, without_managed_fields
@@ -156,7 +156,7 @@ class BaseSource:
         concerned: set[str] = set()
         for member in members:
             concerned.add(member.provider_id)
-            concerned.update(map(node_key, allowed_node_names(member)))
+            concerned.update(map(node_key, claimed_names(member)))
         self._on_change(cluster_of_object(obj), frozenset(concerned))
 
 

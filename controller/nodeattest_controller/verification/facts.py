@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
@@ -21,15 +22,18 @@ from nodeattest_controller.model.identity_rules import NameContext
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.model.token_binding import NamedTokens
+from nodeattest_controller.model.resolver import Infrastructure, endorsement_keys, expected_provider_id
+from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
+from nodeattest_controller.verification.infrastructure import has_unique_expression, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
 from nodeattest_providers.platform import reads_infrastructure, reads_secret
@@ -116,6 +120,21 @@ class FactSource(Protocol):
 
     async def machine_now(self, machine: MachineView) -> MachineView | None:
         """Read a machine live; None when it is gone or another by now."""
+        ...
+
+    async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
+        """Return the Machines and MachineRecords of the cluster whose own token this is.
+
+        ``is_needed``: whether nothing else says which machine asks. Raises Unavailable.
+        """
+        ...
+
+    async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
+        """Return a Machine's infrastructure machine and host object; None where it names none. Raises Unavailable."""
+        ...
+
+    async def others_with_provider_id(self, machine: MachineView) -> list[str]:
+        """Name the infrastructure machines of the cluster that have a Machine's provider ID, but for its own."""
         ...
 
     async def makes_machines(self, pool: MachineView) -> bool:
@@ -232,11 +251,19 @@ class RequestFacts(ABC):
     async def name_context(self) -> NameContext:
         """Return what else has the node's name, or claims it."""
         inventory, key = self.source.inventory, self.source.key
+        short = (await self.policy()).infrastructure.short_node_names
+        claimants = inventory.members_by_node_name(key, self.node_name)
         return NameContext(
-            claimants=inventory.members_by_node_name(key, self.node_name),
+            claimants=claimants + (inventory.members_by_short_name(key, self.node_name) if short else []),
             holders=inventory.attestations_by_node_name(key, self.node_name),
             is_alive=lambda other: bool(inventory.members(key, other.provider_id)),
+            short_names=short,
         )
+
+    async def recorded_name(self) -> NodeName | None:
+        """Return the name under which the machine joined; None where it has not."""
+        attestation = await self.attestation()
+        return attestation.node_name if attestation.has_joined and attestation.node_name else None
 
     async def platform_tells_addresses(self) -> bool:
         """Return whether a platform, not the Machine's status, says where the machine can be reached."""
@@ -311,6 +338,43 @@ class ControllerFacts:
         """Read a machine live."""
         return await self.management.live_member(machine)
 
+    async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
+        """Find them by the watch of KubeadmConfigs, and by the records.
+
+        A configuration counts for the Machine that owns it. Of several, two are read again: nobody is refused by what
+        was true a moment ago.
+        """
+        if is_needed:
+            await self.kubeadm_configs.follow()
+        machines = [
+            machine
+            for config in self.kubeadm_configs.naming(self.key.partition("/")[0], token_id)
+            for machine in self.inventory.machines_of_config(self.key, config.name)
+            if is_kubeadm_config(machine) and machine.uid in config.owners
+        ]
+        if len(machines) > 1:
+            machines = [one for one in machines[:2] if await self.kubeadm_configs.names_now(one, token_id)]
+        return machines + self.inventory.records_of_token(self.key, token_id)
+
+    async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
+        """Read them from the caches of their kinds."""
+        return await read_infrastructure(machine, self.policy().infrastructure, self.management.platforms)
+
+    async def others_with_provider_id(self, machine: MachineView) -> list[str]:
+        """Ask the caches of the infrastructure machines."""
+        found = await self.management.platforms.others_with(machine, machine.provider_id)
+        policy = self.policy().infrastructure
+        if machine.infra is None or has_unique_expression(machine.infra, policy):
+            return found
+        for other in self.inventory.machines_of(self.key):
+            if other.infra is None or other.provider_id or other.uid == machine.uid:
+                continue
+            with suppress(Unavailable):  # an object that is not there gives no provider ID
+                expected = expected_provider_id(other, await self.infrastructure(other))
+                if expected is not None and expected.matches(machine.provider_id):
+                    found.append(f"{other.kind} {other.name}")
+        return found
+
     async def makes_machines(self, pool: MachineView) -> bool:
         """Read the pool's infrastructure object."""
         return await self.management.platforms.makes_machines(pool)
@@ -339,13 +403,15 @@ class ControllerFacts:
         return await self.workload.read_node(name)
 
     async def follow_platforms(self) -> None:
-        """Start the caches of the infrastructure objects that the policy's providers look at.
+        """Start the watch of KubeadmConfigs, and those of the infrastructure objects that are looked at.
 
         Raises Denied or Unavailable.
         """
-        policy = self.policy()
-        if any(reads_infrastructure(self.verifiers(provider)) for provider in policy.attestors):
-            await self.management.platforms.follow(self.inventory.members_of(self.key))
+        await self.kubeadm_configs.follow()
+        policy, machines = self.policy(), self.inventory.machines_of(self.key)
+        if not any(reads_infrastructure(self.verifiers(provider)) for provider in policy.attestors):
+            machines = (machine for machine in machines if not machine.provider_id)
+        await self.management.platforms.follow(machines)
 
     async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
         """Run the provider's verification, for as long as one may take."""
@@ -391,7 +457,10 @@ class ControllerFacts:
     async def _machine_facts(
         self, machine: MachineView, verifier: ClusterAPISigner, *, with_secret: bool = True
     ) -> MachineFacts:
-        infra = await self.management.platforms.object_of(machine) if reads_infrastructure(verifier) else None
+        infrastructure = await self.infrastructure(machine) if reads_infrastructure(verifier) else None
         asks = with_secret and reads_secret(verifier)
         secret = await self.management.attestation_secret(machine) if asks else None
-        return machine.facts(infra=infra, secret=secret)
+        recorded = self.inventory.attestation(self.key, machine.provider_id)
+        has_joined = recorded is not None and recorded.has_joined
+        keys = endorsement_keys(machine, infrastructure, has_joined=has_joined)
+        return machine.facts(endorsement_keys=keys, secret=secret)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.model.identity_rules import has_name, names_by_operator
+from nodeattest_controller.model.identity_rules import has_name
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import object_names
 from nodeattest_controller.model.serving_names import (
     addresses_final,
     check_sans_listed,
@@ -38,10 +39,10 @@ async def _unclaimed(facts: RequestFacts, machine: MachineView) -> None:
 
     def conflicting(host: str) -> Sequence[MachineView]:
         found = inventory.conflicting_members(key, host, machine.provider_id)
-        if host != name or is_ip(host) or name not in names_by_operator(machine):
+        if host != name or is_ip(host) or name not in object_names(machine):
             return found
         # A name by the machine's own objects: a guest that only lists it has it not.
-        return [other for other in found if has_name(other, name, holders) or name in names_by_operator(other)]
+        return [other for other in found if has_name(other, name, holders) or name in object_names(other)]
 
     network, rivals = for_machine(machine, network_of(await facts.cluster()), conflicting)
     check_sans_unclaimed(facts.names, network=network, rivals=rivals)

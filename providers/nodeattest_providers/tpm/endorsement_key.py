@@ -90,7 +90,8 @@ def _check_binding(
 ) -> None:
     """Check that a key, by its fingerprint, is this Machine's.
 
-    1. The platform's word, an annotation on the infrastructure machine, decides alone.
+    1. The platform's objects, an annotation on infrastructure machine or host object, decide before all others. They
+       must agree with each other and with the policy's allow-list.
     2. The policy's allow-list: an entry of this machine decides; a key listed for another machine only is refused.
     3. An annotation on the Machine names the key, and the key's certificate chains to a configured authority.
     4. Trust on first use, where the policy says so: the ledger pins the key already, or its certificate chains to a
@@ -99,17 +100,21 @@ def _check_binding(
     5. A certificate chain alone is refused: it proves a genuine TPM, not whose.
     """
     # 1
-    platform = facts.machine.infra_annotations.get(ANNOTATION_TPM_ENDORSEMENT_KEY)
-    if platform is not None:
-        _require(checks, platform == got, "named by the platform", platform, got)
-        return
-    # 2
+    platform = facts.machine.endorsement_keys
     registered = policy.registered.get(facts.machine.provider_id)
+    named = [f"{key} ({source})" for source, key in platform.items()]
+    if platform:
+        _require(checks, set(platform.values()) == {got}, "named by the platform", " and ".join(named), got)
+    # 2
     if registered is not None:
-        _require(checks, got in registered, "on the allow-list", one_of(registered, "registered keys"), got)
+        expected = one_of(registered, "registered keys")
+        _require(checks, got in registered, "on the allow-list", expected, " and ".join([got, *named]))
+    else:
+        is_another = got in policy.listed
+        what = "a key of this machine"
+        _require(checks, not is_another, "on no other machine's entry", what, "a key of another machine")
+    if platform or registered is not None:
         return
-    is_another = got in policy.listed
-    _require(checks, not is_another, "on no other machine's entry", "a key of this machine", "a key of another machine")
     # 3
     bound = facts.machine.annotations.get(MACHINE_ANNOTATION)
     if bound is not None:

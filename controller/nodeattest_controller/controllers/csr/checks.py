@@ -9,6 +9,7 @@ Leaves to others: where a fact comes from (``verification.facts``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +23,6 @@ from nodeattest_controller.model.challenge_rules import (
 )
 from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.identity_rules import (
-    allowed_node_names,
     check_adoption,
     check_binding,
     check_fingerprints,
@@ -31,6 +31,7 @@ from nodeattest_controller.model.identity_rules import (
     check_takeover,
     find_machine,
 )
+from nodeattest_controller.model.infrastructure_kinds import KINDS
 from nodeattest_controller.model.issuance_rules import (
     check_approval_known,
     check_key_is_new,
@@ -39,8 +40,21 @@ from nodeattest_controller.model.issuance_rules import (
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameSources, node_names
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import check_authorized
+from nodeattest_controller.model.resolver import (
+    ExpectedProviderID,
+    Infrastructure,
+    check_provider_id,
+    check_provider_id_free,
+    check_record_owner,
+    check_recorded_provider_id,
+    check_renewable,
+    expected_provider_id,
+    host_names,
+    select_machine,
+)
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.verification import sans
@@ -48,6 +62,7 @@ from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
 from nodeattest_controller.verification.registered_names import registered_names
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
+from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
@@ -102,14 +117,47 @@ class CSRFacts(RequestFacts):
         return find_machine(self.request, machines)
 
     @fact
-    async def candidates(self) -> list[MachineView]:
+    async def by_provider_id(self) -> list[MachineView]:
         """Return the machines with the request's provider ID."""
-        return self.source.machines(self.request.csr.provider_id)
+        provider_id = self.request.csr.provider_id
+        return self.source.machines(provider_id) if provider_id else []
 
+    @fact
+    async def by_token(self) -> list[MachineView]:
+        """Return the machines whose own bootstrap token the requester has; none for a node."""
+        username = self.request.username
+        token_id = username.removeprefix(USER_PREFIX)
+        if self.request.is_renewal or token_id == username:
+            return []
+        return await self.source.machines_of_token(token_id, is_needed=not await self.by_provider_id())
+
+    @fact
+    async def infrastructure(self) -> Infrastructure | None:
+        """Return the infrastructure machine and the host object of the request's machine."""
+        return await self.source.infrastructure(await self.machine())
+
+    @fact
+    async def selected_machine(self) -> MachineView:
+        """Return the first that provider ID or token names; that there is but one is a check of its own."""
+        found = [*await self.by_provider_id(), *await self.by_token()]
+        return found[0] if found else self.require_one([])
+
+    @fact
+    async def expected_provider_id(self) -> ExpectedProviderID | None:
+        """Return the provider ID that the machine has, or will have."""
+        machine = await self.selected_machine()
+        infrastructure = (
+            None if machine.is_confirmed and machine.provider_id else await self.source.infrastructure(machine)
+        )
+        return expected_provider_id(machine, infrastructure)
+
+    @fact
     async def cached_machine(self) -> MachineView:
-        """Return the first of the candidates; the rule that there is but one is a check of its own."""
-        candidates = await self.candidates()
-        return candidates[0] if candidates else self.require_one([])
+        """Return the machine with the requested provider ID; whether it is the machine's is a check of its own."""
+        machine, expected = await self.selected_machine(), await self.expected_provider_id()
+        if machine.provider_id or expected is None:
+            return machine
+        return machine.with_provider_id(self.request.csr.provider_id, expected.source)
 
     async def machine_for_memory_checks(self) -> MachineView:
         """Return the machine, which was read live by then where the request could be granted."""
@@ -143,10 +191,15 @@ class CSRFacts(RequestFacts):
         return await self.source.verify(self, verification)
 
     @fact
-    async def registered_machines(self) -> frozenset[ProviderID]:
-        """Return the machines to which a section of the policy gives the requested name, whichever provider attests."""
-        given = registered_names((await self.policy()).sections, self.source.verifier)
-        return frozenset(machine for machine, name in given if name == self.node_name)
+    async def registered_names(self) -> Mapping[ProviderID, NodeName]:
+        """Return the names that sections of the policy give to machines, whichever provider attests."""
+        return dict(registered_names((await self.policy()).sections, self.source.verifier))
+
+    async def reads_host(self) -> bool:
+        """Return whether the policy takes names from the host object of the request's machine."""
+        infra = (await self.machine()).infra
+        host = KINDS[infra.group, infra.kind].host if infra and (infra.group, infra.kind) in KINDS else None
+        return host is not None and host.kind in (await self.policy()).infrastructure.host_objects
 
     @fact
     async def pool_makes_machines(self) -> bool:
@@ -199,7 +252,24 @@ async def _first_request_named(facts: CSRFacts) -> None:
 
 
 async def _one_machine(facts: CSRFacts) -> None:
-    facts.require_one(await facts.candidates())
+    by_provider_id, by_token = await facts.by_provider_id(), await facts.by_token()
+    recorded = facts.source.inventory.attestation(facts.source.key, facts.request.csr.provider_id)
+    if recorded is not None and not by_provider_id:
+        owner = facts.source.inventory.machine_by_uid(facts.source.key, recorded.owner_uid)
+        check_record_owner(facts.request, recorded, owner)
+    select_machine(facts.request, by_provider_id, by_token, (await facts.policy()).token_binding)
+
+
+async def _own_provider_id(facts: CSRFacts) -> None:
+    check_provider_id(facts.request, await facts.selected_machine(), await facts.expected_provider_id())
+
+
+async def _one_provider_id(facts: CSRFacts) -> None:
+    machine = await facts.machine()
+    check_recorded_provider_id(machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid))
+    if not machine.is_confirmed:
+        check_renewable(machine, secure=(await facts.verifier()).secure)
+        check_provider_id_free(machine, await facts.source.others_with_provider_id(machine))
 
 
 async def _not_bound_otherwise(facts: CSRFacts) -> None:
@@ -222,11 +292,19 @@ async def _node_name(facts: CSRFacts) -> None:
 
 
 async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
-    around = replace(await facts.name_context(), registered=await facts.registered_machines())
+    registered = await facts.registered_names()
+    machines = frozenset(machine for machine, name in registered.items() if name == facts.node_name)
+    around = replace(await facts.name_context(), registered=machines)
     machine = await facts.machine()
-    if machine.is_pool_instance and not allowed_node_names(machine, proven):
+    sources = NameSources(
+        recorded=await facts.recorded_name(),
+        registered=registered.get(machine.provider_id),
+        proven=proven,
+        host=host_names(await facts.infrastructure()) if await facts.reads_host() else None,
+    )
+    if machine.is_pool_instance and not node_names(machine, sources):
         check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
-    check_node_name(facts.request, machine, around, proven)
+    check_node_name(facts.request, machine, around, sources)
 
 
 async def _not_answered(facts: CSRFacts) -> None:
@@ -347,13 +425,27 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     ),
     RequestCheck(
         "one Machine, alive and ready",
-        "The provider ID names exactly one machine of the cluster, which stays, is not paused, and has its bootstrap "
-        "data.",
+        "Bootstrap token and provider ID name exactly one machine of the cluster, and the same, which stays, is not "
+        "paused, and has its bootstrap data.",
         "identity rule 1",
         Needs.MEMORY,
         _one_machine,
     ),
+    RequestCheck(
+        "the Machine's provider ID",
+        "The provider ID is the one that the Machine has, or that its infrastructure objects give it.",
+        "identity rule 1",
+        Needs.MEMORY,
+        _own_provider_id,
+    ),
     MACHINE_NOW,
+    RequestCheck(
+        "one provider ID for one Machine",
+        "The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it.",
+        "identity rule 1",
+        Needs.LIVE,
+        _one_provider_id,
+    ),
     RequestCheck(
         "not bound otherwise",
         "A machine that is bound already is not bound again by the holder of a token.",

@@ -24,6 +24,7 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames, n
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
 from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.policy import MIN_LIFETIME
+from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
@@ -136,6 +137,8 @@ class Issuer:
         request, owner = approval.request, approval.member.provider_id
         pins = approval.attested.pins.items()
         wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}
+        if not approval.member.is_confirmed:
+            wanted |= {(cluster, f"machine:{approval.member.uid}"), (cluster, f"provider-id:{owner}")}
         wanted |= {(cluster, f"{split_pin(pin)[1]}:{value}") for pin, value in pins}
         if any(key in self._reserved for key in wanted):
             raise AttestationConflict(
@@ -149,7 +152,7 @@ class Issuer:
                 del self._reserved[key]
 
     def _check_unchanged(self, cluster: ClusterKey, approval: Approval) -> None:
-        """Raise Conflict where another machine was recorded with the node name or a fingerprint since the evaluation.
+        """Raise Conflict where the node name, a fingerprint or the Machine was recorded otherwise since the evaluation.
 
         Names and fingerprints were compared before the verification; here nothing can come in between.
         """
@@ -157,7 +160,12 @@ class Issuer:
         later = inventory.attestations_by_node_name(cluster, approval.request.csr.node_name)
         for pin, value in approval.attested.pins.items():
             later = later + inventory.fingerprint_holders(cluster, split_pin(pin)[1], value)
-        if any(other.provider_id != owner for other in later):
+        if approval.member.kind == "Machine":
+            later = later + inventory.attestations_of_owner(cluster, approval.member.uid)
+        if any(
+            other.provider_id != owner and (other.has_joined or other.owner_uid != approval.member.uid)
+            for other in later
+        ):
             raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
 
     def _check_recorded(self, cluster: ClusterKey, approval: Approval, entry: attestations.IssuedCertificate) -> None:
@@ -181,6 +189,8 @@ class Issuer:
     def _lifetime_of(self, approval: Approval) -> int:
         default = INSECURE_LIFETIME if approval.attested.provider == "insecure" else self._lifetime
         longest = approval.policy.lifetime or default
+        if not approval.member.is_confirmed:
+            longest = min(longest, UNCONFIRMED_LIFETIME)
         return clamp_lifetime(longest, approval.request.expiration_seconds)
 
     async def _write_attestation(self, attestation: attestations.Attestation, approval: Approval) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.identity_rules import allowed_node_names, check_machine_ready, has_name
+from nodeattest_controller.model.identity_rules import check_claim, check_machine_ready, has_name
 from nodeattest_controller.model.kubelet_csr import KubeletServingRequest
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameSources, node_names
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
@@ -22,7 +23,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 
-__all__ = ["CHECKS", "KubeletFacts", "check_name", "check_node", "one_machine"]
+__all__ = ["CHECKS", "KubeletFacts", "check_node", "one_machine"]
 
 RECHECK: Final = 2.0
 """Seconds; kubelet files its first request about when its Node appears, and nobody watches Nodes here."""
@@ -85,9 +86,19 @@ async def _one_machine(facts: KubeletFacts) -> None:
 
 async def _own_name(facts: KubeletFacts) -> None:
     machine = await facts.machine()
-    holders = (await facts.name_context()).holders
-    proven = facts.node_name if any(each.provider_id == machine.provider_id for each in holders) else None
-    check_name(facts.node_name, machine, proven)
+    short = (await facts.name_context()).short_names
+    check_claim(
+        facts.node_name, node_names(machine, NameSources(recorded=await facts.recorded_name())), short_names=short
+    )
+
+
+async def _confirmed(facts: KubeletFacts) -> None:
+    machine = await facts.machine()
+    if not machine.is_confirmed:
+        raise _not_yet(
+            f"{machine.kind} {machine.name} has no spec.providerID yet",
+            "wait until the infrastructure provider sets it",
+        )
 
 
 async def _node_registered(facts: KubeletFacts) -> None:
@@ -118,18 +129,6 @@ def one_machine(
         )
     check_machine_ready(staying[0])
     return staying[0]
-
-
-def check_name(node_name: NodeName, member: MachineView, proven: NodeName | None) -> None:
-    """Rule 2: the name is still this Machine's when it is read anew."""
-    allowed = allowed_node_names(member, proven)
-    if node_name not in allowed:
-        raise Denied(
-            Reason.NODE_NAME_MISMATCH,
-            expected=" or ".join(allowed) or "a name that the provider proves (pool instance)",
-            got=node_name,
-            remedy="let the node use its own Machine's name",
-        )
 
 
 def check_node(member: MachineView, node: JsonObject | None) -> None:
@@ -172,6 +171,13 @@ CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
         "identity rule 2",
         Needs.LIVE,
         _own_name,
+    ),
+    RequestCheck(
+        "a confirmed provider ID",
+        "Cluster API has set the Machine's provider ID: the cluster's own signer issues for longer than a day.",
+        "identity rule 1",
+        Needs.LIVE,
+        _confirmed,
     ),
     RequestCheck(
         "a registered Node",

@@ -63,13 +63,26 @@ def is_refused(attestation: Attestation) -> bool:
 
 
 def condition_of_machine(
-    member: MachineView, attestation: Attestation | None, now: datetime, claims: RefusedClaims | None = None
+    member: MachineView,
+    attestation: Attestation | None,
+    now: datetime,
+    claims: RefusedClaims | None = None,
+    *,
+    changed: Attestation | None = None,
 ) -> Condition:
     """Say how a Machine stands; ``claims`` are shown while it has not joined.
 
-    1. Without a certificate, which is never ``False``: an operator's reset, a node that joined without attestation, or
-    nothing yet; 2. a certificate that ended; 3. a refusal of the node's own request; 4. attested.
+    ``changed``: the record under another provider ID with which the Machine joined before Cluster API set one.
+    0. A provider ID that changed; 1. without a certificate, which is never ``False``: an operator's reset, a node that
+    joined without attestation, or nothing yet; 2. a certificate that ended; 3. a refusal of the node's own request;
+    4. attested.
     """
+    if changed is not None:  # 0
+        message = (
+            f"the node joined with provider ID {changed.provider_id} ({changed.provider_id_source}), and Cluster API "
+            f"has set {member.provider_id}; renewals are refused"
+        )
+        return _false(Reason.PROVIDER_ID_CHANGED, message, Severity.ERROR)
     newest = newest_certificate(attestation)
     if attestation is None or newest is None:  # 1
         return _without_certificate(member, attestation, claims)

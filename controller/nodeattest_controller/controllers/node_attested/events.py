@@ -11,6 +11,7 @@ from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_kube.client import ApiError, Forbidden
+from nodeattest_providers.errors import Reason
 
 __all__ = ["NODES_REMEDY", "STATUS_REMEDY", "NodeAttestedEvents"]
 
@@ -60,6 +61,11 @@ class NodeAttestedEvents:
         advice = "if so many fail it is more likely the policy's mistake: check what was changed last"
         message = f"Node {attestation.node_name} fails and is left alone: {why}; {advice}"
         self._events.event("Warning", "OnFailureWithheld", message)
+
+    def provider_id_changed(self, machine: MachineView, message: str) -> None:
+        """Report that Cluster API has set another provider ID than the Machine joined with."""
+        if self._events.warn(("provider ID", machine.uid), "provider ID changed", machine=machine.name):
+            self._events.event("Warning", Reason.PROVIDER_ID_CHANGED, message, on=member_ref(machine))
 
     def nodes_forbidden(self, error: ApiError) -> None:
         """Report that a Node may not be written."""

@@ -51,7 +51,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["NodeAttestedDeps", "NodeAttestedReconciler"]
 
@@ -255,9 +255,10 @@ class NodeAttestedReconciler:
         resource = _RESOURCES.get(member.kind)
         machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
         if resource is not None and machine is not None:
-            await self._write_condition(
-                resource, machine, self._condition_of(member, attestation, machine), ("machine", provider_id)
-            )
+            wanted = self._condition_of(member, attestation, machine)
+            if wanted.reason == Reason.PROVIDER_ID_CHANGED and self._patch(machine, wanted) is not None:
+                self._events.provider_id_changed(member, wanted.message)
+            await self._write_condition(resource, machine, wanted, ("machine", provider_id))
         if self._may_act():  # last: a record that cannot be written keeps nothing else back
             await self._records.write(provider_id, self._attestation(member))
 
@@ -344,7 +345,18 @@ class NodeAttestedReconciler:
         written = condition(items(machine, "status", "conditions"), CONDITION)
         counted = parse_refused_claims(text(dict(written), "message")) if written is not None else None
         claims = self._pending.claims(member.provider_id, counted)
-        return condition_of_machine(member, attestation, self._deps.now(), claims)
+        return condition_of_machine(
+            member, attestation, self._deps.now(), claims, changed=self._changed_provider_id(member)
+        )
+
+    def _changed_provider_id(self, machine: MachineView) -> Attestation | None:
+        """Return the record of a Machine that joined with another provider ID than Cluster API has set."""
+        if machine.kind != "Machine":
+            return None
+        for record in self._deps.management.inventory.attestations_of_owner(self._key, machine.uid):
+            if record.has_joined and record.provider_id != machine.provider_id:
+                return record
+        return None
 
     async def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         view, inventory = pool_view(pool), self._deps.management.inventory

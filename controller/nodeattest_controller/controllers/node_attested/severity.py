@@ -62,6 +62,7 @@ _RENEWAL: Final = (
     Reason.MACHINE_ALREADY_BOUND,
     Reason.NODE_NAME_MISMATCH,
     Reason.NODE_NAME_TAKEN,
+    Reason.PROVIDER_ID_CHANGED,
     Reason.ROTATION_NOT_ALLOWED,
     # The node's set-up: an agent, a clock-bound credential, a log that is not readable.
     Reason.PCR_SELECTION_MISMATCH,
@@ -84,6 +85,8 @@ _NOTHING: Final = (
     Reason.NODE_NAME_INVALID,
     Reason.EXTENSION_NOT_ALLOWED,
     Reason.PROVIDER_ID_INVALID,
+    Reason.PROVIDER_ID_MISMATCH,
+    Reason.PROVIDER_ID_REQUIRED,
     Reason.KEY_NOT_ALLOWED,
     Reason.USAGES_NOT_ALLOWED,
     Reason.SIGNER_UNKNOWN,

@@ -1,0 +1,142 @@
+"""Which node names a machine may have, and how strong its claim to each is (identity rule 2). Pure.
+
+Sources in order of trust: the record of a node that joined, else the Machine's nodeRef, which Cluster API takes from
+what a Node says of itself; the operator's registration; the name that a platform proves; the names of Machine,
+infrastructure machine and host object; the addresses. The first of the first three that exists decides alone, the
+others count together. Sources are compared in lower case without the final dot, as kubelet writes its name
+(kubernetes pkg/util/node GetHostname). The request's name is never normalized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import ip_address
+from typing import Final
+
+from nodeattest_controller.model.infrastructure_kinds import KINDS, InfrastructureKind
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.names import NodeName
+
+__all__ = ["NameClaim", "NameSources", "NameStrength", "claim_to", "claimed_names", "node_names", "object_names"]
+
+_NAME_ADDRESSES: Final = frozenset({"Hostname", "InternalDNS"})
+
+
+class NameStrength(IntEnum):
+    """How strong a claim to a node name is: a weaker one loses, and two of the same strength exclude each other."""
+
+    ADDRESS = 0
+    """An address of type Hostname or InternalDNS, which a guest may have chosen."""
+    OBJECT = 1
+    """A name of an object in the management cluster, or one that the platform proves."""
+    REGISTERED = 2
+    """An operator's registration, a nodeRef, or the record of a node that joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameClaim:
+    """One name that a machine may have."""
+
+    name: str
+    strength: NameStrength
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameSources:
+    """What is known of a machine's names beside the Machine."""
+
+    recorded: NodeName | None = None
+    """The name under which the machine joined."""
+    registered: NodeName | None = None
+    """The name that the policy gives the machine."""
+    proven: NodeName | None = None
+    """The name that the provider proves."""
+    host: Mapping[str, Sequence[str]] | None = None
+    """Names from the host object, by source."""
+
+
+_NO_OTHER: Final = NameSources()
+
+
+def node_names(machine: MachineView, sources: NameSources = _NO_OTHER) -> tuple[NameClaim, ...]:
+    """Return what a machine may be called, strongest first; nothing where nothing gives it a name.
+
+    A MachineRecord names its node itself.
+    """
+    if machine.given_name is not None:
+        return tuple(_claims([machine.given_name], NameStrength.REGISTERED, "MachineRecord spec.nodeName"))
+    decisive = (
+        (sources.recorded, "MachineAttestation spec.nodeName"),
+        (machine.node_ref_name, f"{machine.kind} status.nodeRef"),
+        (sources.registered, "NodeAttestationPolicy nodeName"),
+    )
+    for name, source in decisive:
+        if name:
+            return tuple(_claims([name], NameStrength.REGISTERED, source))
+    found = [*_claims([sources.proven or ""], NameStrength.OBJECT, "the provider's proof"), *_of_objects(machine)]
+    for source, names in (sources.host or {}).items():
+        found += _claims(names, NameStrength.OBJECT, source)
+    for kind, address in machine.addresses:
+        if kind in _NAME_ADDRESSES:
+            found += _claims([address], NameStrength.ADDRESS, f"{machine.kind} status.addresses")
+    return tuple({claim.name: claim for claim in reversed(found)}.values())[::-1]
+
+
+def claim_to(claims: Iterable[NameClaim], name: str, *, short_names: bool = False) -> NameClaim | None:
+    """Return the strongest claim to a name.
+
+    ``short_names``: a name of one label is also that of a fully qualified name whose first label it is.
+    """
+    matching = [
+        claim
+        for claim in claims
+        if claim.name == name or (short_names and "." not in name and claim.name.partition(".")[0] == name)
+    ]
+    return max(matching, key=lambda claim: claim.strength, default=None)
+
+
+def claimed_names(machine: MachineView) -> tuple[str, ...]:
+    """Return the names that a machine claims by its own object, for an index."""
+    return tuple(claim.name for claim in node_names(machine))
+
+
+def object_names(machine: MachineView) -> tuple[str, ...]:
+    """Return the names that a machine has by objects of the management cluster, which no guest writes."""
+    if machine.given_name is not None:
+        return (machine.given_name,) if machine.given_name else ()
+    return tuple(claim.name for claim in _of_objects(machine))
+
+
+def _of_objects(machine: MachineView) -> Iterator[NameClaim]:
+    if machine.is_pool_instance:
+        return
+    yield from _claims([machine.name], NameStrength.OBJECT, f"{machine.kind} metadata.name")
+    if machine.infra is not None:
+        infra: JsonObject = {"metadata": {"name": machine.infra.name, "namespace": machine.namespace}}
+        kind = KINDS.get((machine.infra.group, machine.infra.kind), InfrastructureKind())
+        names = [machine.infra.name, *(name.value({"infra": infra}) for name in kind.node_names)]
+        yield from _claims(names, NameStrength.OBJECT, f"{machine.infra.kind} metadata.name")
+
+
+def _claims(names: Iterable[str], strength: NameStrength, source: str) -> Iterator[NameClaim]:
+    """Normalize names; what is not a host's own name is no claim."""
+    for name in names:
+        normalized = name.lower().removesuffix(".") if name.isascii() else ""
+        if is_dns_name(normalized) and not _is_local(normalized):
+            yield NameClaim(normalized, strength, source)
+
+
+def _is_local(name: str) -> bool:
+    """Return whether a name is an IP address or the loopback's (RFC 6761, section 6.3), which no host has alone."""
+    if name.partition(".")[0] == "localhost":
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
