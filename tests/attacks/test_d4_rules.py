@@ -177,7 +177,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-06": named("node-1"),
     "D4-07": named("node-00"),
     "D4-08": named("node-0.example.com"),
-    "D4-09": named("node-0", addresses=(("Hostname", "host-0"),)),
+    "D4-09": named("node-0", node_ref_name=NodeName("host-0")),
     "D4-10": named("10.0.0.1", addresses=(("InternalIP", "10.0.0.1"),)),
     "D4-11": named("www", addresses=(("ExternalDNS", "www"),)),
     "D4-12": named("node-0", node_ref_name="node-ref"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodeattest_controller.model.attestation import Attestation, record_certificate
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation, record_certificate
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.challenge_rules import check_challenge_answered_once
 from nodeattest_controller.model.issuance_rules import (
@@ -71,6 +71,28 @@ MEMBER = MachineView(
 
 def make_member(**changes: object) -> MachineView:
     return replace(MEMBER, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
+
+
+def bound(member: MachineView, spki: str = "sha256:old") -> Attestation:
+    """Return the record of a machine that joined as node-0."""
+    entry = IssuedCertificate(
+        request_name="r",
+        request_uid="u-1",
+        first_request_uid="",
+        spki=spki,
+        serial="1",
+        not_before=CREATED,
+        not_after=CREATED + timedelta(days=14),
+        issued_at=CREATED,
+        certificate="",
+    )
+    return replace(
+        new_attestation(member),
+        resource_version="7",
+        node_name=NodeName("node-0"),
+        provider=ProviderName("tpm"),
+        issued=(entry,),
+    )
 
 
 def recorded(

@@ -403,7 +403,7 @@ def machine(name: str = "m-1", provider_id: str = PROVIDER_ID, **status: JsonVal
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta1",
         "kind": "Machine",
-        "metadata": {"name": name, "namespace": "fleet"},
+        "metadata": {"name": name, "namespace": "fleet", "uid": f"uid-{name}"},
         "spec": {"clusterName": "blue", "providerID": provider_id, "bootstrap": {"dataSecretName": "d"}},
         "status": {"addresses": [{"type": "Hostname", "address": NODE}], "bootstrapReady": True, **status},
     }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
-from builders import CREATED, make_member, make_request
+from builders import bound, make_member, make_request
 
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.identity_rules import (
     NameContext,
     check_adoption,
@@ -23,29 +22,12 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_controller.model.node_names import NameSources
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
 NOBODY = NameContext(claimants=(), holders=())
 NODE = NodeName("node-0")
 NOTHING = NameSources()
-
-
-def bound(member: MachineView, spki: str = "sha256:old") -> Attestation:
-    entry = IssuedCertificate(
-        request_name="r",
-        request_uid="u-1",
-        first_request_uid="",
-        spki=spki,
-        serial="1",
-        not_before=CREATED,
-        not_after=CREATED + timedelta(days=14),
-        issued_at=CREATED,
-        certificate="",
-    )
-    return replace(
-        new_attestation(member), resource_version="7", node_name=NODE, provider=ProviderName("tpm"), issued=(entry,)
-    )
 
 
 # Rule 1

@@ -82,7 +82,8 @@ async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: Clust
         await answer(method, path)
 
     api.on_call = slowly
-    there: JsonObject = {"metadata": {"name": "i", "annotations": {"a": "b"}}, "spec": {"size": "large"}}
+    spec: JsonObject = {"providerID": "x://1", "disks": [{"size": 3}], "data": "x" * 2000}
+    there: JsonObject = {"metadata": {"name": "i", "annotations": {"a": "b"}}, "spec": spec}
     async with world.running():
         await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
@@ -91,7 +92,7 @@ async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: Clust
         api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", there)
         found = await platforms.object_of(member)
         assert found is not None
-        assert list(found) == ["metadata"], "only what providers look at"
+        assert mapping(found, "spec") == {"providerID": "x://1", "disks": [{"size": 3}]}, "no long text"
         assert mapping(found, "metadata", "annotations") == {"a": "b"}
         api.fail("GET", "/kind0s/i", Unreachable("away"))
         with pytest.raises(Unavailable, match="cannot read Kind0 i"):

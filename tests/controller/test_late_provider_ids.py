@@ -1,0 +1,219 @@
+"""Machines that join before Cluster API has set their provider ID, at a reconciler with its caches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from csr_world import CAPI, CSRS, OneRound, World, machine, request
+
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
+from nodeattest_sandbox.pki import ClusterPki
+
+GROUP: Final = "infrastructure.cluster.x-k8s.io"
+BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+EXPECTED: Final = ProviderID("metal3://fleet/rack-1/m-1")
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    directory: Path = tmp_path_factory.mktemp("pki")
+    return ClusterPki.make(directory, "blue")
+
+
+def owned(name: str, owner: str, **more: JsonValue) -> JsonObject:
+    owners: list[JsonValue] = [{"kind": "Machine", "name": owner, "uid": f"uid-{owner}"}]
+    return {"name": name, "namespace": "fleet", "ownerReferences": owners, **more}
+
+
+def put_machine(world: World, name: str, token: str, *, provider_id: str = "", host: str = "rack-1") -> None:
+    """Write a Machine with its KubeadmConfig and Metal3Machine, as Cluster API and CAPM3 do before it boots."""
+    api = world.management_api
+    made = machine(name, provider_id)
+    made["status"] = {"bootstrapReady": True}
+    references: JsonObject = {
+        "bootstrap": {"configRef": {"apiVersion": f"{BOOTSTRAP}/v1beta1", "kind": "KubeadmConfig", "name": name}},
+        "infrastructureRef": {"apiVersion": f"{GROUP}/v1beta1", "kind": "Metal3Machine", "name": name},
+    }
+    made["spec"] = {**mapping(made, "spec"), **references}
+    api.put(f"{CAPI}/machines/{name}", made)
+    discovery: JsonObject = {"bootstrapToken": {"token": f"{token}.0123456789abcdef"}}
+    config: JsonObject = {"spec": {"joinConfiguration": {"discovery": discovery}}, "status": {"ready": True}}
+    path = f"/apis/{BOOTSTRAP}/v1beta1/namespaces/fleet/kubeadmconfigs/{name}"
+    api.put(path, {"metadata": owned(name, name), **config})
+    put_metal3(world, name, host=host)
+
+
+def put_metal3(world: World, name: str, *, host: str = "rack-1", provider_id: str = "", owner: str = "") -> None:
+    annotations: JsonObject = {"metal3.io/BareMetalHost": f"fleet/{host}"} if host else {}
+    spec: JsonObject = {"providerID": provider_id} if provider_id else {}
+    path = f"/apis/{GROUP}/v1beta1/namespaces/fleet/metal3machines/{name}"
+    world.management_api.put(path, {"metadata": owned(name, owner or name, annotations=annotations), "spec": spec})
+
+
+@asynccontextmanager
+async def late(pki: ClusterPki, verifier: OneRound | None = None) -> AsyncGenerator[World]:
+    """Run a world whose Machine m-1 has no provider ID yet."""
+    world = World(pki, verifier or OneRound())
+    documents = world.management_api.documents
+    documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta1"}}
+    kinds: list[JsonValue] = [{"name": "metal3machines", "kind": "Metal3Machine"}]
+    documents[f"/apis/{GROUP}/v1beta1"] = {"resources": kinds}
+    world.policy(tokenBinding="Required")
+    put_machine(world, "m-1", "abcdef")
+    async with world.running():
+        await world.evaluator.follow_platforms(world.workload)
+        await world.settle()
+        yield world
+
+
+async def decided(world: World, name: str = "r-1") -> str:
+    """Reconcile a request until the caches have settled; returns its reason, or Approved."""
+    for _turn in range(3):
+        await world.reconcile(name)
+        await world.settle()
+        if world.condition("Approved", name):
+            return "Approved"
+        if world.condition("Denied", name):
+            return world.condition("Denied", name)
+    return world.annotation(ANNOTATION_REASON, name).partition(":")[0]
+
+
+def ask(world: World, name: str = "r-1", **changes: object) -> None:
+    given = {"node": "m-1", "provider_id": EXPECTED, **changes}
+    made = request(name, **given)  # pyright: ignore[reportArgumentType] - the tests name real parameters
+    world.workload_api.put(f"{CSRS}/{name}", made)
+
+
+def lifetime(world: World, name: str = "r-1") -> timedelta:
+    certificate = x509.load_pem_x509_certificate(decode_base64(text(world.csr(name), "status", "certificate")))
+    return certificate.not_valid_after_utc - certificate.not_valid_before_utc
+
+
+async def test_a_machine_joins_before_cluster_api_has_its_provider_id_and_for_a_day_at_most(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        ask(world)
+        assert await decided(world) == "Approved"
+        assert lifetime(world) <= timedelta(hours=24, minutes=10)
+        [record] = world.attestations()
+        assert text(record, "spec", "providerID") == EXPECTED
+        assert text(record, "spec", "providerIDSource").startswith("Metal3Machine expression metal3://")
+
+
+async def test_a_request_without_a_provider_id_is_told_it_and_never_verified(pki: ClusterPki) -> None:
+    verifier = OneRound()
+    async with late(pki, verifier) as world:
+        ask(world, provider_id="")
+        assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
+        assert world.annotation(ANNOTATION_PROVIDER_ID) == EXPECTED
+        assert verifier.calls == 0
+        assert world.attestations() == []
+
+
+async def test_without_any_source_of_a_provider_id_the_request_waits(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        put_metal3(world, "m-1", host="")
+        await world.settle()
+        ask(world, provider_id="")
+        assert await decided(world) == Reason.MACHINE_NOT_FOUND
+        assert world.annotation(ANNOTATION_PROVIDER_ID) == ""
+
+
+async def test_an_infrastructure_machine_of_another_owner_gives_no_provider_id(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        put_metal3(world, "m-1", owner="m-2")
+        await world.settle()
+        ask(world, provider_id="")
+        assert await decided(world) == Reason.PLATFORM_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("asked", "username", "reason"),
+    [
+        ("metal3://fleet/rack-1/m-10", "system:bootstrap:abcdef", Reason.PROVIDER_ID_MISMATCH),
+        ("metal3://fleet/rack-2/m-2", "system:bootstrap:abcdef", Reason.PROVIDER_ID_MISMATCH),
+        (EXPECTED, "system:bootstrap:fedcba", Reason.PROVIDER_ID_MISMATCH),
+        ("sandbox://m-3", "system:bootstrap:abcdef", Reason.TOKEN_NOT_THIS_MACHINES),
+        ("", "system:bootstrap:ffffff", Reason.MACHINE_NOT_FOUND),
+    ],
+)
+async def test_a_token_is_good_for_its_own_machines_provider_id(
+    pki: ClusterPki, asked: str, username: str, reason: Reason
+) -> None:
+    async with late(pki) as world:
+        put_machine(world, "m-2", "fedcba", host="rack-2")
+        put_machine(world, "m-3", "aaaaaa", provider_id="sandbox://m-3")
+        await world.settle()
+        ask(world, provider_id=asked, username=username)
+        assert await decided(world) == reason
+
+
+async def test_a_provider_id_that_another_infrastructure_machine_has_is_refused(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        put_metal3(world, "other", provider_id=EXPECTED)
+        await world.settle()
+        ask(world)
+        assert await decided(world) == Reason.MACHINE_AMBIGUOUS
+
+
+async def test_once_cluster_api_has_the_same_provider_id_certificates_last_as_long_as_ever(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        ask(world)
+        assert await decided(world) == "Approved"
+        put_machine(world, "m-1", "abcdef", provider_id=EXPECTED)
+        await world.settle()
+        node = {"username": "system:node:m-1", "groups": ["system:nodes", "system:authenticated"]}
+        ask(world, "r-2", key=ec.generate_private_key(ec.SECP256R1()), **node)
+        world.workload_api.put("/api/v1/nodes/m-1", {"metadata": {"name": "m-1"}, "spec": {"providerID": EXPECTED}})
+        assert await decided(world, "r-2") == "Approved"
+        assert lifetime(world, "r-2") > timedelta(days=10)
+        [record] = world.attestations()
+        assert text(record, "spec", "providerIDSource") == "Machine spec.providerID"
+
+
+async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_are_refused(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        ask(world)
+        assert await decided(world) == "Approved"
+        put_machine(world, "m-1", "abcdef", provider_id="metal3://fleet/rack-9/m-1")
+        await world.settle()
+        node = {"username": "system:node:m-1", "groups": ["system:nodes", "system:authenticated"]}
+        ask(world, "r-2", **node)
+        assert await decided(world, "r-2") == Reason.PROVIDER_ID_CHANGED
+        ask(world, "r-3", provider_id="metal3://fleet/rack-9/m-1")
+        assert await decided(world, "r-3") == Reason.PROVIDER_ID_CHANGED
+
+
+async def test_a_token_that_two_machines_name_is_denied_and_one_that_a_foreign_object_names_is_not(
+    pki: ClusterPki,
+) -> None:
+    async with late(pki) as world:
+        foreign = "/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/fleet/kubeadmconfigs/foreign"
+        copied = world.management_api.objects[foreign.replace("foreign", "m-1")]
+        world.management_api.put(foreign, {**copied, "metadata": {"name": "foreign", "namespace": "fleet"}})
+        await world.settle()
+        ask(world, provider_id="")
+        assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
+        put_machine(world, "m-2", "abcdef", host="rack-2")
+        await world.settle()
+        ask(world, "r-2", provider_id="")
+        assert await decided(world, "r-2") == Reason.MACHINE_AMBIGUOUS
+
+
+async def test_an_insecure_provider_waits_until_the_certificate_could_last(pki: ClusterPki) -> None:
+    class Insecure(OneRound):
+        secure = False
+
+    async with late(pki, Insecure()) as world:
+        ask(world)
+        assert await decided(world) == Reason.MACHINE_NOT_READY

@@ -1,0 +1,236 @@
+"""Which Machine a request belongs to, and which provider ID it must have: one law a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import make_member, make_request
+
+from nodeattest_controller.model.attestation import Attestation, new_attestation
+from nodeattest_controller.model.infrastructure_kinds import KINDS, InfrastructureKind
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_controller.model.resolver import (
+    ExpectedProviderID,
+    Infrastructure,
+    check_provider_id,
+    check_provider_id_free,
+    check_record_owner,
+    check_recorded_provider_id,
+    check_renewable,
+    endorsement_keys,
+    expected_provider_id,
+    host_names,
+    select_machine,
+)
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
+
+REQUIRED = TokenBinding.REQUIRED
+GROUP = "infrastructure.cluster.x-k8s.io"
+METAL = KINDS[GROUP, "Metal3Machine"]
+KEY, OTHER_KEY = "sha256:" + "0a" * 32, "sha256:" + "0b" * 32
+
+
+def nameless(**changes: object) -> MachineView:
+    """Return a Machine to which Cluster API has given no provider ID."""
+    infra = ContractReference(GROUP, "Metal3Machine", "node-0")
+    return make_member(**{"provider_id": ProviderID(""), "infra": infra, **changes})
+
+
+def other(**changes: object) -> MachineView:
+    return make_member(**{"name": "node-1", "uid": "m-1", **changes})
+
+
+def metal(infra: JsonObject | None = None, host: JsonObject | None = None, **changes: object) -> Infrastructure:
+    named: JsonObject = {"metadata": {"name": "node-0", "namespace": "fleet"}, **(infra or {})}
+    there: JsonObject = {"metadata": {"name": "rack-1", "namespace": "fleet"}, **(host or {})}
+    found = Infrastructure(kind=METAL, objects={"infra": named, "host": there}, host_counts=True)
+    return replace(found, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
+
+
+def joined(machine: MachineView, provider_id: str) -> Attestation:
+    from test_identity_rules import bound
+
+    return replace(bound(machine), provider_id=ProviderID(provider_id))
+
+
+# Selection
+
+
+def test_the_token_finds_a_machine_that_has_no_provider_id_yet() -> None:
+    assert select_machine(make_request(), [], [nameless()], REQUIRED) == nameless()
+
+
+@pytest.mark.parametrize("binding", [REQUIRED, TokenBinding.PREFERRED])
+def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -> None:
+    assert select_machine(make_request(), [make_member()], [make_member()], binding) == make_member()
+    with pytest.raises(Denied) as refused:
+        select_machine(make_request(), [make_member()], [other()], binding)
+    assert refused.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
+    assert "node-0" in refused.value.got
+    assert "node-1" in refused.value.expected
+
+
+def test_a_token_that_two_machines_name_is_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        select_machine(make_request(), [make_member()], [make_member(), other()], REQUIRED)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+
+
+def test_without_token_binding_the_provider_id_decides() -> None:
+    assert select_machine(make_request(), [make_member()], [other()], TokenBinding.OFF) == make_member()
+    assert select_machine(make_request(), [], [nameless()], TokenBinding.OFF) == nameless()
+
+
+def test_a_token_that_no_configuration_names_leaves_the_provider_id_to_decide() -> None:
+    assert select_machine(make_request(), [make_member()], [], REQUIRED) == make_member()
+    for provider_id in ("", "sandbox://node-0"):
+        with pytest.raises(Unavailable) as refused:
+            select_machine(make_request(provider_id=provider_id), [], [], REQUIRED)
+        assert refused.value.reason is Reason.MACHINE_NOT_FOUND
+
+
+@pytest.mark.parametrize("state", [{"deleting": True}, {"paused": True}, {"bootstrap_ready": False}])
+def test_a_machine_that_is_not_ready_is_told_nothing(state: dict[str, bool]) -> None:
+    with pytest.raises((Denied, Unavailable)) as refused:
+        select_machine(make_request(provider_id=""), [], [nameless(**state)], REQUIRED)
+    assert refused.value.reason in {Reason.MACHINE_DELETING, Reason.MACHINE_NOT_READY}
+
+
+# Provider IDs
+
+
+def test_the_first_source_of_a_provider_id_decides() -> None:
+    stated = metal({"spec": {"providerID": "metal3://stated"}})
+    own = expected_provider_id(make_member(provider_id_source="Machine spec.providerID"), stated)
+    assert own == ExpectedProviderID(ProviderID("sandbox://node-0"), "Machine spec.providerID")
+    second = expected_provider_id(nameless(), stated)
+    assert second == ExpectedProviderID(ProviderID("metal3://stated"), "Metal3Machine spec.providerID")
+    third = expected_provider_id(nameless(), metal())
+    assert third is not None
+    assert (third.value, third.is_prefix) == ("metal3://fleet/rack-1/node-0", False)
+    assert METAL.provider_ids[0].source in third.source
+    assert expected_provider_id(nameless(), None) is None
+    assert expected_provider_id(nameless(), metal(kind=InfrastructureKind())) is None
+
+
+def test_a_record_and_an_infrastructure_machine_that_differ_are_denied() -> None:
+    recorded = nameless().with_provider_id("metal3://fleet/rack-1/node-0", "an expression")
+    expected = expected_provider_id(recorded, metal())
+    assert expected is not None
+    assert expected.value == "metal3://fleet/rack-1/node-0"
+    with pytest.raises(Denied) as refused:
+        expected_provider_id(recorded, metal({"spec": {"providerID": "metal3://fleet/rack-2/node-0"}}))
+    assert refused.value.reason is Reason.PROVIDER_ID_CHANGED
+    assert "rack-1" in refused.value.expected
+    assert "rack-2" in refused.value.got
+
+
+def test_a_request_without_a_provider_id_is_told_which_it_is() -> None:
+    expected = ExpectedProviderID(ProviderID("x://1"), "a source")
+    with pytest.raises(Denied) as refused:
+        check_provider_id(make_request(provider_id=""), nameless(), expected)
+    assert refused.value.reason is Reason.PROVIDER_ID_REQUIRED
+    assert refused.value.annotations == {ANNOTATION_PROVIDER_ID: "x://1"}
+    with pytest.raises(Unavailable) as waits:
+        check_provider_id(make_request(provider_id=""), nameless(), None)
+    assert waits.value.reason is Reason.MACHINE_NOT_FOUND
+
+
+def test_a_request_with_another_provider_id_is_denied_and_both_are_named() -> None:
+    expected = ExpectedProviderID(ProviderID("x://1"), "a source")
+    with pytest.raises(Denied) as refused:
+        check_provider_id(make_request(provider_id="x://10"), nameless(), expected)
+    assert refused.value.reason is Reason.PROVIDER_ID_MISMATCH
+    assert (refused.value.expected, refused.value.got) == ("x://1 (a source)", "x://10")
+    found = check_provider_id(make_request(provider_id="x://1"), nameless(), expected)
+    assert (found.provider_id, found.provider_id_source, found.is_confirmed) == ("x://1", "a source", False)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "matches"),
+    [("a", True), ("a-1", True), ("", False), ("a/b", False), ("A", False), ("a.b", False), ("a" * 64, False)],
+)
+def test_a_free_suffix_is_one_dns_label(suffix: str, matches: bool) -> None:
+    expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
+    assert expected.matches(f"byoh://host/{suffix}") is matches
+    assert not expected.matches(f"byoh://host2/{suffix}")
+
+
+def test_a_free_suffix_that_the_controller_proposes_is_one_that_it_accepts() -> None:
+    expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
+    with pytest.raises(Denied) as refused:
+        check_provider_id(make_request(provider_id=""), nameless(), expected)
+    assert expected.matches(refused.value.annotations[ANNOTATION_PROVIDER_ID])
+
+
+def test_until_cluster_api_confirms_it_nothing_else_may_have_the_provider_id() -> None:
+    with pytest.raises(Denied) as refused:
+        check_provider_id_free(nameless().with_provider_id("x://1", "s"), ["Metal3Machine other"])
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    check_provider_id_free(make_member(), ["Metal3Machine other"])
+
+
+def test_a_machine_that_joined_keeps_its_provider_id() -> None:
+    check_recorded_provider_id(make_member(), [joined(make_member(), "sandbox://node-0")])
+    check_recorded_provider_id(make_member(), [replace(joined(make_member(), "x://old"), issued=())])
+    check_recorded_provider_id(make_member(kind="MachinePool"), [joined(make_member(), "x://old")])
+    with pytest.raises(Denied) as refused:
+        check_recorded_provider_id(make_member(), [joined(make_member(), "x://old")])
+    assert refused.value.reason is Reason.PROVIDER_ID_CHANGED
+
+
+def test_a_node_whose_machine_got_another_provider_id_is_denied_at_once() -> None:
+    record = joined(make_member(), "x://old")
+    renewal = make_request(username="system:node:node-0", provider_id="x://old")
+    with pytest.raises(Denied) as refused:
+        check_record_owner(renewal, record, make_member())
+    assert refused.value.reason is Reason.PROVIDER_ID_CHANGED
+    check_record_owner(renewal, record, None)
+    check_record_owner(make_request(provider_id="x://old"), record, make_member())
+
+
+def test_a_certificate_that_cannot_be_renewed_waits_for_cluster_api() -> None:
+    with pytest.raises(Unavailable) as refused:
+        check_renewable(nameless(), secure=False)
+    assert refused.value.reason is Reason.MACHINE_NOT_READY
+    check_renewable(nameless(), secure=True)
+
+
+# Names and keys of host objects
+
+
+def annotated(key: str) -> JsonObject:
+    return {"metadata": {"name": "rack-1", "namespace": "fleet", "annotations": {ANNOTATION_TPM_ENDORSEMENT_KEY: key}}}
+
+
+def test_a_host_object_gives_names_and_keys_only_where_the_policy_takes_them() -> None:
+    found = metal(host=annotated(KEY))
+    assert host_names(found) == {"BareMetalHost": ("rack-1",)}
+    assert list(endorsement_keys(nameless(), found, has_joined=False).values()) == [KEY]
+    ignored = replace(found, host_counts=False)
+    assert host_names(ignored) == {}
+    assert endorsement_keys(nameless(), ignored, has_joined=False) == {}
+
+
+def test_keys_of_infrastructure_machine_and_host_object_are_both_named() -> None:
+    keys = endorsement_keys(nameless(), metal(annotated(OTHER_KEY), annotated(KEY)), has_joined=False)
+    assert sorted(keys.values()) == [KEY, OTHER_KEY]
+    assert {source.split()[0] for source in keys} == {"Metal3Machine", "BareMetalHost"}
+
+
+def test_a_key_of_two_host_objects_binds_no_first_join_and_ends_no_renewal() -> None:
+    shared = metal(host=annotated(KEY), keys_of_several_hosts=frozenset({KEY}))
+    with pytest.raises(Denied) as refused:
+        endorsement_keys(nameless(), shared, has_joined=False)
+    assert refused.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
+    assert list(endorsement_keys(nameless(), shared, has_joined=True).values()) == [KEY]
+
+
+def test_a_record_without_infrastructure_names_its_key_itself() -> None:
+    record = make_member(kind="MachineRecord", endorsement_keys={"MachineRecord spec.endorsementKeyHash": KEY})
+    assert endorsement_keys(record, None, has_joined=False) == record.endorsement_keys
+    assert new_attestation(record).provider_id == record.provider_id
