@@ -43,8 +43,8 @@ def build_csr(
 ) -> bytes:
     """Make a request in DER; with names or addresses it is one for a serving certificate.
 
-    A client request with an empty provider ID asks the controller for it. ``Denied`` if node name or provider ID are not what the controller would accept; ``ValueError`` for an address
-    that is none.
+    A client request with an empty provider ID asks the controller for it. ``Denied`` if node name or provider ID are
+    not what the controller would accept; ``ValueError`` for an address that is none.
     """
     subject = kubelet_subject(checked_node_name(node_name))
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)

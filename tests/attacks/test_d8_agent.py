@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from agent_cluster import Authority, FakeApi
+from agent_cluster import Authority, FakeApi, filed_ids, tells_provider_id
 from agent_machine import NODE, Machine
 from cases import attacks
 from catalogue import Row, Verdict
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from polling import eventually
 from test_credential import certificate, challenge_then_sign
 from test_credential_cache import cut, link, pem_key, store
 
@@ -198,6 +199,72 @@ def downgraded(machine: Machine) -> Done:
     return done
 
 
+# A provider ID that the controller tells
+
+
+def without_provider_id(machine: Machine, answer: Callable[[FakeApi, str], None]) -> Done:
+    machine.prepare(providerID=None)
+    machine.api.on_create = answer
+    return machine.run()
+
+
+def pending(api: FakeApi, name: str) -> None:
+    api.annotate(name, provider_id="sandbox://victim")
+    api.sign(name)
+
+
+def told_while_pending(machine: Machine) -> Done:
+    done = without_provider_id(machine, pending)
+    assert filed_ids(machine.api) == [""]
+    return done
+
+
+def told_though_known(machine: Machine) -> Done:
+    machine.api.on_create = tells_provider_id("sandbox://victim", to=None)
+    done = machine.run()
+    assert filed_ids(machine.api) == ["sandbox://machine-0"]
+    return done
+
+
+def told_nonsense(machine: Machine) -> Done:
+    done = without_provider_id(machine, tells_provider_id("sandbox://1\n\u202e2"))
+    assert filed_ids(machine.api) == [""]
+    return done
+
+
+def told_twice(machine: Machine) -> Done:
+    done = without_provider_id(machine, tells_provider_id("sandbox://1", to=None))
+    assert filed_ids(machine.api) == ["", "sandbox://1"]
+    return done
+
+
+def told_again(machine: Machine) -> Done:
+    """The node has lost its credential, not what it was told, and joins again by its token."""
+    assert without_provider_id(machine, tells_provider_id("sandbox://1")).returncode == 0
+    (machine.cache / "credential").unlink()
+    done = without_provider_id(machine, tells_provider_id("sandbox://victim", to=None))
+    assert filed_ids(machine.api) == ["", "sandbox://1", "sandbox://1"]
+    return done
+
+
+def told_by_anothers_object(machine: Machine) -> Done:
+    def replaced(api: FakeApi, name: str) -> None:
+        item = api.objects[name]
+        if api.posts() > 1:
+            api.sign(name)
+            return
+        eventually(lambda: any(each.startswith("GET") for each in api.requests), "the node's watch")
+        api.delete(name)
+        api.on_create = lambda _, __: None
+        api.create({"metadata": {"name": name}, "spec": item["spec"]}, "system:bootstrap:zzzzzz")
+        api.on_create = replaced
+        tells_provider_id("sandbox://victim", to=None)(api, name)
+
+    done = without_provider_id(machine, replaced)
+    assert set(filed_ids(machine.api)) == {""}
+    return done
+
+
 DAY: Final = 86400.0
 
 CASES: Final[Mapping[str, Attack]] = {
@@ -240,6 +307,12 @@ CASES: Final[Mapping[str, Attack]] = {
     "D8-75": hanging,
     "D8-76": undecided,
     "D8-77": downgraded,
+    "D8-109": told_while_pending,
+    "D8-110": told_though_known,
+    "D8-111": told_nonsense,
+    "D8-112": told_twice,
+    "D8-113": told_again,
+    "D8-114": told_by_anothers_object,
 }
 
 

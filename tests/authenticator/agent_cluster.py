@@ -115,6 +115,25 @@ def named(dns_names: Iterable[str], addresses: Iterable[str]) -> list[x509.Gener
     return [*(x509.DNSName(name) for name in dns_names), *(x509.IPAddress(ip_address(one)) for one in addresses)]
 
 
+def tells_provider_id(told: str | None, *, to: str | None = "") -> Callable[[FakeApi, str], None]:
+    """A controller that tells an ID to requests that have ``to`` (None: to all), and signs all others."""
+
+    def decide(api: FakeApi, name: str) -> None:
+        if to is not None and api.envelope(name)[0].provider_id != to:
+            api.sign(name)
+            return
+        if told is not None:
+            api.annotate(name, provider_id=told)
+        api.deny(name, "ProviderIDRequired", "file with the ID")
+
+    return decide
+
+
+def filed_ids(api: FakeApi) -> list[str]:
+    """List the provider IDs of all requests, in their order."""
+    return [str(api.envelope(name)[0].provider_id) for name in api.objects]
+
+
 class FakeApi:
     """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``flows``, ``watch_limit``, ``refuses``."""
 

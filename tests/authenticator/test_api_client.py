@@ -29,6 +29,7 @@ WATCHED = Csr(
     challenge=None,
     waiting=None,
     supported_versions=None,
+    provider_id=None,
     refused=None,
     certificate=None,
 )

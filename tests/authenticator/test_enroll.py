@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from agent_cluster import TOKEN, Authority, FakeApi
+from agent_cluster import TOKEN, Authority, FakeApi, filed_ids, tells_provider_id
 from polling import eventually
 from test_credential import challenge_then_sign
 
@@ -17,7 +17,7 @@ from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request
 from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
 from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
-from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
@@ -57,6 +57,22 @@ class Agreements:
 
     def save(self, agreed: AgreedVersion | None) -> None:
         self.agreed = agreed
+
+
+class Told:
+    """Answers of the controller in memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[ProviderID] = []
+        self.fails = False
+
+    def load(self) -> ProviderID | None:
+        return self.kept[-1] if self.kept else None
+
+    def save(self, provider_id: ProviderID) -> None:
+        if self.fails:
+            raise AgentError(AgentReason.CACHE_UNSAFE, "no space left", remedy="none")
+        self.kept.append(provider_id)
 
 
 class Attestor:
@@ -101,6 +117,7 @@ class Bench:
         self.attestor = Attestor()
         self.drafts = Drafts()
         self.agreements = Agreements()
+        self.told = Told()
         self.authority = authority
         self.clock = Clock()
         self.seconds = 60.0
@@ -124,6 +141,7 @@ class Bench:
                 client=https,
                 store=self.drafts,
                 agreed=self.agreements,
+                told=self.told,
                 deadline=deadline,
                 random=lambda: 0.5,
             )
@@ -352,6 +370,64 @@ def test_a_denial_for_its_version_names_the_versions_that_would_do(bench: Bench)
 
     bench.fake.on_create = old
     assert "challenge/v2" in str(bench.refused())
+
+
+def test_a_provider_id_that_the_controller_tells_is_filed_by_the_same_key_and_kept(bench: Bench) -> None:
+    bench.attestor = Attestor(two_step=False)
+    bench.order = replace(bench.order, provider_id=None)
+    bench.fake.on_create = tells_provider_id("metal3://fleet/rack-1/m3m")
+    bench.enroll()
+    assert filed_ids(bench.fake) == ["", "metal3://fleet/rack-1/m3m"]
+    assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 1
+    assert bench.told.kept == ["metal3://fleet/rack-1/m3m"]
+
+
+@pytest.mark.parametrize("told", [None, "metal://\n7", "x" * 1025, "metal://\u200b7"])
+def test_an_answer_that_is_no_provider_id_is_refused(bench: Bench, told: str | None) -> None:
+    bench.order = replace(bench.order, provider_id=None)
+    bench.fake.on_create = tells_provider_id(told)
+    failure = bench.refused()
+    assert (failure.reason, failure.kind) == ("ProviderIDInvalid", FailureKind.DENIED)
+    assert (filed_ids(bench.fake), bench.told.kept, bench.drafts.draft) == ([""], [], None)
+
+
+def test_an_answer_to_a_request_that_had_a_provider_id_is_refused(bench: Bench) -> None:
+    bench.fake.on_create = tells_provider_id("sandbox://victim", to=None)
+    failure = bench.refused()
+    assert failure.reason == "ProviderIDRequired"
+    assert "the request had 'sandbox://0'" in failure.message
+    assert (filed_ids(bench.fake), bench.told.kept) == (["sandbox://0"], [])
+
+
+def test_a_second_answer_is_refused(bench: Bench) -> None:
+    bench.order = replace(bench.order, provider_id=None)
+    bench.fake.on_create = tells_provider_id("sandbox://1", to=None)
+    assert bench.refused().reason == "ProviderIDRequired"
+    assert (filed_ids(bench.fake), bench.told.kept) == (["", "sandbox://1"], ["sandbox://1"])
+
+
+def test_the_annotation_alone_tells_nothing(bench: Bench) -> None:
+    def pending(api: FakeApi, name: str) -> None:
+        api.annotate(name, provider_id="sandbox://victim")
+        api.deny(name, "SignerUnknown")
+
+    bench.order = replace(bench.order, provider_id=None)
+    bench.fake.on_create = pending
+    assert bench.refused().reason == "SignerUnknown"
+    assert (filed_ids(bench.fake), bench.told.kept) == ([""], [])
+
+
+def test_a_provider_id_that_cannot_be_kept_is_not_filed(bench: Bench) -> None:
+    bench.order = replace(bench.order, provider_id=None)
+    bench.fake.on_create = tells_provider_id("sandbox://1")
+    bench.told.fails = True
+    assert bench.refused().reason == "CacheUnsafe"
+    assert filed_ids(bench.fake) == [""]
+
+
+def test_a_denial_names_the_provider_id_that_was_sent(bench: Bench) -> None:
+    bench.fake.on_create = lambda api, name: api.deny(name, "NodeNameMismatch")
+    assert "request with provider ID 'sandbox://0'" in bench.refused().message
 
 
 def test_watches_that_end_early_are_opened_again(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_cluster import TOKEN, Authority, FakeApi
+from agent_cluster import TOKEN, Authority, FakeApi, filed_ids, tells_provider_id
 from agent_machine import COMMAND, NODE, Machine
 from test_credential import challenge_then_sign
 
@@ -239,6 +239,11 @@ def test_a_kubeconfig_that_join_did_not_write_is_kept(joiner: Joiner) -> None:
         ({"node_name": "Node_0"}, "nodeName"),
         ({"provider": "tmp"}, "provider"),
         ({"provider_id": "a\u200bb"}, "providerID"),
+        ({"provider_id": "x://'{{ ds.meta_data.uuid }}'"}, "--provider-id"),
+        ({"provider_id": "x://${UUID}"}, "without ${"),
+        ({"provider_id": "x://{dmi:chassis_serial}"}, "no braces, except as {dmi:product_uuid}"),
+        ({"provider_id": "x://1 2"}, "one word"),
+        ({"provider_id": "x://'1"}, "each quote closed"),
         ({"timeout": "0"}, "timeoutSeconds"),
         ({"node_name": "Node_0"}, "--node-name"),
         ({"provider_id": "a\u200bb"}, "--provider-id"),
@@ -273,6 +278,28 @@ def test_a_token_that_is_none_is_refused_without_being_shown(joiner: Joiner) -> 
     assert "hunter2" not in done.stderr
 
 
+def test_quotes_are_removed_and_the_machine_fills_in_its_part(joiner: Joiner) -> None:
+    assert joiner.join(provider_id="kubevirt://'{hostname}'").returncode == 0
+    (name,) = joiner.api.objects
+    assert joiner.api.envelope(name)[0].provider_id == f"kubevirt://{os.uname().nodename.lower()}"
+
+
+def test_the_controllers_answer_is_filed_and_kept_for_the_next_join(joiner: Joiner) -> None:
+    joiner.api.on_create = tells_provider_id("sandbox://told")
+    done = joiner.join(provider_id=None)
+    assert done.returncode == 0, done.stderr
+    assert filed_ids(joiner.api) == ["", "sandbox://told"]
+    assert joiner.join("--renew", provider_id=None).returncode == 0
+    assert filed_ids(joiner.api) == ["", "sandbox://told", "sandbox://told"]
+
+
+def test_a_request_that_is_not_decided_names_the_provider_id_that_was_sent(joiner: Joiner) -> None:
+    joiner.api.on_create = lambda api, name: api.annotate(name, reason="MachineNotFound: check it")
+    done = joiner.join(timeout="1")
+    assert done.returncode == 1
+    assert "with provider ID 'sandbox://machine-0' was not decided" in done.stderr
+
+
 @pytest.mark.parametrize("source", ["file", "command"])
 def test_the_provider_id_comes_from_a_file_or_a_command(joiner: Joiner, tmp_path: Path, source: str) -> None:
     tmp_path.joinpath("id").write_text("sandbox://from-elsewhere\n")
@@ -291,12 +318,15 @@ def test_the_provider_id_comes_from_a_file_or_a_command(joiner: Joiner, tmp_path
         ({"provider_id_command": "/nonexistent"}, "No such file"),
         ({"provider_id_command": "false"}, "exit code 1"),
         ({"provider_id_command": "printf '\\377'"}, "not UTF-8"),
-        ({}, "does not know it"),
+        ({"provider_id_command": "echo 'x://{{ ds.meta_data.uuid }}'"}, "without {{"),
+        ({"provider_id_command": "echo x://CI_MISSING_JINJA_VAR/uuid"}, "without CI_MISSING_JINJA_VAR"),
+        ({"provider_id": "x://{cloud-init:v1.nothing}"}, "/run/cloud-init/instance-data.json"),
     ],
 )
 def test_a_provider_id_that_cannot_be_had_is_told(joiner: Joiner, changes: dict[str, str], says: str) -> None:
-    done = joiner.join(provider_id=None, **changes)
+    done = joiner.join(**({"provider_id": None} | changes))
     assert done.returncode in {1, 2}
+    assert not joiner.api.posts()
     assert "ProviderIDUnknown" in done.stderr
     assert says in done.stderr
 

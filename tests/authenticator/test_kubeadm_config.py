@@ -235,6 +235,45 @@ def test_the_provider_id_is_the_one_that_kubelet_is_told(joiner: Discoverer) -> 
     assert "remove one of both" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("registration", "node_name"),
+    [
+        ({"name": "Worker-01"}, "worker-01"),
+        ({"name": " worker-01\n"}, "worker-01"),
+        ({"name": "a", "kubeletExtraArgs": {"hostname-override": "Worker-02 "}}, "worker-02"),
+    ],
+)
+def test_a_node_name_is_trimmed_and_lowered_as_kubeadm_and_kubelet_do(
+    registration: dict[str, Any], node_name: str
+) -> None:
+    assert joining(nodeRegistration=registration).node_name == node_name
+
+
+@pytest.mark.parametrize(
+    ("registration", "says"),
+    [
+        ({"name": "worker_1"}, "nodeRegistration.name: expected an RFC 1123 subdomain"),
+        ({"name": "  "}, "nodeRegistration.name: expected an RFC 1123 subdomain"),
+        (
+            {"name": "a", "kubeletExtraArgs": {"hostname-override": "b_c"}},
+            "kubeletExtraArgs hostname-override: expected",
+        ),
+        ({"kubeletExtraArgs": {"provider-id": "x://{{ uuid }}"}}, "kubeletExtraArgs provider-id: expected one word"),
+        ({"kubeletExtraArgs": {"provider-id": "x://'{{ uuid }}'"}}, "provider-id: expected a value without {{"),
+        ({"kubeletExtraArgs": {"provider-id": "x://{hostname}"}}, "provider-id: kubelet gets the braces"),
+    ],
+)
+def test_a_name_or_provider_id_that_is_wrong_is_named_by_its_field(registration: dict[str, Any], says: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        joining(nodeRegistration=registration)
+    assert says in str(caught.value)
+
+
+def test_the_provider_id_loses_the_quotes_that_systemd_removes() -> None:
+    registration = {"kubeletExtraArgs": {"provider-id": "openstack:///'875fd7a2'"}}
+    assert joining(nodeRegistration=registration).provider_id == "openstack:///875fd7a2"
+
+
 def test_a_configuration_that_others_may_write_is_not_obeyed(joiner: Discoverer) -> None:
     write(joiner, discovered(joiner.api), mode=0o660)
     done = joiner.join()

@@ -21,16 +21,31 @@ from nodeattest_authenticator.enrollment.state_machine import (
     RequestRefused,
     RequestRenamed,
     SecondRequestMade,
-    VersionRefused,
+    TermsRefused,
     next_state,
     state_of,
 )
 from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 
 REQUEST = SubmittedCsr("a", b"request")
 ERROR = AgentError("Reason", "what happened", remedy="none")
+DENIED = Csr(
+    name="a",
+    uid="u",
+    resource_version="1",
+    request=b"request",
+    signer_name="s",
+    username="system:bootstrap:abcdef",
+    challenge=None,
+    waiting=None,
+    supported_versions="tpm/v1",
+    provider_id=None,
+    refused=None,
+    certificate=None,
+)
 CREDENTIAL = CachedCredential(certificate_pem=b"", key_pem=b"", not_before=0, renew_at=1, not_after=2)
 EVENTS: tuple[EnrollmentEvent, ...] = (
     FirstRequestMade(REQUEST),
@@ -39,7 +54,7 @@ EVENTS: tuple[EnrollmentEvent, ...] = (
     Certified(CREDENTIAL),
     RequestRefused(ERROR),
     KeyRefused(ERROR),
-    VersionRefused(ERROR, "tpm/v1"),
+    TermsRefused(ERROR, DENIED),
     RequestDenied(ERROR),
     Interrupted(ERROR),
 )
@@ -48,7 +63,7 @@ ENDED = {
     Certified: EnrollmentState.CERTIFIED,
     RequestRefused: KEY,
     KeyRefused: KEY,
-    VersionRefused: KEY,
+    TermsRefused: KEY,
     RequestDenied: EnrollmentState.DENIED,
     Interrupted: EnrollmentState.INTERRUPTED,
 }

@@ -36,7 +36,7 @@ def evidence(settings: Settings) -> JsonObject:
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
         spec = CertificateSpec(
             node_name=settings.node_name,
-            provider_id=provider_id.resolve(settings.provider_id, attestor),
+            provider_id=provider_id.resolve(settings.provider_id, attestor),  # None: the controller tells it
             signer=settings.signer,
             ca_pem=settings.ca_pem,
             pin=certificate.select_ca_pin(settings.ca_pem),

@@ -24,6 +24,7 @@ from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.transport.retry import FIRST_BOOT, retry_until
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
+from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ def describe_proof(command: argparse.ArgumentParser) -> None:
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--provider-id",
+        type=_unquoted,
         metavar="ID",
-        help="the value that kubelet gets with --provider-id; a cloud's provider finds it",
+        help="the Machine's spec.providerID, or a text with {dmi:product_uuid}, {dmi:product_serial}, {hostname} or "
+        "{cloud-init:KEY}, which the machine fills in (a cloud's provider finds it; else the controller tells it)",
     )
     source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
     source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
@@ -106,6 +109,15 @@ def describe_proof(command: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for the certificate (%(default)s)",
     )
+
+
+def _unquoted(text: str) -> str:
+    from nodeattest_providers.provider_id_template import unquote
+
+    try:
+        return unquote(text)
+    except Denied as denied:
+        raise argparse.ArgumentTypeError(f"expected {denied.expected}, got {denied.got}") from None
 
 
 def _describe_serving(join: argparse.ArgumentParser) -> None:

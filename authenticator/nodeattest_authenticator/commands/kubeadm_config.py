@@ -5,7 +5,9 @@ they go nowhere else, not into arguments and not into messages. Promises: a file
 kubeadm is going to ``init``, or ``AgentError``; what has another type than kubeadm's API says is refused by its name.
 Leaves to kubeadm: fields that the agent has no use for. It checks them itself, strictly.
 Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta3,v1beta4}/types.go; for the node's name
-app/phases/kubelet/flags.go ``GetNodeNameAndHostname``; for the documents, cluster-api bootstrap/kubeadm/types/upstream.
+app/phases/kubelet/flags.go ``GetNodeNameAndHostname``, app/util/nodename.go ``GetHostname`` and component-helpers
+node/util/hostname.go ``GetHostname``, which trim and lower it; for the documents, cluster-api
+bootstrap/kubeadm/types/upstream.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_providers import identifiers, provider_id_template
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -51,8 +56,8 @@ class Joining:
     way: ClusterSource = field(repr=False)
     token: BootstrapToken | None = field(default=None, repr=False)
     """By which the node asks for its first certificate; None: one that the discovery file holds."""
-    node_name: str | None = None
-    provider_id: str | None = None
+    node_name: NodeName | None = None
+    provider_id: ProviderID | None = None
     """What kubelet will get."""
 
     @property
@@ -80,7 +85,7 @@ def load(path: str, *, limit: int) -> Joining | None:
 
 
 def parse(data: bytes, *, limit: int) -> Joining | None:
-    """Read the bytes; raises ``AgentError``, with none of them in its message."""
+    """Read the bytes; raises ``AgentError``, with no secret in its message."""
     try:
         documents = strict_yaml.parse_objects(
             data,
@@ -112,20 +117,53 @@ def _joining(document: JsonObject, limit: int) -> Joining:
         raise _wrong("expected either discovery.bootstrapToken or discovery.file")
     apart = _token(discovery, "tlsBootstrapToken")
     arguments = _arguments(registration)
-    names = {
-        "node_name": arguments.get("hostname-override") or _text(registration, "name") or None,
-        "provider_id": arguments.get("provider-id") or None,
-    }
+    node_name, provider_id = _node_name(registration, arguments), _provider_id(arguments)
     if by_file:
         path = _needed(by_file, "kubeConfigPath", "discovery.file")
         # kubeadm uses a credential in the file; so do we in its place.
-        return Joining(way=ByFile(source=path, allow_credentials=True, limit=limit), token=apart, **names)
+        way = ByFile(source=path, allow_credentials=True, limit=limit)
+        return Joining(way=way, token=apart, node_name=node_name, provider_id=provider_id)
     token = _token(by_token, "token")
     if token is None:
         raise _wrong("discovery.bootstrapToken: expected a token, got none; the bootstrap provider fills it in")
     server = address(_needed(by_token, "apiServerEndpoint", "discovery.bootstrapToken"), "apiServerEndpoint")
     way = ByToken(servers=(server.removeprefix("https://"),), token=token, pins=_pins(by_token), limit=limit)
-    return Joining(way=way, token=apart or token, **names)
+    return Joining(way=way, token=apart or token, node_name=node_name, provider_id=provider_id)
+
+
+def _node_name(registration: JsonObject, arguments: dict[str, str]) -> NodeName | None:
+    """Return the name that kubelet registers: both kubeadm and kubelet trim and lower it."""
+    fields = {
+        "nodeRegistration.kubeletExtraArgs hostname-override": arguments.get("hostname-override"),
+        "nodeRegistration.name": _text(registration, "name"),
+    }
+    for field_name, given in fields.items():
+        if given:
+            try:
+                return identifiers.node_name(given.strip().lower())
+            except Denied as denied:
+                raise _wrong(f"{field_name}: expected {denied.expected}, got {denied.got}") from None
+    return None
+
+
+def _provider_id(arguments: dict[str, str]) -> ProviderID | None:
+    """Return the provider ID that kubelet gets from systemd."""
+    given = arguments.get("provider-id")
+    if not given:
+        return None
+    try:
+        value = provider_id_template.unquote(given)
+        provider_id_template.check_rendered(value)
+        if provider_id_template.has_sources(value):
+            raise _wrong(
+                "nodeRegistration.kubeletExtraArgs provider-id: kubelet gets the braces as they are; give this text to "
+                "the agent alone, by --provider-id"
+            )
+        return identifiers.provider_id(value)
+    except Denied as denied:
+        raise _wrong(
+            f"nodeRegistration.kubeletExtraArgs provider-id: expected {denied.expected}, got {denied.got}"
+        ) from None
 
 
 def _pins(by_token: JsonObject) -> frozenset[CaPin] | None:

@@ -23,6 +23,7 @@ from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersionFile
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
+from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["status", "to_lines"]
@@ -59,6 +60,7 @@ def status(context: AgentContext) -> JsonObject:
         "node": context.settings.node_name,
         "provider": context.settings.provider,
         "olderEvidence": _older_evidence(context),
+        "toldProviderID": ProviderIdFile(context.storage).load(),
         "signer": context.settings.signer,
         "server": context.settings.endpoint.url,
         "caPins": list[JsonValue](ca_pins(context.settings.ca_pem)),

@@ -23,9 +23,9 @@ from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import node_name as checked_node_name
-from nodeattest_providers.identifiers import provider_id as checked_provider_id
 from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import JsonObject, JsonValue
+from nodeattest_providers.provider_id_template import check_template
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.discovery import Discovery
@@ -58,10 +58,10 @@ _PROVIDER_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz01234567
 
 @record(kw_only=True)
 class ProviderIdSource:
-    """Where the provider ID comes from; all None: from the provider itself."""
+    """Where the provider ID comes from; all None: from the provider itself, else from the controller."""
 
     value: str | None = None
-    """The provider ID itself, as in ``Machine.spec.providerID``."""
+    """The provider ID, as in ``Machine.spec.providerID``; the machine fills in ``{dmi:product_uuid}`` and the like."""
     file: str | None = None
     """A file that holds it."""
     command: tuple[str, ...] | None = None
@@ -285,7 +285,7 @@ def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
         raise FieldsError("providerID needs exactly one of value, file and command")
     if source.value is not None:
         try:
-            checked_provider_id(source.value)
+            check_template(source.value)
         except Denied as denied:
-            raise FieldsError(f"providerID.value must be {denied.expected}") from None
+            raise FieldsError(f"providerID.value: expected {denied.expected}, got {denied.got}") from None
     return source

@@ -15,16 +15,17 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from nodeattest_authenticator.enrollment.state_machine import KeyRefused, RequestRefused, Restart, VersionRefused
+from nodeattest_authenticator.enrollment.state_machine import KeyRefused, RequestRefused, Restart, TermsRefused
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats.csr_object import Csr, CsrCondition, manifest
+from nodeattest_authenticator.formats.csr_object import Csr, manifest
 from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_parsing.printable import one_line
 from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import SignerName
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.names import ProviderID, SignerName
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["RETRY", "CsrClient", "CsrSession", "RestartError", "csr_name_for"]
@@ -51,6 +52,8 @@ _SAME_KEY: Final = frozenset(
 )
 _NEW_KEY: Final = frozenset({Reason.SUPERSEDED, Reason.KEY_REUSED})
 """Refusals that a new first request cures; a key that was superseded or certified before is done for."""
+_OTHER_TERMS: Final = frozenset({Reason.EVIDENCE_VERSION_UNSUPPORTED, Reason.PROVIDER_ID_REQUIRED})
+"""Refusals that say by an annotation what the next request must be like."""
 
 _T = TypeVar("_T")
 
@@ -94,6 +97,8 @@ class CsrSession:
     client: CsrClient
     deadline: Deadline
     random: Callable[[], float]
+    provider_id: ProviderID | None
+    """What the requests carry, for messages about them."""
 
     def submit(
         self,
@@ -141,8 +146,9 @@ class CsrSession:
             for seen in versions:
                 if seen is None or seen.uid != uid:
                     raise RestartError(RequestRefused(_lost("the request was deleted before it was decided")))
-                if seen.refused is not None:
-                    raise _refusal(seen.refused, seen.supported_versions)
+                refused = self._refusal(seen)
+                if refused is not None:
+                    raise refused
                 decision = decided(seen)
                 if decision is not None:
                     return decision
@@ -150,10 +156,28 @@ class CsrSession:
         waiting = f" (it waits: {one_line(csr.waiting, _SHOWN)})" if csr.waiting else ""
         raise otherwise or AgentError(
             AgentReason.TIMEOUT,
-            f"the request {csr.name} was not decided in time{waiting}",
+            f"the request {csr.name} {self._with_provider_id()} was not decided in time{waiting}",
             remedy="it stays filed and the next attempt takes it up; see the controller's log",
             kind=FailureKind.TEMPORARY,
         )
+
+    def _refusal(self, csr: Csr) -> Exception | None:
+        if csr.refused is None:
+            return None
+        reason, said = one_line(csr.refused.reason, _SHOWN), one_line(csr.refused.message, _SHOWN)
+        versions = csr.supported_versions
+        understood = f"; the controller understands {one_line(versions, _SHOWN)}" if versions else ""
+        message = f"the cluster refused this node's request {self._with_provider_id()}{understood}"
+        failure = AgentError(reason, message, remedy=said)
+        if reason in _SAME_KEY:
+            return RestartError(RequestRefused(failure))
+        if reason in _NEW_KEY:
+            return RestartError(KeyRefused(failure))
+        return RestartError(TermsRefused(failure, csr)) if reason in _OTHER_TERMS else failure
+
+    def _with_provider_id(self) -> str:
+        sent = self.provider_id
+        return f"with provider ID {printable(sent, _SHOWN)}" if sent else "without a provider ID"
 
     def _versions(self, csr: Csr) -> Generator[Csr | None]:
         """Yield every version of the object that the server shows until the deadline, however often a watch ends."""
@@ -204,19 +228,6 @@ class CsrSession:
                     raise
                 forbidden += 1
             self.deadline.sleep(pause)
-
-
-def _refusal(condition: CsrCondition, versions: str | None) -> Exception:
-    reason, said = one_line(condition.reason, _SHOWN), one_line(condition.message, _SHOWN)
-    understood = f"; the controller understands {one_line(versions, _SHOWN)}" if versions else ""
-    failure = AgentError(reason, f"the cluster refused this node{understood}", remedy=said)
-    if reason in _SAME_KEY:
-        return RestartError(RequestRefused(failure))
-    if reason in _NEW_KEY:
-        return RestartError(KeyRefused(failure))
-    if reason == Reason.EVIDENCE_VERSION_UNSUPPORTED:
-        return RestartError(VersionRefused(failure, versions))
-    return failure
 
 
 def _lost(message: str) -> AgentError:

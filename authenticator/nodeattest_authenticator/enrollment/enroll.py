@@ -4,7 +4,8 @@ A library call without files, processes or environment: client, attestor, store,
 Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
 create, watch); a challenge is only answered when it is on the very object that this node created, else the node
 would decrypt for others; an interrupted call is resumed where it stopped, with the same key and the same bytes; a
-version of the evidence that the controller refuses is followed by one that both know (``evidence_version``).
+version of the evidence that the controller refuses is followed by one that both know (``evidence_version``), and a
+request without provider ID by one with the ID that the controller tells (``provider_id``).
 Leaves to others: the allowed transitions (``state_machine``), storing the credential, then discarding the pending
 request; remembering failures.
 Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
@@ -29,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_der_x509_csr
 
 from nodeattest_authenticator.certificate import ExpectedCertificate, check_validity, validate
+from nodeattest_authenticator.enrollment import provider_id
 from nodeattest_authenticator.enrollment.csr_submission import RETRY, CsrClient, CsrSession, RestartError, csr_name_for
 from nodeattest_authenticator.enrollment.evidence_version import (
     AgreedVersionStore,
@@ -39,6 +41,7 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     supported_versions,
     version_to_remember,
 )
+from nodeattest_authenticator.enrollment.provider_id import ProviderIdStore
 from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
 from nodeattest_authenticator.enrollment.state_machine import (
     Certified,
@@ -52,7 +55,7 @@ from nodeattest_authenticator.enrollment.state_machine import (
     RequestRenamed,
     Restart,
     SecondRequestMade,
-    VersionRefused,
+    TermsRefused,
     next_state,
     state_of,
 )
@@ -70,6 +73,7 @@ from nodeattest_parsing.record import record
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
@@ -94,7 +98,8 @@ class CertificateSpec:
     """The certificate to be requested."""
 
     node_name: NodeName
-    provider_id: ProviderID
+    provider_id: ProviderID | None
+    """None: the request has none, so that the controller tells it."""
     signer: SignerName
     ca_pem: bytes
     pin: ClusterPin
@@ -109,7 +114,7 @@ class CertificateSpec:
     def purpose(self) -> str:
         """One line that differs wherever a pending request cannot be shared."""
         names = f"\n{self.names}" if self.names is not None else ""
-        return f"{self.node_name}\n{self.provider_id}\n{self.signer}\n{self.pin}{names}"
+        return f"{self.node_name}\n{self.provider_id or ''}\n{self.signer}\n{self.pin}{names}"
 
     @property
     def usages(self) -> tuple[str, ...]:
@@ -126,12 +131,15 @@ def enroll(
     deadline: Deadline,
     random: Callable[[], float],
     agreed: AgreedVersionStore | None = None,
+    told: ProviderIdStore | None = None,
 ) -> CachedCredential:
     """Get a certificate; raises ``AgentError``. The caller stores the credential, then discards the pending request.
 
-    Without ``agreed``, each call begins with the newest version of the evidence.
+    Without ``agreed``, each call begins with the newest version of the evidence. Without ``told``, the provider ID of
+    the controller's answer is good for this call only.
     """
-    return _Enrollment(spec, attestor, CsrSession(client, deadline, random), store, agreed).run()
+    session = CsrSession(client, deadline, random, spec.provider_id)
+    return _Enrollment(spec, attestor, session, store, agreed=agreed, told=told).run()
 
 
 def new_pending_request(
@@ -148,7 +156,7 @@ def new_pending_request(
         csr_der = build_csr(
             key,
             spec.node_name,
-            spec.provider_id,
+            spec.provider_id or "",
             dns_names=spec.names.dns_names if spec.names else (),
             ip_addresses=spec.names.ip_addresses if spec.names else (),
         )
@@ -166,13 +174,16 @@ class _Enrollment:
         attestor: Attestor,
         session: CsrSession,
         store: PendingRequestStore,
+        *,
         agreed: AgreedVersionStore | None,
+        told: ProviderIdStore | None,
     ) -> None:
         self._spec = spec
         self._attestor = attestor
         self._session = session
         self._store = store
         self._agreed = agreed
+        self._told = told
         self._versions = supported_versions(attestor, spec.minimum_version)
         self._began = session.deadline.clock.now()
         self._before = agreed.load() if agreed else None
@@ -202,7 +213,7 @@ class _Enrollment:
                     raise event.error
                 case Interrupted():
                     raise event.error
-                case RequestRefused() | KeyRefused() | VersionRefused():
+                case RequestRefused() | KeyRefused() | TermsRefused():
                     self._restart(event)
                 case FirstRequestMade() | SecondRequestMade() | RequestRenamed():
                     self._keep(event.request, is_second=following is EnrollmentState.SECOND_REQUEST)
@@ -275,10 +286,9 @@ class _Enrollment:
                 self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
             case KeyRefused():
                 self._pending = new_pending_request(self._spec, version=version)
-            case VersionRefused():
-                self._refused.add(version)
+            case TermsRefused():
                 self._store.discard()
-                version = next_version(self._versions, self._refused, event.understood)
+                version = self._renegotiated(event, version)
                 self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
         self._store.save(self._pending)
         self._restarts += 1
@@ -286,6 +296,18 @@ class _Enrollment:
         if self._restarts == _MAX_ATTEMPTS + len(self._versions.versions) - 1 or deadline.passed:
             raise event.error
         deadline.sleep(RETRY.pause(self._restarts - 1, self._session.random))
+
+    def _renegotiated(self, event: TermsRefused, version: int) -> int:
+        """Take over what the controller wants; returns the version to send. Raises ``AgentError``."""
+        if event.error.reason == Reason.PROVIDER_ID_REQUIRED:
+            told = provider_id.accept(event.denied.provider_id, self._spec.provider_id, event.error)
+            if self._told is not None:
+                self._told.save(told)
+            self._spec = replace(self._spec, provider_id=told)
+            self._session = replace(self._session, provider_id=told)
+            return version
+        self._refused.add(version)
+        return next_version(self._versions, self._refused, event.denied.supported_versions)
 
     def _resume(self) -> PendingRequest | None:
         """Load the pending request if it is still for this certificate, and in a version that may still be sent."""

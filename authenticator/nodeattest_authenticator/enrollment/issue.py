@@ -26,13 +26,14 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential, Ca
 from nodeattest_authenticator.state.evidence_version_store import AGREED_VERSION_FILE, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
+from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import NODE_USER_PREFIX, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import NODE_USER_PREFIX, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def _enroll(
 ) -> CachedCredential:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
+    told = ProviderIdFile(context.storage)
     version_file = AGREED_VERSION_FILE if names is None else f"serving.{AGREED_VERSION_FILE}"  # of each lock's holder
     client = ApiServerClient(
         settings.endpoint,
@@ -164,15 +166,19 @@ def _enroll(
         tls_server_name=settings.tls_server_name,
     )
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
+        machine_id = provider_id.resolve(settings.provider_id, attestor) or told.load()
+        if machine_id is None and credentials.token is None:
+            raise provider_id.not_configured(attestor)
         shared = None if names is None else _SharedDevice(context, deadline, attestor)
         with _device_lock(context, deadline, attestor, shared) as locked:
             try:
                 return enroll(
-                    _spec(settings, attestor, client, names),
+                    _spec(settings, client, names, machine_id),
                     attestor=locked,
                     client=client,
                     store=store,
                     agreed=AgreedVersionFile(context.storage, settings, name=version_file),
+                    told=told,
                     deadline=deadline,
                     random=context.random,
                 )
@@ -221,7 +227,7 @@ class _SharedDevice:
 
 
 def _spec(
-    settings: Settings, attestor: Attestor, client: ApiServerClient, names: SubjectNames | None
+    settings: Settings, client: ApiServerClient, names: SubjectNames | None, machine_id: ProviderID | None
 ) -> CertificateSpec:
     server_certificate: bytes | None = None
     if certificate.has_several(settings.ca_pem):
@@ -229,7 +235,7 @@ def _spec(
             server_certificate = client.server_certificate()
     return CertificateSpec(
         node_name=settings.node_name,
-        provider_id=provider_id.resolve(settings.provider_id, attestor),
+        provider_id=machine_id,
         signer=settings.signer if names is None else signer_for(settings.provider, Purpose.SERVING),
         ca_pem=settings.ca_pem,
         pin=certificate.select_ca_pin(settings.ca_pem, server_certificate),

@@ -1,4 +1,9 @@
-"""The provider ID, the same value that kubelet gets: from the settings (literal, file, command) or the provider."""
+"""The provider ID: from the settings (value, file, command), the provider, or the controller's answer.
+
+Promises: the controller is asked, and its answer taken, only where nothing on the machine knows the ID and the
+request had none; the answer is kept, and another one is refused.
+Source: docs/wire-format.md, "A request without a provider ID".
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,16 @@ from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.enrollment.attestor_parts import parts_of
+from nodeattest_authenticator.enrollment.machine_sources import MachineSources
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.identifiers import provider_id as checked
 from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import Attestor
+from nodeattest_providers.provider_id_template import check_rendered, fill
 
-__all__ = ["KnowsProviderId", "resolve"]
+__all__ = ["KnowsProviderId", "ProviderIdStore", "accept", "not_configured", "resolve"]
 
 _COMMAND_SECONDS: Final = 10
 _REMEDY: Final = "give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command"
@@ -29,27 +37,71 @@ class KnowsProviderId(Protocol):
         ...
 
 
-def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID:
-    """Find the provider ID; raises ``AgentError``."""
+class ProviderIdStore(Protocol):
+    """Where the controller's answer is kept."""
+
+    def load(self) -> ProviderID | None:
+        """Return it; None when there is none. Raises ``AgentError`` when it cannot be read."""
+        ...
+
+    def save(self, provider_id: ProviderID) -> None:
+        """Keep it for good; raises ``AgentError`` when that fails."""
+        ...
+
+
+def resolve(
+    source: ProviderIdSource, attestor: Attestor, *, machine: MachineSources | None = None
+) -> ProviderID | None:
+    """Find the provider ID; None where nothing on this machine knows it. Raises ``AgentError``."""
     try:
-        return checked(_text(source, attestor))
+        text = _text(source, attestor, machine or MachineSources())
+        if text is None:
+            return None
+        check_rendered(text)
+        return checked(text)
     except Denied as denied:
         raise _unknown(f"expected {denied.expected}, got {denied.got}") from None
 
 
-def _text(source: ProviderIdSource, attestor: Attestor) -> str:
+def accept(told: str | None, sent: ProviderID | None, refusal: AgentError) -> ProviderID:
+    """Return the provider ID of the controller's answer; ``sent`` is what the refused request had.
+
+    Raises ``AgentError`` for an answer that nobody asked for, or that is no provider ID.
+    """
+    if sent:
+        raise AgentError(
+            refusal.reason,
+            f"the controller asks for a provider ID, though the request had {printable(sent)}",
+            remedy="compare it with the Machine's spec.providerID; see the controller's log",
+        )
+    try:
+        return checked(told or "")
+    except Denied as denied:
+        raise AgentError(
+            Reason.PROVIDER_ID_INVALID,
+            f"the controller's annotation: expected {denied.expected}, got {denied.got}",
+            remedy="bring controller and agent to versions that know each other, or give join --provider-id",
+        ) from None
+
+
+def not_configured(attestor: Attestor) -> AgentError:
+    """Say that a request needs a provider ID that nobody told this node."""
+    return _unknown(
+        f"provider {attestor.provider} does not know it, providerID is not configured, and only a first request by a "
+        "bootstrap token can ask the controller",
+        FailureKind.USAGE,
+    )
+
+
+def _text(source: ProviderIdSource, attestor: Attestor, machine: MachineSources) -> str | None:
     if source.value is not None:
-        return source.value
+        return fill(source.value, machine.value)
     if source.file is not None:
         return _from_file(source.file)
     if source.command is not None:
         return _from_command(source.command)
     knowing = next((part for part in parts_of(attestor) if isinstance(part, KnowsProviderId)), None)
-    if knowing is None:
-        raise _unknown(
-            f"provider {attestor.provider} does not know it and providerID is not configured", FailureKind.USAGE
-        )
-    return _from_provider(knowing)
+    return None if knowing is None else _from_provider(knowing)
 
 
 def _from_provider(attestor: KnowsProviderId) -> str:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 from nodeattest_parsing.record import record
@@ -34,7 +35,7 @@ __all__ = [
     "RequestRenamed",
     "Restart",
     "SecondRequestMade",
-    "VersionRefused",
+    "TermsRefused",
     "next_state",
     "state_of",
 ]
@@ -103,12 +104,12 @@ class KeyRefused:
 
 
 @record
-class VersionRefused:
-    """The controller does not know the version of this request's evidence."""
+class TermsRefused:
+    """The controller wants the request otherwise, and says how: another version of the evidence, or a provider ID."""
 
     error: AgentError
-    understood: str | None
-    """The annotation that says which versions it knows, as it is."""
+    denied: Csr
+    """This node's own request, with the annotations that came with the refusal, as they are."""
 
 
 @record
@@ -125,7 +126,7 @@ class Interrupted:
     error: AgentError
 
 
-Restart = RequestRefused | KeyRefused | VersionRefused
+Restart = RequestRefused | KeyRefused | TermsRefused
 EnrollmentEvent = (
     FirstRequestMade | SecondRequestMade | RequestRenamed | Certified | Restart | RequestDenied | Interrupted
 )
@@ -134,7 +135,7 @@ _FILED: Final[Mapping[type[EnrollmentEvent], EnrollmentState]] = {
     Certified: EnrollmentState.CERTIFIED,
     RequestRefused: EnrollmentState.KEY_MADE,
     KeyRefused: EnrollmentState.KEY_MADE,
-    VersionRefused: EnrollmentState.KEY_MADE,
+    TermsRefused: EnrollmentState.KEY_MADE,
     RequestDenied: EnrollmentState.DENIED,
     Interrupted: EnrollmentState.INTERRUPTED,
 }

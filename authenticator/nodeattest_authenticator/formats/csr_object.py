@@ -15,6 +15,7 @@ from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsErr
 from nodeattest_parsing.record import record
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
+    ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
     SignerName,
@@ -48,6 +49,8 @@ class Csr:
     waiting: str | None
     """Why the controller lets it wait."""
     supported_versions: str | None
+    provider_id: str | None
+    """The one that the controller wants; a claim, as every annotation is."""
     refused: CsrCondition | None
     certificate: bytes | None = field(repr=False)
     """PEM."""
@@ -71,6 +74,7 @@ def parse(document: JsonValue) -> Csr:
         challenge=annotations.text(ANNOTATION_CHALLENGE),
         waiting=annotations.text(ANNOTATION_REASON),
         supported_versions=annotations.text(ANNOTATION_SUPPORTED_VERSIONS),
+        provider_id=annotations.text(ANNOTATION_PROVIDER_ID),
         refused=_refusal(status.objects("conditions")),
         certificate=status.octets("certificate"),
     )

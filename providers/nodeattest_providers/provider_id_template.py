@@ -1,0 +1,84 @@
+"""A provider ID as people configure it: with quotes that systemd removes, and with parts that the machine knows.
+
+Promises: pure. A text gives a value or ``Denied``; a template that somebody else did not fill in is refused.
+Leaves to others: reading the machine (the agent).
+Source: systemd.service(5), "Command lines", and systemd src/basic/extract-word.c: kubeadm's packages start kubelet
+with ``$KUBELET_KUBEADM_ARGS``, which systemd splits into words; cloud-init cloudinit/templater.py for
+CI_MISSING_JINJA_VAR.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import printable, provider_id
+
+__all__ = ["SOURCES", "check_rendered", "check_template", "fill", "has_sources", "unquote"]
+
+SOURCES: Final = "{dmi:product_uuid}, {dmi:product_serial}, {hostname} or {cloud-init:KEY}"
+_SOURCE: Final = re.compile(
+    r"\{(hostname|dmi:product_(?:uuid|serial)|cloud-init:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}"
+)
+_UNRENDERED: Final = ("{{", "${", "CI_MISSING_JINJA_VAR")
+_QUOTES: Final = "'\""
+
+
+def unquote(text: str) -> str:
+    """Return what kubelet gets from systemd for a word of its command line; anything but one word is ``Denied``."""
+    word: list[str] = []
+    quote, escaped = "", False
+    for character in text:
+        if escaped:
+            word.append(character)
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == quote:
+            quote = ""
+        elif not quote and character in _QUOTES:
+            quote = character
+        elif not quote and character.isspace():
+            raise _denied("one word, since systemd splits kubelet's arguments at spaces", text)
+        else:
+            word.append(character)
+    if quote or escaped:
+        raise _denied("each quote closed, and a character after each backslash", text)
+    return "".join(word)
+
+
+def check_rendered(text: str) -> None:
+    """Refuse a template of cloud-init or of a shell that nobody filled in."""
+    for mark in _UNRENDERED:
+        if mark in text:
+            raise _denied(f"a value without {mark}, which cloud-init or clusterctl fills in", text)
+
+
+def check_template(text: str) -> None:
+    """Accept a provider ID that may hold sources; anything else is ``Denied``."""
+    check_rendered(text)
+    sample = _SOURCE.sub("x", text)
+    if "{" in sample or "}" in sample:
+        raise _denied(f"no braces, except as {SOURCES}", text)
+    provider_id(sample)
+
+
+def has_sources(text: str) -> bool:
+    """Return whether the machine itself has to fill in a part; a template of cloud-init is none."""
+    return "{{" not in text and _SOURCE.search(text) is not None
+
+
+def fill(text: str, value_of: Callable[[str], str]) -> str:
+    """Put the value of each source in its place."""
+    return _SOURCE.sub(lambda found: value_of(found[1]), text)
+
+
+def _denied(expected: str, got: str) -> Denied:
+    return Denied(
+        Reason.PROVIDER_ID_INVALID,
+        expected=expected,
+        got=printable(got),
+        remedy="give the value of the Machine's spec.providerID, or where the machine finds it",
+    )
