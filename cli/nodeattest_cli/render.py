@@ -57,7 +57,11 @@ class _Part:
 @click.option("--policy", "policy_path", metavar="FILE", help="A NodeAttestationPolicy, which names the provider.")
 @click.option("--provider", metavar="NAME", help="How machines attest, where the policy names several or is not given.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A provider setting on the node.")
-@click.option("--provider-id", metavar="ID", help="For kubelet and agent; may be a template of cloud-init.")
+@click.option(
+    "--provider-id",
+    metavar="ID",
+    help="For kubelet and agent; may be a template of cloud-init. With {dmi:product_uuid} or the like: for the agent.",
+)
 @click.option("--provider-id-file", metavar="FILE", help="A file on the node that holds it.")
 @click.option("--provider-id-command", metavar="COMMAND", help="A command on the node that prints it.")
 @click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -192,11 +193,13 @@ def test_without_a_proof_the_node_of_init_is_left_as_kubeadm_made_it(version: st
     assert render(document, plan).changes == ()
 
 
-def test_the_provider_id_that_kubeadm_told_kubelet_is_found_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["metal3://rack/7", "metal3://'rack/7'", 'metal3://\\"rack/7\\"'])
+@pytest.mark.parametrize("others", [" --rotate-certificates=false", ""])
+def test_the_provider_id_that_kubeadm_told_kubelet_is_found_again(tmp_path: Path, written: str, others: str) -> None:
     files = items(spec_of(render(control_plane(), PLAN).document), "files")
     script = next(text(file, "content") for file in files if text(file, "path") == PROVIDER_ID_SCRIPT)
     flags = tmp_path / "kubeadm-flags.env"
-    flags.write_text('KUBELET_KUBEADM_ARGS="--a=b --provider-id=metal3://rack/7 --rotate-certificates=false"\n')
+    flags.write_text(f'KUBELET_KUBEADM_ARGS="--a=b --provider-id={written}{others}"\n')
     moved = script.replace("/var/lib/kubelet/kubeadm-flags.env", str(flags))
     done = subprocess.run(["/bin/sh", "-c", moved], capture_output=True, text=True, check=True)
     assert done.stdout == "metal3://rack/7\n"
@@ -361,12 +364,33 @@ def test_everything_that_contradicts_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize("provider", ["tpm", "challenge", "insecure"])
-def test_a_provider_that_cannot_find_the_provider_id_must_be_told(provider: str) -> None:
+def test_a_machine_that_joins_need_not_know_its_provider_id(provider: str) -> None:
     plan = RenderOptions(provider=ProviderName(provider))
-    assert "provider ID" in refused(worker(), plan)
+    assert "provider-id" not in str(render(worker(), plan).document)
     render(worker(joinConfiguration=registration("v1beta2", provider_id="metal://{{ v1.instance_id }}")), plan)
     render(worker(), RenderOptions(provider=ProviderName(provider), provider_id_command="dmi-id"))
-    render(worker(), RenderOptions(provider=ProviderName("aws")))
+
+
+@pytest.mark.parametrize("provider", ["tpm", "challenge"])
+def test_a_node_that_is_adopted_must_know_its_provider_id(provider: str) -> None:
+    """It asks by its own certificate, and the controller tells an ID to bootstrap tokens only."""
+    plan = RenderOptions(provider=ProviderName(provider))
+    assert "for the node that kubeadm init makes" in refused(control_plane(), plan)
+    render(control_plane(), replace(plan, provider_id="vsphere://{dmi:product_serial}"))
+    render(control_plane(), RenderOptions(provider=ProviderName("aws")))
+    render(control_plane(), RenderOptions(provider=ProviderName("insecure")))
+
+
+def test_what_the_machine_fills_in_is_told_to_the_agent_only() -> None:
+    plan = RenderOptions(provider=ProviderName("tpm"), provider_id="vsphere://{dmi:product_serial}")
+    made = spec_of(render(control_plane(), plan).document)
+    told = "--provider-id 'vsphere://{dmi:product_serial}'"
+    assert told in strings(made, "preKubeadmCommands")[-1]
+    scripts = {text(file, "path"): text(file, "content") for file in items(made, "files")}
+    assert told in scripts[ADOPT_SCRIPT]
+    assert PROVIDER_ID_SCRIPT not in scripts
+    assert "provider-id" not in str(mapping(made, "joinConfiguration", "nodeRegistration"))
+    assert "one source" in refused(worker(joinConfiguration=registration("v1beta2", provider_id="metal://1")), plan)
 
 
 def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> None:

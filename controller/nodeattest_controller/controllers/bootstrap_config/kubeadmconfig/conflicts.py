@@ -74,18 +74,19 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
                 "a template",
                 "give the value itself; only the provider ID may be a template",
             )
-    finds = bool(plan.provider_id_file or plan.provider_id_command)
     for role in roles:
         named = dict(arguments(section(section(spec, role), "nodeRegistration"))).get("provider-id")
-        if named and finds:
+        if named and plan.tells_agent:
             yield refusal(
                 "one source of the provider ID",
-                f"{role} kubeletExtraArgs provider-id, and a file or command in the plan",
+                f"{role} kubeletExtraArgs provider-id, and a source in the plan",
                 "remove one of both: the agent takes kubelet's value",
             )
-        if plan.provider in NEEDS_PROVIDER_ID and not (finds or plan.provider_id or named):
+        # A node that joins by a token is told its provider ID; one that kubeadm init made asks by its own certificate.
+        is_adopted = role == "initConfiguration" and plan.adopts and plan.provider in NEEDS_PROVIDER_ID
+        if is_adopted and not (plan.tells_agent or plan.provider_id or named):
             yield refusal(
-                f"a provider ID, which {plan.provider} cannot find by itself",
+                f"a provider ID, which {plan.provider} cannot find by itself, for the node that kubeadm init makes",
                 f"{role} gives kubelet no provider-id",
                 "set kubeletExtraArgs provider-id (a template, where the machines differ), or give --provider-id, "
                 "--provider-id-file or --provider-id-command",

@@ -14,6 +14,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.provider_id_template import has_sources
 from nodeattest_providers.registry import BUILT_IN
 
 __all__ = ["NEEDS_PROVIDER_ID", "RenderOptions", "Rendered", "RenderingRefused", "ServingOptions", "refusal"]
@@ -39,12 +40,25 @@ class RenderOptions:
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """The provider's settings on the node (``--set``)."""
     provider_id: str | None = None
-    """Given to kubelet and, by way of kubeadm's configuration, to the agent; may hold cloud-init's templates."""
+    """Given to kubelet and, by way of kubeadm's configuration, to the agent; may hold cloud-init's templates.
+
+    With sources that the machine fills in, as ``{dmi:product_uuid}``, it is given to the agent only.
+    """
     provider_id_file: str | None = None
     provider_id_command: str | None = None
     serving: ServingOptions = ServingOptions.KUBELET
     program: str = "kubelet-authenticator"
     """The agent, on the node's PATH or by an absolute path."""
+
+    @property
+    def agent_provider_id(self) -> str | None:
+        """The provider ID that the agent alone can read; kubelet would take the braces as they are."""
+        return self.provider_id if self.provider_id is not None and has_sources(self.provider_id) else None
+
+    @property
+    def tells_agent(self) -> bool:
+        """Whether the agent has a source of its own, besides kubelet's argument."""
+        return bool(self.agent_provider_id or self.provider_id_file or self.provider_id_command)
 
     @property
     def adopts(self) -> bool:

@@ -65,8 +65,9 @@ _DROP_IN_TEXT: Final = f"""\
 [Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--kubeconfig={KUBELET_CONF}"
 """
-_PROVIDER_ID_TEXT: Final = r"""# Written by nodeattest: tells what kubeadm told kubelet.
-exec sed -n 's/^.*--provider-id=\([^ "]*\).*/\1/p' /var/lib/kubelet/kubeadm-flags.env
+_PROVIDER_ID_TEXT: Final = r"""# Written by nodeattest: tells what kubeadm told kubelet, without the quotes, as systemd.
+exec sed -n "/--provider-id=/{s/^.*--provider-id=\([^ ]*\).*/\1/;s/['\\\"]//g;p;}" \
+  /var/lib/kubelet/kubeadm-flags.env
 """
 
 
@@ -83,7 +84,7 @@ def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
     arguments = {"bootstrap-kubeconfig": "", "rotate-certificates": "false"}
     if plan.serving is ServingOptions.KUBELET:
         arguments["rotate-server-certificates"] = "true"
-    if plan.provider_id is not None:
+    if plan.provider_id is not None and plan.agent_provider_id is None:
         arguments["provider-id"] = plan.provider_id
     return arguments
 
@@ -105,6 +106,8 @@ def agent_words(plan: RenderOptions) -> list[str]:
     words = ["--provider", str(plan.provider)]
     for name in sorted(plan.settings):
         words += ["--set", f"{name}={json.dumps(plan.settings[name], separators=(',', ':'), sort_keys=True)}"]
+    if plan.agent_provider_id is not None:
+        words += ["--provider-id", plan.agent_provider_id]
     if plan.provider_id_file is not None:
         words += ["--provider-id-file", plan.provider_id_file]
     if plan.provider_id_command is not None:
@@ -119,7 +122,7 @@ def adopt_files(plan: RenderOptions) -> tuple[File, ...]:
     told its provider ID in kubeadm's file of flags, with every template filled in, and the agent takes it from there.
     """
     words = [plan.program, "adopt", *agent_words(plan)]
-    asks = plan.provider in NEEDS_PROVIDER_ID and not (plan.provider_id_file or plan.provider_id_command)
+    asks = plan.provider in NEEDS_PROVIDER_ID and not plan.tells_agent
     if asks:
         words += ["--provider-id-command", f"/bin/sh {PROVIDER_ID_SCRIPT}"]
     # Not oneshot: systemd before 244 restarts none. The management controller reaches the cluster minutes later at
