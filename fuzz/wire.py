@@ -11,7 +11,7 @@ from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem
+from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
 from nodeattest_providers.csr import parse_csr
@@ -176,6 +176,23 @@ def _versions(data: bytes) -> bool:
     return True
 
 
+def _provider_id_template(data: bytes) -> bool:
+    text = data.decode(errors="surrogateescape")
+    read = [_read_text(provider_id_template.unquote, text), _read_text(provider_id_template.check_template, text)]
+    if read[1]:
+        filled = provider_id_template.fill(text, lambda _: "1")
+        require(not {"{", "}"} & set(filled), "every brace is a source's")
+    return any(read)
+
+
+def _read_text(reader: Callable[[str], object], text: str) -> bool:
+    try:
+        reader(text)
+    except Denied as denied:
+        return _refused(denied)
+    return True
+
+
 CANONICAL: Final = JsonTree(canonical=True)
 CMS_CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
 """What the authority signed in the seeds."""
@@ -194,5 +211,6 @@ TARGETS: Final = (
     Target("composite-challenge", _challenge(composite_protocol.CompositeChallenge.parse), CANONICAL, 2048),
     Target("tpm-evidence", _evidence(tpm_protocol.parse_evidence), CANONICAL),
     Target("versions", _versions, None, 256),
+    Target("provider-id-template", _provider_id_template, None, 256),
     Target("tpm-challenge", _challenge(tpm_protocol.Challenge.parse), CANONICAL, 2048),
 )

@@ -79,5 +79,11 @@ def seeds() -> dict[str, list[bytes]]:
         "composite-evidence": [canonical_json.dumps({"parts": parts, "phase": 1}), canonical_json.dumps(together)],
         "composite-challenge": [b"{}", canonical_json.dumps({"challenge": canonical_json.dumps(challenge).decode()})],
         "versions": [b"tpm/v2,tpm/v1", b"tpm/v1", b"tpm/v1,tpm/v2", b"tpm/v01", b"tpm/v" + b"9" * 5000],
+        "provider-id-template": [
+            b"vsphere://{dmi:product_serial}",
+            b"metal3://'{cloud-init:ds.meta_data.providerid}'",
+            b"openstack:///\"875fd7a2\"\\'",
+            b"x://{{ ds.meta_data.uuid }}",
+        ],
         "challenge-challenge": [canonical_json.dumps(challenge)],
     }
