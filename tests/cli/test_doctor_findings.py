@@ -130,6 +130,15 @@ def trial(made: JsonObject | Unread | TrialRefusal) -> Spoil:
     return management(trials={BLUE: made})
 
 
+def settled(found: JsonObject, *, named: bool = False) -> JsonObject:
+    """Return a KubeadmConfig of which bootstrap data was made."""
+    if named:
+        mapping(found, "spec", "joinConfiguration")["discovery"] = {
+            "bootstrapToken": {"token": "abcdef.0123456789abcdef"}
+        }
+    return {**found, "status": {"initialization": {"dataSecretCreated": True}}}
+
+
 LEASE = "nodeattest-system/node-attestation-controller"
 TOKENS = "system:bootstrappers:kubeadm:default-node-token"
 CLAIMED: JsonObject = {
@@ -138,6 +147,7 @@ CLAIMED: JsonObject = {
     "message": "no certificate yet; 3 requests that claim this machine refused since 2026-05-04T11:00:00Z, the last "
     "one: TokenNotThisMachines; any holder",
 }
+CONDITIONS = items(items(webhook(), "webhooks")[0], "matchConditions")
 CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}
 REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
@@ -177,6 +187,12 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
     "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
     "failurePolicy Ignore": (management(webhook=webhook(failurePolicy="Ignore")), WARNING, "webhook-configuration"),
+    "without a condition": (management(webhook=webhook(matchConditions=[])), ERROR, "webhook-configuration"),
+    "a condition of its own": (
+        management(webhook=webhook(matchConditions=[*CONDITIONS, {"name": "never", "expression": "false"}])),
+        WARNING,
+        "webhook-configuration",
+    ),
     "another namespaceSelector": (management(webhook=webhook(namespaceSelector={})), ERROR, "webhook-configuration"),
     "an objectSelector": (
         management(webhook=webhook(objectSelector={"matchLabels": {"no": "where"}})),
@@ -254,6 +270,7 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         ERROR,
         "bootstrap-data",
     ),
+    "a machine's token was never named": (management(configs=[settled(config("b"))]), ERROR, "bootstrap-data"),
     "configurations may not be read": (management(configs=NOT_ALLOWED), UNKNOWN, "bootstrap-data"),
     "a configuration was refused": (policy_status(refusedConfigurations=[REFUSED]), WARNING, "bootstrap-refused"),
     "tokens may not ask": (workload(bindings=[]), ERROR, "bootstrap-tokens"),
@@ -366,6 +383,30 @@ def test_an_overlay_may_name_the_namespaces_of_all_protected_clusters() -> None:
     assert findings(facts)["webhook-configuration"] is HealthSeverity.OK
     management(webhook=selecting({**own, "values": ["other"]}))(facts)
     assert findings(facts)["webhook-configuration"] is ERROR
+
+
+def of_first_control_plane() -> JsonObject:
+    found = settled(config("b"))
+    spec = mapping(found, "spec")
+    spec["initConfiguration"] = spec.pop("joinConfiguration")
+    return found
+
+
+@pytest.mark.parametrize("found", [settled(config("b"), named=True), of_first_control_plane()])
+def test_a_machine_with_bootstrap_data_may_join_if_its_token_is_named_or_it_needs_none(found: JsonObject) -> None:
+    facts = healthy_facts()
+    management(configs=[found])(facts)
+    assert findings(facts)["bootstrap-data"] is HealthSeverity.OK
+
+
+def test_where_the_policy_requires_no_named_token_none_is_missed() -> None:
+    facts = healthy_facts()
+    management(configs=[settled(config("b"))])(facts)
+    [lost] = [one for one in examine(facts) if one.id == "bootstrap-data"]
+    assert "Machine b: KubeadmConfig b has bootstrap data, but names no token" in lost.found
+    assert lost.remedy.startswith("delete the Machine")
+    mapping(facts.policies_of(facts.clusters()[0])[0], "spec")["tokenBinding"] = "Preferred"
+    assert findings(facts)["bootstrap-data"] is HealthSeverity.OK
 
 
 def test_no_definition_is_created_beside_a_controller_of_an_unknown_version() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -88,14 +89,18 @@ def compiled(expression: str, node: JsonObject) -> _Expression:
     return cel.NewEnv(variables={"self": kind}).compile(expression)
 
 
-def admits(expression: str, obj: JsonObject, request: JsonObject) -> bool:
-    """Evaluate an admission policy's expression; raises RuntimeError where it cannot be evaluated."""
-    cel = _library()
-    env = cel.NewEnv(variables={"object": cel.Type.DYN, "request": cel.Type.DYN})
-    answer = env.compile(expression).eval(data={"object": obj, "request": request}).plain_value()
+def admits(expression: str, obj: JsonObject, request: JsonObject, old: JsonObject | None = None) -> bool:
+    """Evaluate the expression of an admission policy or a match condition; raises RuntimeError on an error in CEL."""
+    answer = _admission(expression).eval(data={"object": obj, "oldObject": old, "request": request}).plain_value()
     if not isinstance(answer, bool):
         raise RuntimeError(f"{expression}: {answer}")
     return answer
+
+
+@cache
+def _admission(expression: str) -> _Expression:
+    cel = _library()
+    return cel.NewEnv(variables=dict.fromkeys(("object", "oldObject", "request"), cel.Type.DYN)).compile(expression)
 
 
 def _library() -> _Cel:

@@ -337,6 +337,7 @@ def changed_calls(**change: JsonValue) -> WebhookCalls:
 def test_the_shipped_configuration_calls_for_a_namespace_with_the_label_and_no_other() -> None:
     assert webhook_calls(configuration(), LABELLED) == WebhookCalls()
     assert changed_calls(matchPolicy="Exact") == WebhookCalls()
+    assert changed_calls(matchConditions=[]) == WebhookCalls()
     assert "leaves this namespace out" in webhook_calls(configuration(), {"metadata": {}}).why_not
     assert "absent" in webhook_calls(None, LABELLED).why_not
     assert "has no webhook" in webhook_calls({"webhooks": []}, LABELLED).why_not

@@ -38,8 +38,8 @@ def config(token: JsonValue = f"abcdef.{SECRET}", **parts: JsonValue) -> JsonObj
     return {"metadata": {"name": "node-0"}, "spec": {"joinConfiguration": {"discovery": discovery}}}
 
 
-def named(*ids: str, settled: bool = True) -> NamedTokens:
-    return NamedTokens(frozenset(ids), settled)
+def named(*ids: str, settled: bool = True, by_file: bool = False) -> NamedTokens:
+    return NamedTokens(frozenset(ids), settled, by_file)
 
 
 def refused(token_id: str, found: NamedTokens | None, binding: TokenBinding) -> Denied:
@@ -62,12 +62,38 @@ def test_any_other_token_is_denied_wherever_one_is_named(binding: TokenBinding) 
     check_token_named("fedcba", MEMBER, named("abcdef"), OFF)
 
 
-@pytest.mark.parametrize("found", [None, named()])
+@pytest.mark.parametrize("found", [None, named(by_file=True)])
 def test_without_a_named_token_required_denies_and_says_what_to_do(found: NamedTokens | None) -> None:
     denied = refused("abcdef", found, REQUIRED)
     assert denied.reason is Reason.TOKEN_NOT_NAMED
     assert "tokenBinding: Preferred" in denied.remedy
     check_token_named("abcdef", MEMBER, found, PREFERRED)
+
+
+SETTLED: JsonObject = {"status": {"initialization": {"dataSecretCreated": True}}}
+
+
+@pytest.mark.parametrize("discovery", [None, {}, {"bootstrapToken": {}}, {"bootstrapToken": {"token": ""}}])
+def test_a_token_that_the_bootstrap_provider_never_named_is_denied_with_the_machine_to_be_deleted(
+    discovery: JsonObject | None,
+) -> None:
+    join: JsonObject = {} if discovery is None else {"discovery": discovery}
+    found = named_tokens({"spec": {"joinConfiguration": join}, **SETTLED})
+    denied = refused("abcdef", found, REQUIRED)
+    assert denied.reason is Reason.TOKEN_NOT_NAMED
+    assert denied.got == "one that has bootstrap data, but names no token"
+    assert denied.remedy == "delete the Machine, so that its MachineSet or control plane makes another"
+    check_token_named("abcdef", MEMBER, found, PREFERRED)
+    with pytest.raises(Denied) as of_pool:
+        check_token_named("abcdef", make_member(kind="MachinePool", bootstrap=REF), found, REQUIRED)
+    assert "new KubeadmConfig" in of_pool.value.remedy
+
+
+def test_a_configuration_that_discovers_by_file_has_lost_no_token() -> None:
+    found = named_tokens({**config("", file={"kubeConfigPath": "/x"}), **SETTLED})
+    assert found.settled
+    assert not found.token_lost
+    assert refused("abcdef", found, REQUIRED).got == "one without a token"
 
 
 def test_a_configuration_that_is_not_written_yet_is_waited_for() -> None:

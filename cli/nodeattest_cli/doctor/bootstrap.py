@@ -17,8 +17,10 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.model.bootstrap_providers import provider_of_kind
 from nodeattest_controller.model.machine_view import bootstrap_config_ref, cluster_of
 from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.token_binding import DELETE_UNNAMED, LOST_TOKEN, named_tokens
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_kube.jsontypes import JsonObject, key_of
+from nodeattest_providers.errors import Unavailable
 
 __all__ = ["IDS", "joiners", "look"]
 
@@ -69,11 +71,13 @@ def _cluster_key(machine: JsonObject) -> str:
 
 
 def _data(facts: HealthFacts, key: str, waiting: Sequence[JsonObject]) -> HealthFinding:
-    """See that each joiner's configuration starts the agent."""
-    expected = "machines that have not joined yet have the agent in their bootstrap configuration"
+    """See that each joiner's configuration starts the agent, and names the token that the machine has."""
+    expected = "machines that have not joined yet have the agent in their bootstrap configuration, and their token"
     configs = facts.management.configs
     wrong: list[str] = []
+    lost: list[str] = []
     unknown: list[str] = []
+    requires_token = facts.requires_named_tokens(key)
     known = {key_of(one): one for one in (configs if isinstance(configs, list | tuple) else ())}
     for machine in waiting:
         reference = bootstrap_config_ref(machine)
@@ -92,19 +96,22 @@ def _data(facts: HealthFacts, key: str, waiting: Sequence[JsonObject]) -> Health
             unknown.append(f"{title}: KubeadmConfig {reference.name} is not there")
         elif not _starts_agent(config):
             wrong.append(f"{title}: KubeadmConfig {reference.name} is not rendered")
-    severity = HealthSeverity.ERROR if wrong else HealthSeverity.UNKNOWN if unknown else HealthSeverity.OK
-    remedy = (
-        "nodeattest render, or the webhook (docs/bootstrap-config.md); then make the machines anew" if wrong else ""
+        elif requires_token and _lost_token(config):
+            lost.append(f"{title}: KubeadmConfig {reference.name} {LOST_TOKEN}")
+    severity = HealthSeverity.ERROR if wrong or lost else HealthSeverity.UNKNOWN if unknown else HealthSeverity.OK
+    remedies = (
+        ["nodeattest render, or the webhook (docs/bootstrap-config.md); then make the machines anew"] if wrong else []
     )
-    if unknown and not wrong:
-        remedy = "let this user list KubeadmConfigs, which may hold bootstrap tokens"
-    found = "; ".join([listed(wrong), listed(unknown)]).strip("; ")
+    remedies += [f"{DELETE_UNNAMED} (docs/denials.md#tokennotnamed)"] if lost else []
+    if unknown and not remedies:
+        remedies = ["let this user list KubeadmConfigs, which may hold bootstrap tokens"]
+    found = "; ".join(filter(None, [listed(wrong), listed(lost), listed(unknown)]))
     return HealthFinding(
         id="bootstrap-data",
         severity=severity,
         expected=expected,
         found=found or f"{len(waiting)} machines are about to join, all with the agent",
-        remedy=remedy,
+        remedy="; ".join(remedies),
         cluster=key,
     )
 
@@ -113,6 +120,14 @@ def _starts_agent(config: JsonObject) -> bool:
     try:
         return is_rendered({**config, "kind": "KubeadmConfig"})
     except RenderingRefused:
+        return False
+
+
+def _lost_token(config: JsonObject) -> bool:
+    """Return whether the token of a machine that joins will never be named; ``kubeadm init`` needs none."""
+    try:
+        return "joinConfiguration" in mapping(config, "spec") and named_tokens(config).token_lost
+    except Unavailable:  # it names something else
         return False
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from nodeattest_cli.doctor.shipped_rights import ShippedRight
 from nodeattest_controller.model.objects import items, strings, text
-from nodeattest_controller.model.policy import selects
+from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
 from nodeattest_kube.shard_leases import ResourceVersion
 
@@ -127,6 +127,12 @@ class HealthFacts:
         cluster = next((one for one in self.clusters() if key_of(one) == key), None)
         chosen = self.policies_of(cluster) if cluster is not None else []
         return any(text(one, "spec", "enforcement") != "Audit" for one in chosen)
+
+    def requires_named_tokens(self, key: str) -> bool:
+        """Return whether a policy of a cluster denies tokens that no KubeadmConfig names, as by default."""
+        cluster = next((one for one in self.clusters() if key_of(one) == key), None)
+        chosen = self.policies_of(cluster) if cluster is not None else []
+        return any(text(one, "spec", "tokenBinding") in {"", TokenBinding.REQUIRED} for one in chosen)
 
     def argument(self, name: str) -> str | None:
         """Return a flag of the controller's Deployment, such as ``--controllers``; None where it is not set."""

@@ -13,10 +13,16 @@ from cryptography import x509
 
 from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
-from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
-from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME, is_passed_over, narrowed_by
+from nodeattest_controller.model.webhook_configuration import (
+    MUTATING,
+    WEBHOOK_NAME,
+    is_passed_over,
+    missing_conditions,
+    narrowed_by,
+    shipped_configuration,
+)
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -24,7 +30,6 @@ from nodeattest_providers.x509_errors import X509_ERRORS
 __all__ = ["IDS", "MUTATING", "VALIDATING", "look", "shipped_configuration"]
 
 IDS: Final = ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers")
-MUTATING: Final = "MutatingWebhookConfiguration"
 VALIDATING: Final = "ValidatingWebhookConfiguration"
 _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")
 """Fields that an installation has no reason to change."""
@@ -32,13 +37,6 @@ _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PARTS: Final = 4
 """An end within a quarter of a CA's lifetime is reported: the controller replaces one when a third is left."""
 _APPLY: Final = "kubectl apply -k manifests/webhook of this release"
-
-
-def shipped_configuration(kind: str = MUTATING) -> JsonObject:
-    """Return a configuration of this release."""
-    return next(one for one in manifests.objects("webhook") if text(one, "kind") == kind)
-
-
 _ANSWERS: Final = "webhook-answers"
 _RENDERS: Final = "it renders a KubeadmConfig that is created on trial (dryRun)"
 
@@ -105,6 +103,8 @@ def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObj
                 continue
             wrong += [f"{name}: {field} is another" for field in _SAME if webhook.get(field) != wanted.get(field)]
             wrong += [f"{name}: {fault}" for fault in _service_faults(facts, webhook, wanted)]
+            if kind == MUTATING:
+                wrong += [f"{name}: it lacks the matchCondition {one}" for one in missing_conditions(webhook)]
             lacking, narrower = _selector_faults(facts, webhook, wanted)
             wrong += [f"{name}: {fault}" for fault in lacking]
             weak += [f"{name}: {fault}" for fault in narrower]
@@ -114,7 +114,7 @@ def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObj
     remedy = _APPLY if wrong else ""
     if weak and not wrong:
         remedy = "set failurePolicy Fail (with Ignore, machines are made without the agent while no replica answers)"
-        remedy += ", and take out selectors that this release does not have"
+        remedy += ", and take out selectors and conditions that this release does not have"
     return HealthFinding(
         id="webhook-configuration",
         severity=severity,

@@ -30,6 +30,7 @@ class KeptConfig:
     ids: frozenset[str] | None
     """Ids of all tokens that it names; None where one of these is no token."""
     settled: bool
+    by_file: bool
     paused: bool
     provided: str
     """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
@@ -42,7 +43,7 @@ class KeptConfig:
         """Return which tokens it names; raises Unavailable where one of them is no token."""
         if self.ids is None:
             raise no_token(self.name)
-        return NamedTokens(self.ids, self.settled)
+        return NamedTokens(self.ids, self.settled, self.by_file)
 
     def provides(self, token: str) -> bool:
         """Return whether its discovery has this very token, secret included: an id could be another's by chance."""
@@ -64,7 +65,7 @@ def slim_config(config: JsonObject) -> JsonObject:
         named = named_tokens(config)
     except Unavailable:
         return kept
-    return {**kept, "ids": [*sorted(named.ids)], "settled": named.settled}
+    return {**kept, "ids": [*sorted(named.ids)], "settled": named.settled, "by_file": named.by_file}
 
 
 def kept_config(slim: JsonObject) -> KeptConfig:
@@ -73,6 +74,7 @@ def kept_config(slim: JsonObject) -> KeptConfig:
         name=text(slim, "metadata", "name"),
         ids=frozenset(strings(slim, "ids")) if "ids" in slim else None,
         settled=flag(slim, "settled"),
+        by_file=flag(slim, "by_file"),
         paused=flag(slim, "paused"),
         provided=text(slim, "provided"),
         digest=text(slim, "digest"),

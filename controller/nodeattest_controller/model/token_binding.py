@@ -25,7 +25,9 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
+    "DELETE_UNNAMED",
     "KUBEADM_CONFIG",
+    "LOST_TOKEN",
     "NamedTokens",
     "asking_token",
     "check_token_binding",
@@ -42,6 +44,9 @@ _CLUSTER_API_KINDS: Final = frozenset({"Machine", "MachinePool"})
 _REMEDY: Final = (
     "let the node use its own machine's token: that in the Machine's bootstrap data, or in its MachineRecord"
 )
+LOST_TOKEN: Final = "has bootstrap data, but names no token"
+"""The bootstrap provider writes the token and the status apart. If the first update fails, it never repeats it."""
+DELETE_UNNAMED: Final = "delete the Machine, so that its MachineSet or control plane makes another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,13 @@ class NamedTokens:
     ids: frozenset[str]
     settled: bool
     """Whether the bootstrap data was made of it, so that no token will be named later."""
+    by_file: bool = False
+    """Whether its machines discover the cluster by a file, for which the bootstrap provider makes no token."""
+
+    @property
+    def token_lost(self) -> bool:
+        """Return whether the bootstrap provider made a token that the configuration will never name."""
+        return self.settled and not self.ids and not self.by_file
 
 
 def asking_token(request: NodeRequest, member: MachineView) -> str | None:
@@ -94,7 +106,9 @@ def named_tokens(config: JsonObject) -> NamedTokens:
     status = mapping(config, "status")
     done = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
     return NamedTokens(
-        ids=frozenset(token.partition(".")[0] for token in tokens), settled=done or bool(text(status, "dataSecretName"))
+        ids=frozenset(token.partition(".")[0] for token in tokens),
+        settled=done or bool(text(status, "dataSecretName")),
+        by_file=bool(mapping(discovery, "file")),
     )
 
 
@@ -134,8 +148,7 @@ def check_token_named(token_id: str, member: MachineView, named: NamedTokens | N
         Reason.TOKEN_NOT_NAMED,
         expected=f"a KubeadmConfig of {what} that names its bootstrap token",
         got=_instead(member, named),
-        remedy="name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which "
-        "leaves machines without a named token to what their provider proves",
+        remedy=_unnamed_remedy(member, named),
     )
 
 
@@ -168,7 +181,19 @@ async def check_token_binding(
 def _instead(member: MachineView, named: NamedTokens | None) -> str:
     """Say what a machine has in the place of a KubeadmConfig with a token."""
     if named is not None:
-        return "one without a token"
+        return f"one that {LOST_TOKEN}" if named.token_lost else "one without a token"
     if member.bootstrap is None:
         return "no reference to a bootstrap configuration"
     return f"a {member.bootstrap.kind} of {member.bootstrap.group}"
+
+
+def _unnamed_remedy(member: MachineView, named: NamedTokens | None) -> str:
+    """Say what lets a machine join whose configuration names no token."""
+    if named is None or not named.token_lost:
+        return (
+            "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which "
+            "leaves machines without a named token to what their provider proves"
+        )
+    if member.kind == "MachinePool":
+        return "give the MachinePool a new KubeadmConfig (bootstrap.configRef)"
+    return DELETE_UNNAMED

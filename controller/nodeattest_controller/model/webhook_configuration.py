@@ -1,7 +1,8 @@
 """Whether API servers call the webhook for a namespace's bootstrap configuration, by its configuration. Pure.
 
-Leaves to others: whether the webhook answers, and whether API servers believe its certificate (``nodeattest doctor``);
-what an objectSelector or matchConditions let through: where there are any, it is not known whether it is called.
+Leaves to others: whether the webhook answers, and whether API servers believe its certificate (``nodeattest doctor``).
+The matchConditions of this release leave out only updates that the webhook would allow unchanged. With an
+objectSelector or any other condition, it is not known whether the webhook is called.
 Source: kubernetes staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook (generic/webhook.go shouldCallHook,
 predicates/namespace, predicates/rules).
 """
@@ -10,15 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Final
 
+from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import selector_holds
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["WEBHOOK_NAME", "WebhookCalls", "is_passed_over", "narrowed_by", "webhook_calls"]
+__all__ = [
+    "MUTATING",
+    "WEBHOOK_NAME",
+    "WebhookCalls",
+    "is_passed_over",
+    "missing_conditions",
+    "narrowed_by",
+    "shipped_configuration",
+    "webhook_calls",
+]
 
+MUTATING: Final = "MutatingWebhookConfiguration"
 WEBHOOK_NAME: Final = "bootstrap-config.attestation.cluster.x-k8s.io"
 _RENDERED: Final = (
     ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
@@ -78,9 +91,29 @@ def _calls_there(webhooks: Sequence[JsonObject]) -> WebhookCalls:
     return WebhookCalls(weakness="its failurePolicy is not Fail" if any(map(is_passed_over, webhooks)) else "")
 
 
+def shipped_configuration(kind: str = MUTATING) -> JsonObject:
+    """Return a webhook configuration of this release."""
+    return next(one for one in manifests.objects("webhook") if text(one, "kind") == kind)
+
+
 def narrowed_by(webhook: JsonObject) -> Sequence[str]:
-    """Name the fields that let a webhook be called for some objects only; no release has one."""
-    return [field for field in ("objectSelector", "matchConditions") if webhook.get(field)]
+    """Name the fields by which a webhook is called for fewer objects than this release's."""
+    fields = ["objectSelector"] if webhook.get("objectSelector") else []
+    own = {text(one, "expression") for one in items(webhook, "matchConditions")} - set(_conditions().values())
+    return [*fields, "matchConditions"] if own else fields
+
+
+def missing_conditions(webhook: JsonObject) -> Sequence[str]:
+    """Name the matchConditions of this release that the webhook for bootstrap configuration lacks."""
+    there = {text(one, "expression") for one in items(webhook, "matchConditions")}
+    return [name for name, expression in _conditions().items() if expression not in there]
+
+
+@cache
+def _conditions() -> dict[str, str]:
+    """Return the expressions of this release's conditions by name."""
+    [webhook] = items(shipped_configuration(), "webhooks")
+    return {text(one, "name"): text(one, "expression") for one in items(webhook, "matchConditions")}
 
 
 def is_passed_over(webhook: JsonObject) -> bool:

@@ -1,0 +1,242 @@
+"""When API servers call the webhook for bootstrap configuration: ``matchConditions`` leave out what it would allow."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from typing import Final
+
+import pytest
+from bootstrap_config_kit import CLUSTER, config, control_plane, enforce, subject
+from cel_rules import admits
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeattest_controller.controllers.bootstrap_config.decide import Allow, decide, needs_no_facts
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL
+from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.webhook_configuration import shipped_configuration
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+TOKEN: Final = "abcdef.0123456789abcdef"
+DISCOVERY: Final[JsonObject] = {"bootstrapToken": {"token": TOKEN, "apiServerEndpoint": "10.0.0.1:6443"}}
+RENDERED: Final[list[JsonValue]] = ["echo mine", f"kubelet-authenticator join || exit 1 {MARK}"]
+POOL: Final[JsonObject] = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
+OF_CLUSTER: Final[JsonObject] = {"cluster.x-k8s.io/cluster-name": "prod"}
+ABSENT: Final = object()
+
+
+@cache
+def conditions() -> tuple[str, ...]:
+    [webhook] = items(shipped_configuration(), "webhooks")
+    return tuple(text(one, "expression") for one in items(webhook, "matchConditions"))
+
+
+def is_called(after: JsonObject, before: JsonObject | None) -> bool:
+    request: JsonObject = {
+        "kind": {"kind": text(after, "kind")},
+        "operation": "CREATE" if before is None else "UPDATE",
+    }
+    answers = [admits(one, after, request, before) for one in conditions()]  # all, so that an error in any is seen
+    return all(answers)
+
+
+def rendered() -> JsonObject:
+    return config(preKubeadmCommands=RENDERED)
+
+
+def changed(whole: JsonObject, *path: str, to: JsonValue | object) -> JsonObject:
+    """Return a copy with one field set, or removed."""
+    made = deepcopy(whole)
+    *parents, last = path
+    place = made
+    for step in parents:
+        inner = place.setdefault(step, {})
+        assert isinstance(inner, dict)
+        place = inner
+    if to is ABSENT:
+        place.pop(last, None)
+    else:
+        place[last] = to  # type: ignore[assignment]
+    return made
+
+
+NAMED: Final = changed(rendered(), "spec", "joinConfiguration", "discovery", to=DISCOVERY)
+STATUS: Final[JsonObject] = {"dataSecretName": "prod-md-0", "initialization": {"dataSecretCreated": True}}
+OF_CONTROL_PLANE: Final = changed(rendered(), "metadata", "labels", CONTROL_PLANE_LABEL, to="")
+PLANE: Final = changed(control_plane(), "spec", "kubeadmConfigSpec", "preKubeadmCommands", to=RENDERED)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(rendered(), NAMED, id="the token is named"),
+        pytest.param(NAMED, rendered(), id="discovery is removed"),
+        pytest.param(NAMED, changed(NAMED, "spec", "joinConfiguration", "discovery", to={}), id="discovery is emptied"),
+        pytest.param(
+            NAMED,
+            changed(NAMED, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token", to=TOKEN[::-1]),
+            id="the token of a pool is rotated",
+        ),
+        pytest.param(
+            rendered(),
+            changed(rendered(), "spec", "joinConfiguration", "discovery", to={"file": {"kubeConfigPath": "/x"}}),
+            id="discovery by file is completed",
+        ),
+        pytest.param(
+            config(),
+            changed(config(), "spec", "joinConfiguration", "discovery", to=DISCOVERY),
+            id="the token is named where nothing is rendered",
+        ),
+        pytest.param(
+            changed(config(), "spec", to={"format": "ignition"}),
+            changed(config(), "spec", to={"format": "ignition", "joinConfiguration": {"discovery": DISCOVERY}}),
+            id="the token is named where nothing is rendered and joinConfiguration is absent",
+        ),
+        pytest.param(rendered(), rendered(), id="nothing changes"),
+        pytest.param(rendered(), changed(rendered(), "status", to=STATUS), id="the status changes"),
+        pytest.param(rendered(), changed(rendered(), "metadata", "annotations", to={"a": "b"}), id="an annotation"),
+        pytest.param(rendered(), changed(rendered(), "metadata", "finalizers", to=["a"]), id="a finalizer"),
+        pytest.param(
+            config(), changed(config(), "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z"), id="it is deleted"
+        ),
+        pytest.param(
+            OF_CONTROL_PLANE,
+            changed(
+                changed(OF_CONTROL_PLANE, "spec", "joinConfiguration", "discovery", to=DISCOVERY),
+                *("spec", "joinConfiguration", "controlPlane"),
+                to={},
+            ),
+            id="a joining control plane before Cluster API 1.12",
+        ),
+        pytest.param(PLANE, changed(PLANE, "metadata", "annotations", to={"a": "b"}), id="a control plane's metadata"),
+        pytest.param(PLANE, changed(PLANE, "status", to={"replicas": 3}), id="a control plane's status"),
+        pytest.param(
+            control_plane(),
+            changed(control_plane(), "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z"),
+            id="a control plane is deleted",
+        ),
+    ],
+)
+def test_the_webhook_is_not_called(before: JsonObject, after: JsonObject) -> None:
+    assert not is_called(after, before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(None, config(), id="a creation"),
+        pytest.param(None, NAMED, id="a creation of what looks rendered and names a token"),
+        pytest.param(None, control_plane(), id="a creation of a control plane"),
+        pytest.param(None, PLANE, id="a creation of a control plane that looks rendered"),
+        pytest.param(config(), config(), id="it is not rendered"),
+        pytest.param(config(files=[{"path": DROP_IN}]), config(files=[{"path": DROP_IN}]), id="without our command"),
+        pytest.param(changed(config(), "spec", to={}), changed(config(), "spec", to={}), id="an empty spec"),
+        pytest.param(changed(config(), "spec", to=ABSENT), changed(config(), "spec", to=ABSENT), id="no spec"),
+        pytest.param(
+            changed(config(), "metadata", "labels", to=ABSENT), config(), id="it is labelled with its cluster"
+        ),
+        pytest.param(rendered(), changed(rendered(), "metadata", "ownerReferences", to=[POOL]), id="it joins a pool"),
+        pytest.param(rendered(), config(), id="our command is removed"),
+        pytest.param(NAMED, changed(NAMED, "spec", "preKubeadmCommands", to=[]), id="our command is removed later"),
+        pytest.param(NAMED, changed(NAMED, "spec", "files", to=[]), id="a field of the spec is added"),
+        pytest.param(changed(NAMED, "spec", "files", to=[]), NAMED, id="a field of the spec is removed"),
+        pytest.param(
+            NAMED, changed(NAMED, "spec", "joinConfiguration", to=ABSENT), id="joinConfiguration with more is removed"
+        ),
+        pytest.param(
+            NAMED,
+            changed(NAMED, "spec", "joinConfiguration", "controlPlane", to={}),
+            id="a field of joinConfiguration is added",
+        ),
+        pytest.param(
+            changed(NAMED, "spec", "joinConfiguration", "caCertPath", to="/a"),
+            NAMED,
+            id="a field of joinConfiguration is removed",
+        ),
+        pytest.param(
+            NAMED,
+            changed(NAMED, "spec", "joinConfiguration", "nodeRegistration", "name", to="x"),
+            id="a field below joinConfiguration changes",
+        ),
+        pytest.param(
+            rendered(),
+            changed(NAMED, "spec", "joinConfiguration", "nodeRegistration", "name", to="x"),
+            id="the token is named and more changes",
+        ),
+        pytest.param(
+            changed(rendered(), "metadata", "labels", CONTROL_PLANE_LABEL, to=""),
+            changed(rendered(), "spec", "format", to="ignition"),
+            id="it ceases to be a control plane's",
+        ),
+        pytest.param(control_plane(), control_plane(), id="a control plane that is not rendered"),
+        pytest.param(PLANE, changed(PLANE, "spec", "version", to="v1.36.0"), id="a control plane's version"),
+        pytest.param(PLANE, changed(PLANE, "spec", "rollout", to={"after": "x"}), id="a control plane's rollout"),
+        pytest.param(PLANE, control_plane(), id="our command is removed from a control plane"),
+    ],
+)
+def test_the_webhook_is_called(before: JsonObject | None, after: JsonObject) -> None:
+    assert is_called(after, before)
+
+
+Json = st.SearchStrategy[JsonValue]
+
+
+def any_of(*values: JsonValue) -> Json:
+    return st.sampled_from(values)
+
+
+def objects(needed: dict[str, Json] | None = None, **optional: Json) -> st.SearchStrategy[JsonObject]:
+    return st.fixed_dictionaries(needed or {}, optional=optional)
+
+
+DISCOVERIES: Final = any_of({}, DISCOVERY, {"bootstrapToken": {}}, {"bootstrapToken": {"token": ""}})
+SPECS: Final = objects(
+    preKubeadmCommands=any_of([], ["echo mine"], RENDERED),
+    files=any_of([], [{"path": DROP_IN}]),
+    joinConfiguration=objects(
+        discovery=DISCOVERIES, nodeRegistration=any_of({}, {"name": "a"}), controlPlane=any_of({})
+    ),
+    clusterConfiguration=any_of({}),
+)
+PLANES: Final = objects({"kubeadmConfigSpec": SPECS, "replicas": any_of(1, 3), "version": any_of("v1.36.0", "v1.37.0")})
+METADATA: Final = objects(
+    labels=any_of({}, OF_CLUSTER, {CONTROL_PLANE_LABEL: ""}, {**OF_CLUSTER, CONTROL_PLANE_LABEL: ""}),
+    annotations=any_of({"a": "b"}),
+    ownerReferences=any_of([], [POOL], [{**POOL, "kind": "Machine"}]),
+    deletionTimestamp=any_of("2026-01-01T00:00:00Z"),
+)
+STATUSES: Final[st.SearchStrategy[JsonObject]] = st.sampled_from([{}, STATUS])
+
+
+@st.composite
+def updates(draw: st.DrawFn) -> tuple[JsonObject, JsonObject]:
+    """Draw an object before and after an update, of which parts often stay the same."""
+    kind, specs = draw(st.sampled_from([("KubeadmConfig", SPECS), ("KubeadmControlPlane", PLANES)]))
+
+    def whole(metadata: JsonObject, spec: JsonObject, status: JsonObject) -> JsonObject:
+        return {"kind": kind, "metadata": {"name": "a", **metadata}, "spec": spec, "status": status}
+
+    metadata, spec = draw(METADATA), draw(specs)
+    before = whole(metadata, spec, draw(STATUSES))
+    discovered = changed({"spec": spec}, "spec", "joinConfiguration", "discovery", to=draw(DISCOVERIES))
+    new_spec = draw(st.one_of(st.just(spec), st.just(mapping(discovered, "spec")), specs))
+    after = whole(draw(st.one_of(st.just(metadata), METADATA)), new_spec, draw(STATUSES))
+    return before, after
+
+
+@given(updates())
+def test_an_update_without_a_call_is_one_that_the_webhook_allows_unchanged(
+    update: tuple[JsonObject, JsonObject],
+) -> None:
+    before, after = subject(update[0]), subject(update[1])
+    if is_called(after.whole, before.whole):
+        return
+    if before.made_by_control_plane and after.made_by_control_plane:
+        policy, renderer = enforce(), PolicyRenderer()
+        verdict = decide(after, before, policy=policy, cluster=CLUSTER, has_machines=False, renderer=renderer)
+    else:
+        verdict = needs_no_facts(after, before, PolicyRenderer())
+    assert isinstance(verdict, Allow)
