@@ -18,6 +18,7 @@ from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineV
 from nodeattest_controller.model.objects import flag, items, mapping, moment, text, text_map
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import identifiers
+from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID
 
@@ -50,7 +51,6 @@ _CLUSTER_FIELDS: Final = frozenset({"clusterNetwork", "controlPlaneEndpoint", "p
 ADDRESS_TYPES: Final = frozenset({"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"})
 """Those of a Machine and of a Node (core/v1 NodeAddressType)."""
 MAX_ADDRESSES: Final = 64
-_KEY_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _TOKEN_ID: Final = re.compile(r"[a-z0-9]{6}", re.ASCII)
 """k8s.io/cluster-bootstrap/token/api (BootstrapTokenIDPattern)."""
 _SHOWN: Final = 80
@@ -125,7 +125,7 @@ def _flaw(spec: JsonObject) -> str:
     return (
         _unknown(spec, _FIELDS)
         or _identifiers_flaw(spec)
-        or _mismatch(spec, "endorsementKeyHash", _KEY_HASH, "sha256: and 64 lower-case hex digits")
+        or _mismatch(spec, "endorsementKeyHash", ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM)
         or _mismatch(spec, "bootstrapTokenID", _TOKEN_ID, "the six characters before the token's dot")
         or _not_boolean(spec, "paused")
         or _not_boolean(spec, "controlPlane")

@@ -19,6 +19,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
+from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
@@ -35,7 +36,6 @@ _SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *PRO
 _IGNORE: Final = "Ignore"
 _REQUIRE: Final = "Require"
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
-_FINGERPRINT: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 """Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
 _CACHED_POLICIES: Final = 16
@@ -148,10 +148,13 @@ def _endorsement_keys(
             raise invalid(f"{where}.description", "a string", "another value")
         machine = ProviderID(text(entry["providerID"], f"{where}.providerID"))
         fingerprint = text(entry["sha256"], f"{where}.sha256")
-        if not _FINGERPRINT.fullmatch(fingerprint):
-            raise invalid(f"{where}.sha256", "sha256: and 64 lower-case hex digits", "another spelling")
-        if not fingerprint.removeprefix("sha256:").strip("0"):
-            raise invalid(f"{where}.sha256", "what kubelet-authenticator evidence prints", "an example's zeros")
+        if not ENDORSEMENT_FINGERPRINT.fullmatch(fingerprint):
+            is_example = not fingerprint.removeprefix("sha256:").strip("0")
+            raise invalid(
+                f"{where}.sha256",
+                f"{FINGERPRINT_FORM}, as kubelet-authenticator evidence prints them",
+                "an example's zeros" if is_example else "another spelling",
+            )
         registered[machine].add(fingerprint)
         if "nodeName" in entry:
             name = _node_name(entry["nodeName"], f"{where}.nodeName")

@@ -16,6 +16,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.keys import is_roca
@@ -59,8 +60,8 @@ class PublicArea:
 
     @property
     def fingerprint(self) -> str:
-        """``sha256:<hex>`` of the SubjectPublicKeyInfo: how operators register an endorsement key."""
-        return "sha256:" + self.spki_sha256.hex()
+        """The endorsement key's fingerprint: how operators register it."""
+        return endorsement_fingerprint(self.key)
 
 
 def parse_public(raw: bytes, *, what: str, reason: Reason) -> PublicArea:

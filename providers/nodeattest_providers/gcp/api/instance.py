@@ -9,18 +9,17 @@ Source: Compute Engine API v1, ``Instance``, ``instances.list``, ``instances.get
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
+from nodeattest_providers.endorsement_fingerprint import check_key_type, endorsement_fingerprint
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.identifiers import is_dns_name
@@ -145,13 +144,9 @@ def parse_instance_identity(data: bytes) -> frozenset[str]:
 
 def _fingerprint(pem: str) -> str:
     try:
-        key = load_pem_public_key(pem.encode())
+        return endorsement_fingerprint(check_key_type(load_pem_public_key(pem.encode())))
     except X509_ERRORS:
         raise _malformed("ekPub") from None
-    if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
-        raise _malformed("ekPub")
-    spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return "sha256:" + hashlib.sha256(spki).hexdigest()
 
 
 def _object(data: bytes) -> JsonObject:
