@@ -16,6 +16,7 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_cli.cluster_info.view import view_of
 from nodeattest_cli.documents import read_objects
+from nodeattest_cli.endorsement_keys.key_file import HostRef, parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.evidence.attestation_result import TYPE, make_claims, verify_result
 from nodeattest_cli.output import to_yaml
@@ -26,7 +27,9 @@ from nodeattest_identity.issuer.keys import verifying_key
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_duration, parse_duration
 from nodeattest_parsing.strict_base64 import decode_base64url
+from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ProviderID
 
 __all__ = ["TARGETS"]
 
@@ -99,6 +102,25 @@ def _duration(data: bytes) -> bool:
     return True
 
 
+def _endorsement_key_file(data: bytes) -> bool:
+    """Read a file of keys, as ``endorsement-keys import`` does."""
+    try:
+        rows = parse_key_file(data.decode())
+    except (UserError, UnicodeDecodeError):
+        return False
+    require(all(ENDORSEMENT_FINGERPRINT.fullmatch(row.fingerprint) for row in rows), "a fingerprint a row")
+    require(len({row.machine for row in rows}) == len(rows), "no machine twice")
+    require(len({row.fingerprint for row in rows}) == len(rows), "no key twice")
+    written = json.dumps([{**_named(row.machine), "endorsementKey": row.fingerprint} for row in rows])
+    again = [(row.machine, row.fingerprint) for row in parse_key_file(written)]
+    require(again == [(row.machine, row.fingerprint) for row in rows], "what is written is read")
+    return True
+
+
+def _named(machine: HostRef | ProviderID) -> dict[str, str]:
+    return {"host": "/".join(machine)} if isinstance(machine, HostRef) else {"providerID": machine}
+
+
 def _object(data: bytes) -> JsonObject | None:
     try:
         return parse_json(data)
@@ -111,5 +133,6 @@ TARGETS: Final = (
     Target("cli-token-secret", _token_secret, JsonTree()),
     Target("cli-cluster-info", _cluster_info, JsonTree()),
     Target("cli-attestation-result", _attestation_result, JsonTree()),
+    Target("cli-endorsement-keys", _endorsement_key_file, max_len=1 << 14),
     Target("cli-duration", _duration, max_len=64),
 )

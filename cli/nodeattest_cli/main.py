@@ -40,6 +40,10 @@ _COMMANDS: Final = {
         "nodeattest_cli.doctor.command:doctor",
         "Look at an installation in both clusters: what is wrong, and what to do.",
     ),
+    "endorsement-keys": (
+        "nodeattest_cli.endorsement_keys.command:endorsement_keys",
+        "Register the endorsement keys of machines' TPMs.",
+    ),
     "evidence": (
         "nodeattest_cli.evidence.command:evidence",
         "Export what explains a machine, without secrets.",

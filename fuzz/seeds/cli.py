@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from fuzz.discovery import SIGNER
-from fuzz.keys import NOW, authority, pem_of
+from fuzz.keys import NODE_KEY, NOW, authority, pem_of
 from nodeattest_cli.evidence.attestation_result import make_claims
 from nodeattest_cli.explain.bundle import make_bundle
 from nodeattest_cli.explain.collect import Collected
@@ -42,8 +44,22 @@ def seeds() -> dict[str, list[bytes]]:
         "cli-token-secret": [json.dumps(each).encode() for each in _secrets()],
         "cli-cluster-info": [json.dumps({"kind": "ConfigMap", "data": data}).encode() for data in maps],
         "cli-attestation-result": [json.dumps(each).encode() for each in _results()],
+        "cli-endorsement-keys": _key_files(),
         "cli-duration": [each.encode() for each in _DURATIONS],
     }
+
+
+def _key_files() -> list[bytes]:
+    """Make files of endorsement keys: each format, and a key in each form that has one spelling."""
+    public = NODE_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    encoded = "".join(public.splitlines()[1:-1])
+    forms = (f"sha256:{'ab' * 32}", public, encoded, pem_of(authority()).decode())
+    rows = [f'BareMetalHost/metal3/node-{number},,"{form}",' for number, form in enumerate(forms)]
+    rows += [f",metal://rack-1/7,{forms[0]},node-7"]
+    header = "host,providerID,endorsementKey,nodeName"
+    entries = [{"host": "MachineRecord/metal/node-7", "endorsementKey": forms[0]}]
+    entries += [{"providerID": "metal://rack-1/8", "endorsementKey": forms[1], "description": "rack 1"}]
+    return [*(f"{header}\n{row}".encode() for row in rows), json.dumps(entries).encode(), header.encode()]
 
 
 def _secrets() -> list[dict[str, object]]:

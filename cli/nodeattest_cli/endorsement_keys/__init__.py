@@ -1,0 +1,1 @@
+"""``nodeattest endorsement-keys``: register the endorsement keys of machines' TPMs."""

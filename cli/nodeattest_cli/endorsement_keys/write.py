@@ -1,0 +1,152 @@
+"""Read the objects of an import, check all of them, and write those that change.
+
+Promises: nothing is written before every row was checked against what the server has; each write is a compare-and-swap
+on the object that was checked, and is checked again after a conflict. An import that was interrupted is run again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from nodeattest_cli.endorsement_keys.changes import check_key_is_free, host_patch, policy_patch, recorded_key
+from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS, HostRef, KeyRow
+from nodeattest_cli.errors import StateError
+from nodeattest_controller.model.objects import text
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient, Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+
+__all__ = ["Change", "PolicyRef", "plan_changes", "write_change"]
+
+_POLICIES: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "nodeattestationpolicies")
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRef:
+    """The policy that takes rows with a provider ID."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"NodeAttestationPolicy {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an import does to one object."""
+
+    target: str
+    summary: str
+    path: str
+    found: JsonObject = field(repr=False)
+    make_patch: Callable[[JsonObject], JsonObject | None] = field(repr=False)
+    """Returns the merge patch for the object as it is now; raises StateError."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the object has to change."""
+        return self.make_patch(self.found) is not None
+
+
+async def plan_changes(
+    client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef | None, *, overwrite: bool
+) -> list[Change]:
+    """Read every object concerned and check each row against it; raises StateError."""
+    hosts = [(row, row.machine) for row in rows if isinstance(row.machine, HostRef)]
+    others = [row for row in rows if not isinstance(row.machine, HostRef)]
+    objects = await _read_hosts(client, [host for _, host in hosts])
+    holders: defaultdict[str, list[HostRef]] = defaultdict(list)
+    for host, found in objects.items():
+        holders[recorded_key(host, found)].append(host)
+    changes = [_host_change(row, host, objects, holders, overwrite=overwrite) for row, host in hosts]
+    if policy is not None and others:
+        changes.append(await _policy_change(client, others, policy, overwrite=overwrite))
+    return changes
+
+
+async def write_change(client: ApiClient, change: Change) -> bool:
+    """Write one object, and return whether it changed; raises StateError."""
+    found = change.found
+    for _ in range(_TRIES):
+        patch = change.make_patch(found)
+        if patch is None:
+            return False
+        version = {"resourceVersion": text(found, "metadata", "resourceVersion")}
+        metadata = patch.get("metadata")
+        body: JsonObject = {**patch, "metadata": {**(metadata if isinstance(metadata, dict) else {}), **version}}
+        try:
+            await client.merge_patch(change.path, body)
+        except Conflict:
+            found = await client.get(change.path)
+            if text(found, "metadata", "uid") != text(change.found, "metadata", "uid"):
+                raise StateError(f"{change.target} was created anew meanwhile: import again") from None
+            continue
+        return True
+    raise StateError(f"{change.target} is written all the time; import again")
+
+
+async def _read_hosts(client: ApiClient, hosts: Sequence[HostRef]) -> Mapping[HostRef, JsonObject]:
+    """List the kinds in the namespaces that are named, every host of these, whether it is in the file or not."""
+    objects: dict[HostRef, JsonObject] = {}
+    for kind, namespace in sorted({(host.kind, host.namespace) for host in hosts}):
+        row = HOST_KINDS[kind]
+        try:
+            async for page in client.pages(
+                paths.collection_path(row.group, row.version, row.resource, namespace=namespace)
+            ):
+                items = page.get("items")
+                for item in items if isinstance(items, list) else []:
+                    if isinstance(item, dict):
+                        objects[HostRef(kind, namespace, text(item, "metadata", "name"))] = item
+        except NotFound:
+            raise StateError(
+                f"{client.server} has no {kind} of {row.api_version}; point --kubeconfig at the management cluster"
+            ) from None
+    return objects
+
+
+def _host_change(
+    row: KeyRow,
+    host: HostRef,
+    objects: Mapping[HostRef, JsonObject],
+    holders: Mapping[str, Sequence[HostRef]],
+    *,
+    overwrite: bool,
+) -> Change:
+    found = objects.get(host)
+    if found is None:
+        raise StateError(f"{row.position}: expected {host}, got no such object; correct the row, or create it first")
+    check_key_is_free(row, holders)
+    kind = HOST_KINDS[host.kind]
+    change = Change(
+        target=str(host),
+        summary=f"{host}: {'.'.join(kind.field[:1])} {kind.field[-1]} {row.fingerprint}",
+        path=paths.object_path(kind.group, kind.version, kind.resource, host.name, namespace=host.namespace),
+        found=found,
+        make_patch=lambda now: host_patch(row, host, now, overwrite=overwrite),
+    )
+    change.make_patch(found)  # raises before anything is written
+    return change
+
+
+async def _policy_change(client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef, *, overwrite: bool) -> Change:
+    path = paths.object_path(*_POLICIES, policy.name, namespace=policy.namespace)
+    try:
+        found = await client.get(path)
+    except NotFound:
+        raise StateError(f"--policy: expected {policy}, got no such object; create it first, or set -n") from None
+    keys = "1 key" if len(rows) == 1 else f"{len(rows)} keys"
+    change = Change(
+        target=str(policy),
+        summary=f"{policy}: spec.tpm.endorsementKeys registers {keys}",
+        path=path,
+        found=found,
+        make_patch=lambda now: policy_patch(rows, now, overwrite=overwrite),
+    )
+    change.make_patch(found)
+    return change
