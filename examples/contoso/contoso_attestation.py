@@ -19,9 +19,9 @@ from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["ContosoAttestor", "ContosoSigner"]
 
@@ -53,7 +53,7 @@ class ContosoAttestor:
         return Evidence(self.provider, 1, {"signature": b64encode(signature)})
 
 
-class ContosoSigner:
+class ContosoSigner(ClusterAPISigner):
     """Verifies the evidence in the controller."""
 
     provider, versions, secure = ProviderName("contoso"), (1,), True
@@ -80,10 +80,6 @@ class ContosoSigner:
         return AttestedNode(provider=self.provider, provider_id=provider_id, checks=checks.record())
 
     verify_serving_attestation_data = verify_client_attestation_data  # the binding covers which of the two it is
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
 
 def _signature(evidence: Evidence) -> bytes:

@@ -1,7 +1,8 @@
 """An infrastructure provider that starts nodeattest's controller in its own process, with a signer of its own.
 
 Evidence ``contosocloud/v1`` is ``{"ticket": <32 bytes>}``. An instance gets a ticket for a binding from its metadata
-service; Contoso's API, asked over this process's own session, says whose ticket it is and what it is for.
+service; Contoso's API, asked over this process's own session, says whose ticket it is, what it is for, and for which
+Machine Contoso created the instance.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import MachineName, ProviderName
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 
-class ContosoCloudSigner:
+class ContosoCloudSigner(ClusterAPISigner):
     """Asks Contoso's API whose ticket a request has."""
 
     provider, versions, secure = ProviderName("contosocloud"), (1,), True
@@ -42,7 +43,7 @@ class ContosoCloudSigner:
             "contosocloud/v1",
             lambda: Fields.of(evidence.data, "contosocloud/v1", fields).octets("ticket", 32, 32),
         )
-        told = await self._whose(ticket.hex())
+        told, _, machine = (await self._whose(ticket.hex())).rpartition(" ")
         wanted = {f"{provider_id} {request.binding(pin).digest.hex()}" for pin in facts.cluster.pins}
         checks.require(
             told in wanted,
@@ -53,13 +54,11 @@ class ContosoCloudSigner:
             got="such a ticket" if told in wanted else "another, or none that Contoso knows",
             remedy="see that the Machine's provider ID is the instance that asks",
         )
-        return AttestedNode(provider=self.provider, provider_id=provider_id, checks=checks.record())
+        proven = MachineName(machine) if machine else None
+        checked = checks.record()
+        return AttestedNode(provider=self.provider, provider_id=provider_id, proven_machine_name=proven, checks=checked)
 
     verify_serving_attestation_data = verify_client_attestation_data  # the binding distinguishes them
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     async def _whose(self, ticket: str) -> str:
         try:

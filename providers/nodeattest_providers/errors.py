@@ -71,6 +71,7 @@ class Reason(StrEnum):
     MACHINE_DELETING = "MachineDeleting"
     MACHINE_AMBIGUOUS = "MachineAmbiguous"
     MACHINE_ALREADY_BOUND = "MachineAlreadyBound"
+    EVIDENCE_FOR_OTHER_MACHINE = "EvidenceForOtherMachine"
     NODE_NAME_MISMATCH = "NodeNameMismatch"
     PROVIDER_ID_MISMATCH = "ProviderIDMismatch"
     PROVIDER_ID_CHANGED = "ProviderIDChanged"

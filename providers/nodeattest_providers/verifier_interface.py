@@ -182,6 +182,8 @@ class AttestedNode:
     provider_id: ProviderID
     proven_node_name: NodeName | None = None
     """A node name that the provider itself proves (EC2 private DNS name); most prove none."""
+    proven_machine_name: MachineName | None = None
+    """``metadata.name`` of the Machine, if the evidence proves it; most evidence proves a provider ID only."""
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
     """To be pinned in the ledger, by kind; in ``composite`` by ``<part>.<kind>``. A kind means one thing to all
     providers: pins are compared by it."""
@@ -204,7 +206,7 @@ class AttestedNode:
 
 
 class ClusterAPISigner(Protocol):
-    """A provider's verifier in the controller.
+    """A provider's verifier in the controller; the base class of all of them.
 
     Two attributes are optional: ``reads_infrastructure`` (True where absent; False: a machine need not wait for its
     infrastructure object) and ``reads_secret`` (False where absent; True: the Machine's attestation secret is read).
@@ -224,9 +226,14 @@ class ClusterAPISigner(Protocol):
         """Verify a serving request; raises the same."""
         ...
 
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the machine for logs and queues; total and safe on unverified input."""
-        ...
+    def machine_name(self, request: NodeRequest, attested: AttestedNode) -> MachineName | None:
+        """Return the Machine that the evidence of a verified request proves; None if it proves no Machine.
+
+        The controller denies the request if it found another Machine by the provider ID: the name may contradict, it
+        never chooses. A requested name proves nothing.
+        """
+        del request
+        return attested.proven_machine_name
 
 
 @runtime_checkable

@@ -26,6 +26,7 @@ from nodeattest_controller.model.identity_rules import (
     NameContext,
     check_binding,
     check_fingerprints,
+    check_machine_name,
     check_no_hijack,
     check_node_name,
     find_machine,
@@ -35,7 +36,7 @@ from nodeattest_controller.model.node_names import NameSources
 from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Check
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.verifier import TpmSigner
@@ -207,6 +208,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-118": lambda: parse_policy({"endorsementKeys": [*REGISTERED, {**REGISTERED[0], "providerID": OTHER}]}),
     "D4-119": reported_by_a_guest,
     "D4-139": lambda: certified(was_reset(bound(make_member())), first="f-1", after=HOURS),
+    "D4-160": lambda: check_machine_name(make_member(), MachineName("node-1")),
 }
 
 
@@ -216,6 +218,7 @@ def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
     check_node_name(request, member, NOBODY, NameSources())
     assert pooled("node-0", endorsementKeys=[*REGISTERED])() is None
     check_no_hijack(member, NOBODY, None)
+    check_machine_name(member, MachineName(member.name))
     check_binding(request, member, new_attestation(member), secure=True)
     check_bound_token(replace(request, groups=request.groups | {MINE}), CLUSTER)
     assert certified(new_attestation(member), first="f-1", after=HOURS)

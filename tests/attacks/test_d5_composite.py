@@ -13,10 +13,12 @@ from composite_world import (
     CHALLENGE,
     TPM,
     Exchange,
+    OneStep,
     facts_for,
     filed,
     first_of,
     parts_of,
+    signer_of,
     signer_of_parts,
     sound_exchange,
     verify,
@@ -80,6 +82,11 @@ def of_two_names(sound: Exchange) -> object:
     return verify(filed(sound.answer(), second=True), sound.facts, signer)
 
 
+def of_two_machines(sound: Exchange) -> object:
+    signer = signer_of(OneStep("tpm", machine="m-7"), OneStep("challenge", machine="m-8"))
+    return verify(filed(sound.answer(), second=True), sound.facts, signer)
+
+
 def after_another_provider(sound: Exchange) -> object:
     ledger = LedgerFacts(fingerprints={"tpm.ek": "sha256:pinned", "aws.instance": "i-1"}, provider="aws")
     return verify(filed(sound.answer(), second=True), replace(sound.facts, ledger=ledger))
@@ -115,6 +122,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-196": after_another_provider,
     "D5-210": with_an_older_part,
     "D5-211": below_a_parts_minimum,
+    "D5-220": of_two_machines,
 }
 
 

@@ -372,9 +372,10 @@ CLOUDY = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure, takes_platform = ProviderName("cloudy"), (1,), True, True
 
     def __init__(self, *, platform):
@@ -389,8 +390,6 @@ class Signer:
         raise checks.unavailable(Reason.PLATFORM_UNAVAILABLE, "the instance is not looked up offline", remedy="")
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request): ...
 """
 
 

@@ -16,7 +16,7 @@ from nodeattest_controller.verification.checks import Pipeline, Round
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Check, Denied
-from nodeattest_providers.names import MachineName, NodeName, ProviderName, Purpose
+from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -104,7 +104,7 @@ def test_an_instance_whose_machine_is_still_to_be_made_is_told_from_one_that_get
     assert wanted in f"{step.reason} {step.got}"
 
 
-class Proves:
+class Proves(ClusterAPISigner):
     """A verifier of one round that proves a node name."""
 
     versions, secure = (2,), True
@@ -124,9 +124,6 @@ class Proves:
         )
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        return MachineName(request.csr.node_name)
 
 
 async def test_a_name_that_the_provider_proves_is_the_instances(join: Join) -> None:

@@ -150,9 +150,10 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.Captu
 LUNAR = """
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.config_fields import check_keys, items
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure, takes_platform = ProviderName("lunar"), (1,), True, True
 
     def __init__(self, *, platform):
@@ -165,8 +166,6 @@ class Signer:
     async def verify_client_attestation_data(self, request, facts): ...
 
     async def verify_serving_attestation_data(self, request, facts): ...
-
-    async def machine_name(self, request): ...
 """
 
 

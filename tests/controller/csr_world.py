@@ -46,7 +46,6 @@ from nodeattest_providers.errors import Check
 from nodeattest_providers.names import (
     KUBELET_SERVING_SIGNER,
     PROVIDER_ID_OID,
-    MachineName,
     NodeName,
     ProviderID,
     ProviderName,
@@ -70,7 +69,7 @@ CREATED: Final = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=12)
 """Of every request. Later than the beginning of each CA that a test makes, however long the tests take."""
 
 
-class OneRound:
+class OneRound(ClusterAPISigner):
     """A verifier whose answer is set."""
 
     provider, versions, secure = ProviderName("tpm"), (1,), True
@@ -88,9 +87,6 @@ class OneRound:
         return self.answer
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        return MachineName(request.csr.node_name)
 
 
 class TwoRounds(OneRound):

@@ -13,6 +13,7 @@ from nodeattest_controller.model.identity_rules import (
     check_adoption,
     check_binding,
     check_fingerprints,
+    check_machine_name,
     check_no_hijack,
     check_node_name,
     check_takeover,
@@ -22,7 +23,7 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_controller.model.node_names import NameSources
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.names import MachineName, NodeName, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
 NOBODY = NameContext(claimants=(), holders=())
@@ -397,3 +398,26 @@ def test_the_refusal_of_a_token_says_how_a_node_is_adopted() -> None:
         check_binding(make_request(), member, new_attestation(member), secure=True)
     assert "kubelet-authenticator adopt" in refused.value.remedy
     assert "nodeattest machines adopt --open" in refused.value.remedy
+
+
+# Rule 7
+
+
+@pytest.mark.parametrize("proven", [None, MachineName("node-0")])
+def test_evidence_that_names_this_machine_or_none_passes(proven: MachineName | None) -> None:
+    check_machine_name(make_member(), proven)
+
+
+@pytest.mark.parametrize(
+    ("member", "proven"),
+    [
+        (make_member(), "node-1"),
+        (make_member(), "node-0 "),
+        (make_member(), ""),
+        (make_member(kind="MachinePool"), "node-0"),
+    ],
+)
+def test_evidence_that_names_another_machine_is_denied(member: MachineView, proven: str) -> None:
+    with pytest.raises(Denied) as refused:
+        check_machine_name(member, MachineName(proven))
+    assert refused.value.reason is Reason.EVIDENCE_FOR_OTHER_MACHINE

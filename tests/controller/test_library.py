@@ -12,13 +12,13 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import MachineName, ProviderName
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 SETTINGS = library.read_settings()
 
 
-class Mine:
+class Mine(ClusterAPISigner):
     """A signer of the caller's own."""
 
     versions: tuple[int, ...] = (1,)
@@ -32,9 +32,6 @@ class Mine:
         raise AssertionError(request, facts)
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        return MachineName(request.csr.node_name)
 
     async def aclose(self) -> None:
         self.closed = True

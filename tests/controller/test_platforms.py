@@ -13,9 +13,10 @@ from nodeattest_serving.settings import SettingsError
 SOURCE = """
 from nodeattest_providers.config_fields import check_keys
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure, takes_platform = ProviderName("lunar"), (1,), True, True
 
     def __init__(self, *, platform):
@@ -25,8 +26,6 @@ class Signer:
     async def verify_client_attestation_data(self, request, facts): ...
 
     async def verify_serving_attestation_data(self, request, facts): ...
-
-    async def machine_name(self, request): ...
 """
 
 

@@ -30,7 +30,7 @@ from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_controller.model.retired_keys import MAX_LIVE
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.names import MachineName, NodeName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.node_interface import JsonObject as EvidenceObject
 from nodeattest_providers.tpm.protocol import VERSIONS
@@ -264,6 +264,15 @@ async def of_a_pool(scene: Scene) -> Ended:
     }
     world.management_api.put(f"{CAPI}/machinepools/workers", pool)
     return await scripted(scene, proven_node_name=NodeName(NODE))
+
+
+async def made_for_another(scene: Scene) -> Ended:
+    """The provider ID leads to this Machine, and the evidence says that the instance was created for another."""
+    other_machine(scene.world)
+    scene.world.verifier.answer = replace(attested(), proven_machine_name=MachineName("m-2"))
+    await scene.world.settle()
+    join = Join(world=scene.world)
+    return await scene.ended(join.file("thief", join.der, {}))
 
 
 async def cloned_tpm(scene: Scene) -> Ended:
@@ -588,8 +597,16 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         "a genuine TPM that is not the machine's",
         Reason.ENDORSEMENT_KEY_UNTRUSTED,
         unregistered,
-        ("attested: the node name as proven", Reason.ENDORSEMENT_KEY_UNTRUSTED),
+        ("attested: the Machine as proven", Reason.ENDORSEMENT_KEY_UNTRUSTED),
         stays="an approval is made of what the verification proved, so nothing can be signed without it",
+    ),
+    row(
+        "the Machine as proven",
+        "an instance that its platform created for another Machine of the cluster asks under this one's provider ID",
+        Reason.EVIDENCE_FOR_OTHER_MACHINE,
+        made_for_another,
+        gains=THIEFS,
+        stand_in=StandIn,
     ),
     row(
         "the node name as proven",

@@ -295,6 +295,13 @@ COMPOSITE_ROWS: Final[tuple[Row[Removed], ...]] = (
         stays="our own providers compare already",
     ),
     row(
+        "composite: one Machine",
+        "two proofs that prove two Machines",
+        Reason.EVIDENCE_FOR_OTHER_MACHINE,
+        by_steps(OneStep("aws", machine="m-1"), OneStep("azure", machine="m-2")),
+        gains="one of two Machines, by the order of the alphabet",
+    ),
+    row(
         "composite: one node name",
         "two proofs that prove two node names",
         Reason.NODE_NAME_MISMATCH,

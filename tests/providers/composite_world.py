@@ -131,16 +131,19 @@ def sound_exchange(tpm: SoftTpm | None = None, **changes: object) -> Exchange:
     return Exchange(tpm, replace(facts, first_request=first), first, texts)
 
 
-class OneStep:
+class OneStep(ClusterAPISigner):
     """A provider whose platform can be made to say anything."""
 
     versions: tuple[int, ...] = (1,)
 
-    def __init__(self, name: str, verdict: Exception | None = None, *, node_name: str | None = None) -> None:
+    def __init__(
+        self, name: str, verdict: Exception | None = None, *, node_name: str | None = None, machine: str | None = None
+    ) -> None:
         self.provider = ProviderName(name)
         self.secure = True
         self.verdict = verdict
         self.node_name = node_name
+        self.machine = machine
         self.seen: list[tuple[NodeRequest, Facts]] = []
         self.provider_id: ProviderID | None = None
 
@@ -155,14 +158,12 @@ class OneStep:
             provider=self.provider,
             provider_id=self.provider_id or request.csr.provider_id,
             proven_node_name=NodeName(self.node_name) if self.node_name else None,
+            proven_machine_name=MachineName(self.machine) if self.machine else None,
             fingerprints={"id": f"of-{self.provider}"},
             checks=checks.record(),
         )
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        return MachineName(request.csr.node_name)
 
 
 def signer_of(*signers: ClusterAPISigner) -> CompositeSigner:

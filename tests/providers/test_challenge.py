@@ -19,7 +19,7 @@ from nodeattest_providers.challenge.attestor import ChallengeAttestor
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderName, Purpose
+from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
@@ -284,10 +284,6 @@ async def test_the_checks_of_a_sound_first_request_come_with_its_challenge() -> 
 async def test_no_master_key_means_try_again() -> None:
     with pytest.raises(Unavailable):
         await SIGNER.verify_client_attestation_data(FIRST, dataclasses.replace(FACTS, challenge_keys=()))
-
-
-async def test_the_machine_name_is_total() -> None:
-    assert await SIGNER.machine_name(FIRST) == NodeName("n-0")
 
 
 @given(

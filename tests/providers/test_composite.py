@@ -365,6 +365,16 @@ def test_parts_that_prove_two_names_or_two_machines_are_denied() -> None:
     assert refused(request, PAIRED, signer_of(OneStep("moon"), elsewhere)).reason is Reason.PLATFORM_INSTANCE_MISMATCH
 
 
+def test_parts_that_prove_two_machine_names_are_denied() -> None:
+    request = filed(SECOND, second=True)
+    signer = signer_of(OneStep("moon", machine="m-7"), OneStep("sun"))
+    assert signer.machine_name(request, verify(request, PAIRED, signer)) == "m-7"
+    agreeing = signer_of(OneStep("moon", machine="m-7"), OneStep("sun", machine="m-7"))
+    assert agreeing.machine_name(request, verify(request, PAIRED, agreeing)) == "m-7"
+    two = signer_of(OneStep("moon", machine="m-7"), OneStep("sun", machine="m-8"))
+    assert refused(request, PAIRED, two).reason is Reason.EVIDENCE_FOR_OTHER_MACHINE
+
+
 def test_a_part_that_speaks_for_another_provider_is_denied() -> None:
     moon, sun = OneStep("moon"), OneStep("sun")
     signer = signer_of(moon, sun)

@@ -27,7 +27,7 @@ MOON_MODULE = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import Evidence
-from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
 from nodeattest_providers.names import ProviderName
 
 
@@ -55,7 +55,7 @@ class Attestor:
         self.closed.append(self._word)
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure = ProviderName("moon"), (2, 1), True
 
     async def verify_client_attestation_data(self, request, facts):
@@ -68,8 +68,6 @@ class Signer:
         return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request): ...
 """
 
 

@@ -15,6 +15,7 @@ from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import Platform, make_signer
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -26,6 +27,7 @@ def test_each_built_in_name_makes_its_signer(name: str) -> None:
     assert signer.provider == name
     assert signer.versions == tuple(sorted(signer.versions, reverse=True)) != ()
     assert signer.secure is registry.BUILT_IN[name].secure is (name != "insecure")
+    assert type(signer).machine_name is ClusterAPISigner.machine_name, "no platform's evidence names a Machine"
 
 
 def test_an_attestor_is_made_from_its_settings() -> None:
@@ -54,12 +56,13 @@ def _install(folder: Path, distribution: str, **targets: str) -> None:
 
 
 _MODULE = """
-class Acme:
+from nodeattest_providers.verifier_interface import ClusterAPISigner
+
+class Acme(ClusterAPISigner):
     provider = "acme"
     versions = (2, 1)
     async def verify_client_attestation_data(self, request, facts): ...
     async def verify_serving_attestation_data(self, request, facts): ...
-    async def machine_name(self, request): ...
     def __init__(self, settings=None): self.settings = settings
     def attest(self, binding, challenge=None): ...
 

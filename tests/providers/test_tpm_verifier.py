@@ -43,7 +43,7 @@ from nodeattest_providers.names import (
     Purpose,
     signer_for,
 )
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.tpm.protocol import SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
@@ -328,11 +328,6 @@ def test_the_signer_is_a_challenge_signer_and_tells_the_first_request(sound: Rou
     assert isinstance(signer, ChallengeSigner)
     assert signer.first_request(request_of(tpm.first())) is None
     assert signer.first_request(request_of(sound.second())) == FirstRequestRef(name="csr-1", uid="uid-1")
-
-
-def test_the_machine_name_comes_from_unverified_input_without_failing(tpm: SoftTpm) -> None:
-    evil = replace(request_of(tpm.first()), evidence=Evidence(ProviderName("tpm"), 1, {}))
-    assert asyncio.run(TpmSigner().machine_name(evil)) == "node-7"
 
 
 def test_no_message_and_no_record_holds_evidence_or_secrets(sound: Round) -> None:

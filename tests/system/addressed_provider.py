@@ -27,10 +27,10 @@ from pathlib import Path
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure, reads_infrastructure = "addressed", (1,), True, False
 
     async def verify_client_attestation_data(self, request, facts):
@@ -39,9 +39,6 @@ class Signer:
         return AttestedNode(provider=self.provider, provider_id=facts.machine.provider_id, checks=checks.record())
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request):
-        return request.csr.node_name
 
     async def addresses(self, facts):
         told = Path(FOLDER, facts.machine.name)

@@ -14,9 +14,9 @@ from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["NewAttestor", "NewSigner", "OldAttestor", "OldSigner"]
 
@@ -51,7 +51,7 @@ class NewAttestor(OldAttestor):
         """Release nothing; but whoever can be closed has a device, which the agent's commands take turns at."""
 
 
-class OldSigner:
+class OldSigner(ClusterAPISigner):
     """Understands version 1."""
 
     provider, secure = PROVIDER, True
@@ -77,10 +77,6 @@ class OldSigner:
         return AttestedNode(provider=PROVIDER, provider_id=request.csr.provider_id, checks=checks.record())
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
 
 class NewSigner(OldSigner):

@@ -18,10 +18,10 @@ import asyncio
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure = "hanging", (1,), True
 
     async def verify_client_attestation_data(self, request, facts):
@@ -32,9 +32,6 @@ class Signer:
         return AttestedNode(provider=self.provider, provider_id=facts.machine.provider_id, checks=checks.record())
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request):
-        return request.csr.node_name
 """
 
 HEAD = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"

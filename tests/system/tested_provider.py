@@ -29,10 +29,10 @@ NAME: Final = "tested"
 SOURCE: Final = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
 
 
-class Signer:
+class Signer(ClusterAPISigner):
     provider, versions, secure, reads_infrastructure = "tested", (1,), True, False
 
     async def verify_client_attestation_data(self, request, facts):
@@ -46,9 +46,6 @@ class Signer:
         return AttestedNode(provider=self.provider, provider_id=facts.machine.provider_id, checks=checks.record())
 
     verify_serving_attestation_data = verify_client_attestation_data
-
-    async def machine_name(self, request):
-        return request.csr.node_name
 """
 
 

@@ -597,6 +597,7 @@ NOT_MODELLED: Final = {
     "names and addresses of the Machine": _SERVING_NAMES,
     "first request not answered": "what it saves is work: the rule of one key for one challenge decides",
     "first request still pending": "the same",
+    "the Machine as proven": "a Machine has one name",
     "the node name as proven": "a Machine has one name",
     "hardware of no other machine": _SPIN,
     "no other node of this name": _SPIN,

@@ -16,7 +16,8 @@ from nodeattest_controller.model.node_names import NameClaim, NameSources, claim
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.names import MachineName, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "check_binding",
     "check_claim",
     "check_fingerprints",
+    "check_machine_name",
     "check_machine_ready",
     "check_no_hijack",
     "check_node_name",
@@ -160,6 +162,18 @@ def check_claim(name: str, claims: Sequence[NameClaim], *, short_names: bool = F
             remedy="let the node use its own Machine's name" if claims else POOL_REMEDY,
         )
     return claim
+
+
+def check_machine_name(member: MachineView, proven: MachineName | None) -> None:
+    """Rule 7: the Machine that the evidence proves, if it proves one, is this one; a pool instance has no Machine."""
+    if proven is None or (proven == member.name and not member.is_pool_instance):
+        return
+    raise Denied(
+        Reason.EVIDENCE_FOR_OTHER_MACHINE,
+        expected=f"evidence of {member.kind} {member.name}, which has provider ID {member.provider_id}",
+        got=f"evidence of Machine {printable(proven)}",
+        remedy="let each machine attest itself, and correct the provider ID of whichever Machine has the wrong one",
+    )
 
 
 def check_pool_instance(member: MachineView, *, has_machines: bool) -> None:

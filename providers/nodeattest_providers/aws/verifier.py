@@ -33,10 +33,10 @@ from nodeattest_providers.aws.trust_bundle import TrustBundle
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.names import NodeName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 if TYPE_CHECKING:
     from nodeattest_providers.aws.api.sts import StsClient
@@ -49,8 +49,8 @@ _MAX_PINS: Final = 8
 """CAs of a cluster that are tried, each by a call; a cluster has one, two while it rotates."""
 
 
-class AwsSigner:
-    """Verifies evidence of EC2 instances; implements ``ClusterAPISigner``, ``PlatformAddresses``, ``ClosingSigner``."""
+class AwsSigner(ClusterAPISigner):
+    """Verifies evidence of EC2 instances; also a ``PlatformAddresses`` and a ``ClosingSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -89,10 +89,6 @@ class AwsSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._recorded(request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a section ``spec.aws`` that no request could be verified with; raises Denied."""

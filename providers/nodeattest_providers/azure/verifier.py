@@ -42,16 +42,23 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import MachineName, NodeName
+from nodeattest_providers.names import NodeName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.verifier_interface import Addresses, AttestedNode, BootState, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import (
+    Addresses,
+    AttestedNode,
+    BootState,
+    ClusterAPISigner,
+    Facts,
+    NodeRequest,
+)
 
 __all__ = ["AzureSigner"]
 
 
-class AzureSigner:
-    """Verifies attested documents; implements ``ClusterAPISigner`` and ``PlatformAddresses``."""
+class AzureSigner(ClusterAPISigner):
+    """Verifies attested documents; also a ``PlatformAddresses``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -75,10 +82,6 @@ class AzureSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._verify(Checks(), request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     async def addresses(self, facts: Facts) -> Addresses:
         """Return the machine's private addresses and computer name as Azure has them now; raises the same.

@@ -36,9 +36,9 @@ from nodeattest_providers.challenge_response import (
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["SecretChallengeSigner"]
 
@@ -46,8 +46,8 @@ _SECTION: Final = "wire format, challenge/v1"
 _RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"
 
 
-class SecretChallengeSigner:
-    """Verifies answers under a per-Machine secret; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+class SecretChallengeSigner(ClusterAPISigner):
+    """Verifies answers under a per-Machine secret; also a ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -62,10 +62,6 @@ class SecretChallengeSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return self._verify(Checks(), request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""

@@ -8,7 +8,8 @@ from typing import Final
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.composite.protocol import PROVIDER
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.names import MachineName, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest
 
@@ -19,12 +20,16 @@ _TPM: Final = ProviderName("tpm")
 
 
 def merge_results(
-    checks: Checks, request: NodeRequest, attested: Mapping[ProviderName, AttestedNode], first: FirstRequestRef
+    checks: Checks,
+    request: NodeRequest,
+    attested: Mapping[ProviderName, AttestedNode],
+    first: FirstRequestRef,
+    machines: Mapping[ProviderName, MachineName],
 ) -> AttestedNode:
     """Make one of the parts' results.
 
     1. Each is of its own provider, and of the machine that the request names. 2. Those that prove a node name prove the
-    same.
+    same. 3. So do those that prove a Machine, which ``machines`` names by part.
     """
     for name, node in attested.items():  # 1
         checks.require(
@@ -46,10 +51,21 @@ def merge_results(
         got=" and ".join(names) or "none",
         remedy="attest the same machine by every part",
     )
+    machine_names = sorted(set(machines.values()))
+    checks.require(  # 3
+        len(machine_names) <= 1,
+        "one Machine",
+        section=_SECTION,
+        reason=Reason.EVIDENCE_FOR_OTHER_MACHINE,
+        expected="parts that prove one Machine, or none",
+        got=" and ".join(map(printable, machine_names)) or "none",
+        remedy="attest the same machine by every part",
+    )
     return AttestedNode(
         provider=PROVIDER,
         provider_id=request.csr.provider_id,
         proven_node_name=names[0] if names else None,
+        proven_machine_name=machine_names[0] if machine_names else None,
         fingerprints={
             f"{name}.{kind}": value for name, node in attested.items() for kind, value in node.fingerprints.items()
         },

@@ -89,8 +89,8 @@ class _Round:
         )
 
 
-class CompositeSigner:
-    """Verifies several proofs at once; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+class CompositeSigner(ClusterAPISigner):
+    """Verifies several proofs at once; also a ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = VERSIONS
@@ -113,10 +113,6 @@ class CompositeSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._verify(Checks(), request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
@@ -237,7 +233,7 @@ class CompositeSigner:
         3. A second request answers a live first one, which had the same parts.
         4. Each part is verified by its own provider. A denial ends it; one that cannot be verified now lets the others
         be checked first. 5. In the first round the challenges are published; in the second every part must be proved.
-        6. They are proofs of one machine.
+        6. They are proofs of one machine, and of one Machine where they name one.
         """
         evidence = _evidence(checks, request.evidence)  # 1
         policy = check_parsed(checks, "policy section", _SECTION, lambda: parse_policy(facts.settings))
@@ -247,7 +243,7 @@ class CompositeSigner:
         if evidence.first is None:  # 5
             raise _challenge(challenges, checks)
         _check_proved(checks, evidence, attested)
-        return merge_results(checks, request, attested, evidence.first)  # 6
+        return merge_results(checks, request, attested, evidence.first, self._machines(round_, attested))  # 6
 
     async def _verify_parts(
         self, checks: Checks, round_: _Round
@@ -273,6 +269,17 @@ class CompositeSigner:
         if waiting is not None:
             raise checks.recorded(waiting)
         return attested, challenges
+
+    def _machines(
+        self, round_: _Round, attested: Mapping[ProviderName, AttestedNode]
+    ) -> Mapping[ProviderName, MachineName]:
+        """Ask each part which Machine its evidence proves."""
+        machines: dict[ProviderName, MachineName] = {}
+        for name, node in attested.items():
+            machine = self._signer(name).machine_name(_carrying(round_.request, name, round_.evidence), node)
+            if machine is not None:
+                machines[name] = machine
+        return machines
 
     def _signer(self, name: ProviderName) -> ClusterAPISigner:
         """Return a part's signer, with its own platform; raises Denied for one that is not installed."""

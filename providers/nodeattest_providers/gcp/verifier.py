@@ -26,13 +26,13 @@ from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_pol
 from nodeattest_providers.gcp.protocol import PROVIDER
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import MachineName, NodeName, ProviderName
+from nodeattest_providers.names import NodeName, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.protocol import VERSIONS, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
 from nodeattest_providers.tpm.public_area import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["GcpSigner"]
 
@@ -42,8 +42,8 @@ _RECENT: Final = 2.0
 API."""
 
 
-class GcpSigner:
-    """Verifies Shielded VMs; implements ``ClusterAPISigner``, ``ChallengeSigner`` and ``PlatformAddresses``."""
+class GcpSigner(ClusterAPISigner):
+    """Verifies Shielded VMs; also a ``ChallengeSigner`` and a ``PlatformAddresses``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = VERSIONS
@@ -72,10 +72,6 @@ class GcpSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._verify(request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""

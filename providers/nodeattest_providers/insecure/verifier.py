@@ -14,16 +14,16 @@ from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName, ProviderName
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["InsecureSigner"]
 
 _SECTION: Final = "proposal, Insecure providers"
 
 
-class InsecureSigner:
-    """Accepts empty evidence for a first join; implements ``ClusterAPISigner``."""
+class InsecureSigner(ClusterAPISigner):
+    """Accepts empty evidence for a first join."""
 
     provider = ProviderName("insecure")
     versions: tuple[int, ...] = (1,)
@@ -46,10 +46,6 @@ class InsecureSigner:
             got=self.provider,
             remedy="use a secure attestation provider for serving certificates",
         )
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Refuse, as every renewal; raises Denied."""

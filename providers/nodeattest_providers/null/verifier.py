@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.evidence_checks import check_block
-from nodeattest_providers.names import MachineName, ProviderName
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["NullSigner"]
 
 
-class NullSigner:
-    """Accepts everything; implements ``ClusterAPISigner``."""
+class NullSigner(ClusterAPISigner):
+    """Accepts everything."""
 
     provider = ProviderName("null")
     versions: tuple[int, ...] = (1,)
@@ -30,7 +30,3 @@ class NullSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Accept."""
         return await self.verify_client_attestation_data(request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)

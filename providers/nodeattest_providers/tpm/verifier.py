@@ -20,14 +20,14 @@ from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSIONS, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
 from nodeattest_providers.tpm.public_area import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 __all__ = ["TpmSigner"]
 
@@ -39,8 +39,8 @@ _FEW_CAS: Final = 4
 """The answer is compared under each CA of the cluster."""
 
 
-class TpmSigner:
-    """Evaluates TPM evidence; implements ``ClusterAPISigner`` and ``ChallengeSigner``."""
+class TpmSigner(ClusterAPISigner):
+    """Evaluates TPM evidence; also a ``ChallengeSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = VERSIONS
@@ -59,10 +59,6 @@ class TpmSigner:
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._verified(request, facts)
-
-    async def machine_name(self, request: NodeRequest) -> MachineName:
-        """Name the request after the node that it asks for."""
-        return MachineName(request.csr.node_name)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""

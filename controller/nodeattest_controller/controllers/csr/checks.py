@@ -26,6 +26,7 @@ from nodeattest_controller.model.identity_rules import (
     check_adoption,
     check_binding,
     check_fingerprints,
+    check_machine_name,
     check_node_name,
     check_pool_instance,
     check_takeover,
@@ -338,6 +339,11 @@ async def _proven_node_name(facts: CSRFacts) -> None:
     await _check_node_name(facts, (await facts.attested()).proven_node_name)
 
 
+async def _proven_machine(facts: CSRFacts) -> None:
+    proven = (await facts.verifier()).machine_name(facts.request, await facts.attested())
+    check_machine_name(await facts.machine(), proven)
+
+
 async def _own_hardware(facts: CSRFacts) -> None:
     check_fingerprints(await facts.machine(), await facts.name_context(), await facts.holders_of_fingerprints())
 
@@ -498,6 +504,13 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
         "identity rule 6",
         Needs.PROVIDER,
         _verified,
+    ),
+    RequestCheck(
+        "the Machine as proven",
+        "The Machine that the evidence proves, if it proves one, is the one that the provider ID names.",
+        "identity rule 7",
+        Needs.PROVIDER,
+        _proven_machine,
     ),
     RequestCheck(
         "the node name as proven",
