@@ -82,7 +82,7 @@ def seeds() -> dict[str, list[bytes]]:
         "provider-id-template": [
             b"vsphere://{dmi:product_serial}",
             b"metal3://'{cloud-init:ds.meta_data.providerid}'",
-            b"openstack:///\"875fd7a2\"\\'",
+            b'openstack:///"875fd7a2"\\\'',
             b"x://{{ ds.meta_data.uuid }}",
         ],
         "challenge-challenge": [canonical_json.dumps(challenge)],
