@@ -11,17 +11,15 @@ from typing import Final
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, CSRS, OneRound, World, machine, request
+from csr_world import CSRS, OneRound, World, request
+from late_machines import put_machine, put_metal3, serve_metal3
 
-from nodeattest_controller.model.objects import mapping, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_controller.model.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
-GROUP: Final = "infrastructure.cluster.x-k8s.io"
-BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
 EXPECTED: Final = ProviderID("metal3://fleet/rack-1/m-1")
 
 
@@ -31,44 +29,11 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
     return ClusterPki.make(directory, "blue")
 
 
-def owned(name: str, owner: str, **more: JsonValue) -> JsonObject:
-    owners: list[JsonValue] = [{"kind": "Machine", "name": owner, "uid": f"uid-{owner}"}]
-    return {"name": name, "namespace": "fleet", "ownerReferences": owners, **more}
-
-
-def put_machine(world: World, name: str, token: str, *, provider_id: str = "", host: str = "rack-1") -> None:
-    """Write a Machine with its KubeadmConfig and Metal3Machine, as Cluster API and CAPM3 do before it boots."""
-    api = world.management_api
-    made = machine(name, provider_id)
-    made["status"] = {"bootstrapReady": True}
-    references: JsonObject = {
-        "bootstrap": {"configRef": {"apiVersion": f"{BOOTSTRAP}/v1beta1", "kind": "KubeadmConfig", "name": name}},
-        "infrastructureRef": {"apiVersion": f"{GROUP}/v1beta1", "kind": "Metal3Machine", "name": name},
-    }
-    made["spec"] = {**mapping(made, "spec"), **references}
-    api.put(f"{CAPI}/machines/{name}", made)
-    discovery: JsonObject = {"bootstrapToken": {"token": f"{token}.0123456789abcdef"}}
-    config: JsonObject = {"spec": {"joinConfiguration": {"discovery": discovery}}, "status": {"ready": True}}
-    path = f"/apis/{BOOTSTRAP}/v1beta1/namespaces/fleet/kubeadmconfigs/{name}"
-    api.put(path, {"metadata": owned(name, name), **config})
-    put_metal3(world, name, host=host)
-
-
-def put_metal3(world: World, name: str, *, host: str = "rack-1", provider_id: str = "", owner: str = "") -> None:
-    annotations: JsonObject = {"metal3.io/BareMetalHost": f"fleet/{host}"} if host else {}
-    spec: JsonObject = {"providerID": provider_id} if provider_id else {}
-    path = f"/apis/{GROUP}/v1beta1/namespaces/fleet/metal3machines/{name}"
-    world.management_api.put(path, {"metadata": owned(name, owner or name, annotations=annotations), "spec": spec})
-
-
 @asynccontextmanager
 async def late(pki: ClusterPki, verifier: OneRound | None = None) -> AsyncGenerator[World]:
     """Run a world whose Machine m-1 has no provider ID yet."""
     world = World(pki, verifier or OneRound())
-    documents = world.management_api.documents
-    documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta1"}}
-    kinds: list[JsonValue] = [{"name": "metal3machines", "kind": "Metal3Machine"}]
-    documents[f"/apis/{GROUP}/v1beta1"] = {"resources": kinds}
+    serve_metal3(world)
     world.policy(tokenBinding="Required")
     put_machine(world, "m-1", "abcdef")
     async with world.running():

@@ -35,6 +35,8 @@ BASES = (
     "rbac",
     "manager",
     "base",
+    "host-objects-metal3",
+    "host-objects-tinkerbell",
     "infrastructure-annotations",
     "workload-rbac",
     "admission-policy",

@@ -22,6 +22,7 @@ from csr_world import (
     machine,
 )
 from joins import Join, allow, first_use, node_requester
+from late_machines import put_machine, put_metal3, serve_metal3
 from mutants import CHALLENGED, GRANTED, NOT_RECORDED, Ended, Scene, StandIn
 from rows import Row
 
@@ -90,6 +91,25 @@ async def joined(scene: Scene, **policy: JsonValue) -> Join:
     scene.world.join_node()
     await scene.world.settle()
     return join
+
+
+async def late_thief(scene: Scene, asked: str) -> Ended:
+    """Join by a thief's TPM for a Machine to which Cluster API has given no provider ID."""
+    world = scene.world
+    serve_metal3(world)
+    put_machine(world, "m-1", "abcdef", addresses=[{"type": "Hostname", "address": NODE}])
+    world.policy(tpm=first_use(scene.thief), tokenBinding="Required")
+    await world.evaluator.follow_platforms(world.workload)
+    return await thief_joins(scene, Join(world=world, machine=asked))
+
+
+async def chosen_provider_id(scene: Scene) -> Ended:
+    return await late_thief(scene, "metal3://fleet/rack-1/chosen")
+
+
+async def id_of_another_infrastructure_machine(scene: Scene) -> Ended:
+    put_metal3(scene.world, "m-2", provider_id="metal3://fleet/rack-1/m-1")
+    return await late_thief(scene, "metal3://fleet/rack-1/m-1")
 
 
 # The request, the policy, the provider
@@ -511,7 +531,7 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         "evidence that is neither a first request's nor an answer",
         Reason.EVIDENCE_MALFORMED,
         of_no_round,
-        ("attested: one Machine, alive and ready", Reason.EVIDENCE_MALFORMED),
+        ("attested: the Machine's provider ID", Reason.EVIDENCE_MALFORMED),
         stays=AT_ONCE,
     ),
     row(
@@ -522,11 +542,25 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         gains=THIEFS + ", as one of two machines, nobody knows which",
     ),
     row(
+        "the Machine's provider ID",
+        "a machine's token, before Cluster API has its provider ID, and an ID that the thief chose",
+        Reason.PROVIDER_ID_MISMATCH,
+        chosen_provider_id,
+        gains=THIEFS + ", under a provider ID that no machine has",
+    ),
+    row(
         "the Machine as it is now",
         "a join as a Machine that is being deleted, before the controller's cache has seen it",
         Reason.MACHINE_DELETING,
         deleted_now,
         gains=THIEFS + ", on its way out",
+    ),
+    row(
+        "one provider ID for one Machine",
+        "a join, before Cluster API has the machine's provider ID, as one that another infrastructure machine has",
+        Reason.MACHINE_AMBIGUOUS,
+        id_of_another_infrastructure_machine,
+        gains=THIEFS + ", as one of two machines, nobody knows which",
     ),
     row(
         "not bound otherwise",

@@ -6,10 +6,12 @@ Nothing is attested here: root on a node asks with the node's certificate for wh
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Final
 
 from attested_rows import change_machine, node_stands, other_machine
-from csr_world import CAPI, CREATED, NODE, OneRound
+from csr_world import CAPI, CREATED, NODE, PROVIDER_ID, OneRound, machine
+from csr_world import OWN as OWN_API
 from mutants import Ended, Scene
 from rows import Row
 
@@ -93,6 +95,20 @@ async def renamed_now(scene: Scene) -> Ended:
     await scene.world.settle()
     renamed: list[JsonValue] = [{"type": "Hostname", "address": "worker-9"}, OWN[1]]
     change_machine(scene.world, watched=False, addresses=renamed)
+    return await asks(scene)
+
+
+async def unconfirmed(scene: Scene) -> Ended:
+    """The node of a Machine that joined, and to which Cluster API has given no provider ID yet."""
+    serves(scene)
+    api = scene.world.management_api
+    api.put(f"{CAPI}/machines/m-1", machine("m-1", "", addresses=OWN))
+    times: JsonObject = {"notBefore": rfc3339(CREATED), "notAfter": rfc3339(CREATED + timedelta(days=1))}
+    issued: JsonObject = {**times, "issuedAt": rfc3339(CREATED), "spki": "sha256:0", "serial": "1", "certificate": ""}
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "name": "m-1", "uid": "uid-m-1"}
+    spec: JsonObject = {"clusterName": "blue", "providerID": PROVIDER_ID, "nodeName": NODE, "provider": "tpm"}
+    meta: JsonObject = {"name": "late", "namespace": "fleet", "ownerReferences": [owner]}
+    api.put(f"{OWN_API}/machineattestations/late", {"metadata": meta, "spec": {**spec, "issued": [issued]}})
     return await asks(scene)
 
 
@@ -211,6 +227,13 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         Reason.NODE_NAME_MISMATCH,
         renamed_now,
         gains="an approval for a name that is not the machine's any more",
+    ),
+    row(
+        "a confirmed provider ID",
+        "a node that joined before Cluster API has its Machine's provider ID",
+        Reason.MACHINE_NOT_READY,
+        unconfirmed,
+        gains="an approval for longer than the day that such a node's own certificate lasts",
     ),
     row(
         "a registered Node",

@@ -1,0 +1,55 @@
+"""Machines of CAPM3 in a ``csr_world``: Cluster API has no provider ID of them before their Node exists."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from csr_world import CAPI, World, machine
+
+from nodeattest_controller.model.objects import mapping
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+
+__all__ = ["BOOTSTRAP", "GROUP", "put_machine", "put_metal3", "serve_metal3"]
+
+GROUP: Final = "infrastructure.cluster.x-k8s.io"
+BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+
+
+def serve_metal3(world: World) -> None:
+    """Let the management cluster serve KubeadmConfigs and Metal3Machines."""
+    documents = world.management_api.documents
+    documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta1"}}
+    kinds: list[JsonValue] = [{"name": "metal3machines", "kind": "Metal3Machine"}]
+    documents[f"/apis/{GROUP}/v1beta1"] = {"resources": kinds}
+
+
+def owned(name: str, owner: str, **more: JsonValue) -> JsonObject:
+    owners: list[JsonValue] = [{"kind": "Machine", "name": owner, "uid": f"uid-{owner}"}]
+    return {"name": name, "namespace": "fleet", "ownerReferences": owners, **more}
+
+
+def put_machine(
+    world: World, name: str, token: str, *, provider_id: str = "", host: str = "rack-1", **status: JsonValue
+) -> None:
+    """Write a Machine with its KubeadmConfig and Metal3Machine, as Cluster API and CAPM3 do before it boots."""
+    api = world.management_api
+    made = machine(name, provider_id)
+    made["status"] = {"bootstrapReady": True, **status}
+    references: JsonObject = {
+        "bootstrap": {"configRef": {"apiVersion": f"{BOOTSTRAP}/v1beta1", "kind": "KubeadmConfig", "name": name}},
+        "infrastructureRef": {"apiVersion": f"{GROUP}/v1beta1", "kind": "Metal3Machine", "name": name},
+    }
+    made["spec"] = {**mapping(made, "spec"), **references}
+    api.put(f"{CAPI}/machines/{name}", made)
+    discovery: JsonObject = {"bootstrapToken": {"token": f"{token}.0123456789abcdef"}}
+    config: JsonObject = {"spec": {"joinConfiguration": {"discovery": discovery}}, "status": {"ready": True}}
+    path = f"/apis/{BOOTSTRAP}/v1beta1/namespaces/fleet/kubeadmconfigs/{name}"
+    api.put(path, {"metadata": owned(name, name), **config})
+    put_metal3(world, name, host=host)
+
+
+def put_metal3(world: World, name: str, *, host: str = "rack-1", provider_id: str = "", owner: str = "") -> None:
+    annotations: JsonObject = {"metal3.io/BareMetalHost": f"fleet/{host}"} if host else {}
+    spec: JsonObject = {"providerID": provider_id} if provider_id else {}
+    path = f"/apis/{GROUP}/v1beta1/namespaces/fleet/metal3machines/{name}"
+    world.management_api.put(path, {"metadata": owned(name, owner or name, annotations=annotations), "spec": spec})
