@@ -21,11 +21,15 @@ from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.csr_request import parse_request
+from nodeattest_controller.model.infrastructure_kinds import KINDS
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.machine_kinds import MACHINE_KINDS, machine_views
-from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.token_binding import is_kubeadm_config
 from nodeattest_controller.runtime.restmapper import path_of_reference
+from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
@@ -124,7 +128,9 @@ async def collect(
         found.left_out.append(f"the workload cluster {where}: {error}")
     else:
         found.documents += [_ca_of(endpoint, where)] if endpoint is not None and endpoint.ca_pem else []
-    await _read_referenced(management, _view(found), found)
+    view = _view(found) or await _view_by_token(management, found)
+    await _read_referenced(management, view, found)
+    await _read_host(management, view, found)
     found.row = found.row or _row_of_request(found.csr, rows)
     found.attestation = _attestation_of(found)
     return found
@@ -260,7 +266,30 @@ def _view(found: Collected) -> MachineView | None:
     """Return the machine with what it refers to."""
     wanted = found.row.provider_id if found.row is not None else _provider_id_of(found.csr or {})
     kinds = (one for one in found.documents if text(one, "kind") in MACHINE_KINDS)
-    return next((view for one in kinds for view in machine_views(one) if view.provider_id == wanted), None)
+    return next((view for one in kinds for view in machine_views(one) if wanted and view.provider_id == wanted), None)
+
+
+async def _view_by_token(client: ApiClient, found: Collected) -> MachineView | None:
+    """Return the machine without a provider ID whose KubeadmConfig names the requester's token."""
+    token_id = text(found.csr or {}, "spec", "username").removeprefix(USER_PREFIX)
+    machines = (view for one in found.documents if text(one, "kind") == "Machine" for view in machine_views(one))
+    for view in [machine for machine in machines if not machine.provider_id and is_kubeadm_config(machine)]:
+        config: list[JsonObject] = []
+        await _read(client, view.bootstrap, view.namespace, config, found)
+        if any(token_id in (kept_config(slim_config(one)).ids or ()) for one in config):
+            return view
+    return None
+
+
+async def _read_host(client: ApiClient, view: MachineView | None, found: Collected) -> None:
+    """Read the host object that the infrastructure machine names."""
+    kind = KINDS.get((view.infra.group, view.infra.kind)) if view is not None and view.infra is not None else None
+    if kind is None or kind.host is None or view is None or view.infra is None:
+        return
+    infra = next((one for one in found.documents if text(one, "kind") == view.infra.kind), None)
+    key = kind.host.key({"infra": infra}, view.namespace) if infra is not None else None
+    if key is not None:
+        await _read(client, ContractReference(key.group, key.kind, key.name), key.namespace, found.documents, found)
 
 
 def _row_of_request(csr: JsonObject | None, rows: Sequence[MachineRow]) -> MachineRow | None:
@@ -271,14 +300,25 @@ def _row_of_request(csr: JsonObject | None, rows: Sequence[MachineRow]) -> Machi
 async def _read_referenced(client: ApiClient, view: MachineView | None, found: Collected) -> None:
     """Read the infrastructure object of a machine or of its pool, and its bootstrap configuration."""
     for reference in (view.infra, view.pool_infra, view.bootstrap) if view is not None else ():
-        if reference is None or view is None:
-            continue
-        title = f"{reference.kind} {reference.name}"
-        try:
-            path = await path_of_reference(client, reference, view.namespace)
-            found.documents.append({"kind": reference.kind, **await client.get(path)})
-        except (NotFound, Forbidden) as error:
-            found.left_out.append(f"{title}: {error}")
+        if view is not None:
+            await _read(client, reference, view.namespace, found.documents, found)
+
+
+async def _read(
+    client: ApiClient,
+    reference: ContractReference | None,
+    namespace: str,
+    into: list[JsonObject],
+    found: Collected,
+) -> None:
+    """Read an object that is referred to; one that is not there, or may not be read, is left out."""
+    if reference is None:
+        return
+    try:
+        path = await path_of_reference(client, reference, namespace)
+        into.append({"kind": reference.kind, **await client.get(path)})
+    except (NotFound, Forbidden) as error:
+        found.left_out.append(f"{reference.kind} {reference.name}: {error}")
 
 
 async def _get(client: ApiClient, path: str, found: Collected) -> JsonObject | None:

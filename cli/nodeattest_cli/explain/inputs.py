@@ -75,7 +75,9 @@ class Inputs:
 def pick(documents: Sequence[JsonObject], *, provider_id: str = "", node_name: NodeName | None = None) -> Inputs:
     """Pick what belongs to a request, which names its machine by a provider ID, or by the node that asks."""
     everyone = [view for one in _of_kind(documents, *MACHINE_KINDS) for view in machine_views(one)]
-    named = [one for one in everyone if one.provider_id == provider_id or node_name in claimed_names(one)]
+    named = [
+        one for one in everyone if (provider_id and one.provider_id == provider_id) or node_name in claimed_names(one)
+    ]
     machine = min(named, key=lambda one: one.is_pool_instance, default=None)
     cluster = _one(_of_kind(documents, *CLUSTER_KINDS), machine.cluster_name if machine else None)
     key = _key_of(machine, cluster)

@@ -21,7 +21,7 @@ from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
 from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json, to_yaml
-from nodeattest_controller.model.attestation import attestation_name
+from nodeattest_controller.model.attestation import attestation_name, owner_of
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_kube import paths
@@ -202,6 +202,11 @@ def _print_changed(
 async def _rows_of_one(client: ApiClient, machine: JsonObject, now: datetime) -> list[MachineRow]:
     found: list[JsonObject] = []
     for view in machine_views(machine):
+        if not view.provider_id:  # its record has the provider ID with which it joined
+            path = paths.collection_path(*OWN, "machineattestations", namespace=view.namespace)
+            everything = [item async for item in list_objects(client, path)]
+            found += [item for item in everything if text(owner_of(item), "uid") == view.uid]
+            continue
         name = attestation_name(view.cluster_name, view.provider_id)
         try:
             found.append(

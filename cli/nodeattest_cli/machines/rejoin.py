@@ -223,7 +223,7 @@ async def _check_machine(management: ApiClient, attestation: Attestation, found:
         raise gone from None
     members = machine_views(machine, kind)
     if not any(
-        one.uid == attestation.owner_uid and one.provider_id == attestation.provider_id and not one.deleting
+        one.uid == attestation.owner_uid and one.provider_id in {attestation.provider_id, ""} and not one.deleting
         for one in members
     ):
         raise gone

@@ -13,7 +13,7 @@ from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import CONDITION, condition_of_machine
 from nodeattest_controller.controllers.node_attested.refused_claims import parse_refused_claims
-from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
 from nodeattest_controller.model.objects import condition, items, mapping, moment, rfc3339, text
@@ -88,13 +88,17 @@ class MachineRow:
 def rows_of(machines: Sequence[JsonObject], attestations: Sequence[JsonObject], now: datetime) -> Iterator[MachineRow]:
     """Yield every Machine, pool instance and MachineRecord, then the MachineAttestations whose machine is gone."""
     by_machine = {_key(one): one for one in attestations}
+    by_owner = {uid: one for one in attestations if (uid := text(owner_of(one), "uid"))}
     for machine in machines:
-        views = machine_views(machine)
-        if not views and text(machine, "kind") == "Machine":
-            yield _without_provider_id(machine)
-        for view in views:
-            found = by_machine.pop((view.namespace, view.cluster_name, view.provider_id), None)
-            yield _row(view, machine, found, now)
+        for view in machine_views(machine):
+            recorded = by_owner.get(view.uid) if not view.provider_id else None
+            provider_id = text(recorded, "spec", "providerID") if recorded is not None else view.provider_id
+            found = by_machine.pop((view.namespace, view.cluster_name, provider_id), None)
+            if provider_id:
+                known = view if view.provider_id else view.with_provider_id(provider_id, "MachineAttestation")
+                yield _row(known, machine, found, now)
+            else:
+                yield _without_provider_id(machine)
     for left in by_machine.values():
         yield row_from_attestation(left, now)
 

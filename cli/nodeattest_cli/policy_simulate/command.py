@@ -106,7 +106,7 @@ async def _simulate(
         if flaw is not None:
             raise StateError(f"{name}: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}; {_INVALID}")
     scope = Scope(changed=by_name, cluster=cluster, only_known=selector is not None)
-    infra = await read_infra(client, list(fleet.machines.values()), namespace)
+    infra = await read_infra(client, [*fleet.machines.values(), *fleet.unconfirmed.values()], namespace)
     return simulate(fleet, scope, infra, datetime.now(UTC))
 
 

@@ -41,6 +41,13 @@ class Fleet:
         default_factory=dict[tuple[str, ProviderID], MachineView]
     )
     """By cluster and provider ID; of a pool's instance its Machine, where it has one."""
+    unconfirmed: dict[str, MachineView] = field(default_factory=dict[str, MachineView])
+    """Machines to which Cluster API has given no provider ID, by UID."""
+
+    def machine_of(self, attestation: Attestation) -> MachineView | None:
+        """Return the machine that a record is about; None where it is gone."""
+        found = self.machines.get((attestation.cluster_name, attestation.provider_id))
+        return found or self.unconfirmed.get(attestation.owner_uid)
 
     def count_under(self, now: datetime) -> Mapping[tuple[str, str], int]:
         """Count machines with a valid certificate by their cluster and the policy that admitted them."""
@@ -89,6 +96,9 @@ async def read_infra(client: ApiClient, machines: Sequence[MachineView], namespa
 
 def _take_in(fleet: Fleet, machine: JsonObject) -> None:
     for view in machine_views(machine):
+        if not view.provider_id:
+            fleet.unconfirmed[view.uid] = view
+            continue
         fleet.machines.setdefault((view.cluster_name, view.provider_id), view)
 
 

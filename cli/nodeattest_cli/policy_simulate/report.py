@@ -161,7 +161,7 @@ def simulate(fleet: Fleet, scope: Scope, infra: InfraAnnotations, now: datetime)
     simulator, rows = Simulator(infra, now), list[Row]()
     for attestation in fleet.attestations:
         name, newest = attestation.cluster_name, attestation.live(now)
-        machine = fleet.machines.get((name, attestation.provider_id))
+        machine = fleet.machine_of(attestation)
         if name not in touched or newest is None or (scope.only_known and machine is None):
             continue
         verdict, was = (simulator.evaluate(attestation, machine, touched[name], one[name]) for one in (after, before))
