@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
@@ -35,7 +36,9 @@ from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFact
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
+from nodeattest_controller.model.node_names import node_names
 from nodeattest_controller.model.objects import condition, items, text
+from nodeattest_controller.model.resolver import endorsement_keys
 from nodeattest_controller.verification.checks import RequestCheck, Stage
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_kube.jsontypes import JsonObject
@@ -112,8 +115,12 @@ def _explain_attested(
         evaluated = await replay.run([check for check in CHECKS if check.stage is Stage.EVALUATE])
         return [*evaluated, *await _issuance_steps(replay, request, inputs.attestation)]
 
+    async def both() -> tuple[list[CheckStep], list[tuple[str, str]]]:
+        return await steps(), await _source_facts(facts)
+
     parsed = passed(_PARSED, "wire format", "a kubelet's request in the canonical envelope")
-    return Explanation(facts=said, steps=[parsed, *asyncio.run(steps())], log=log)
+    found, sources = asyncio.run(both())
+    return Explanation(facts=[*said, *sources], steps=[parsed, *found], log=log)
 
 
 def _explain_kubelets(csr: JsonObject, documents: Sequence[JsonObject], said: list[tuple[str, str]]) -> Explanation:
@@ -158,6 +165,21 @@ def _request_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
     yield "usages", ", ".join(sorted(request.usages))
     yield "asks for", f"{request.expiration_seconds} s" if request.expiration_seconds else "the signer's lifetime"
     yield "evidence", f"{request.evidence.provider}/v{request.evidence.version}"
+
+
+async def _source_facts(facts: CSRFacts) -> list[tuple[str, str]]:
+    """Say what the management cluster expects of the machine, and which object each of it comes from."""
+    found: list[tuple[str, str]] = []
+    with suppress(NotGiven, NeedsPlatform, Denied, Unavailable):
+        expected, machine = await facts.expected_provider_id(), await facts.machine()
+        found.append(("Machine", f"{machine.kind} {machine.name}"))
+        if expected is not None:
+            found.append(("expected provider ID", f"{expected.value} ({expected.source})"))
+        claims = node_names(machine, await facts.name_sources(None))
+        found.append(("node names", ", ".join(f"{claim.name} ({claim.source})" for claim in claims) or "none"))
+        keys = endorsement_keys(machine, await facts.infrastructure(), has_joined=True)
+        found += [("endorsement key", f"{key} ({source})") for source, key in keys.items()]
+    return found
 
 
 # Steps

@@ -196,6 +196,15 @@ class CSRFacts(RequestFacts):
         """Return the names that sections of the policy give to machines, whichever provider attests."""
         return dict(registered_names((await self.policy()).sections, self.source.verifier))
 
+    async def name_sources(self, proven: NodeName | None) -> NameSources:
+        """Return what is known of the machine's names beside the Machine."""
+        return NameSources(
+            recorded=await self.recorded_name(),
+            registered=(await self.registered_names()).get((await self.machine()).provider_id),
+            proven=proven,
+            host=host_names(await self.infrastructure()) if await self.reads_host() else None,
+        )
+
     async def reads_host(self) -> bool:
         """Return whether the policy takes names from the host object of the request's machine."""
         infra = (await self.machine()).infra
@@ -296,13 +305,7 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     registered = await facts.registered_names()
     machines = frozenset(machine for machine, name in registered.items() if name == facts.node_name)
     around = replace(await facts.name_context(), registered=machines)
-    machine = await facts.machine()
-    sources = NameSources(
-        recorded=await facts.recorded_name(),
-        registered=registered.get(machine.provider_id),
-        proven=proven,
-        host=host_names(await facts.infrastructure()) if await facts.reads_host() else None,
-    )
+    machine, sources = await facts.machine(), await facts.name_sources(proven)
     if machine.is_pool_instance and not node_names(machine, sources):
         check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
     check_node_name(facts.request, machine, around, sources)

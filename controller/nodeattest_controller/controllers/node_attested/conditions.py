@@ -100,7 +100,10 @@ def condition_of_machine(
         others = _others(attestation, newest)
         message = f"renewal is refused{since}{others}: see docs/denials.md; the certificate is good until {until}{done}"
         return _false(attestation.verdict.reason or DENIED, message, _severity(attestation.verdict.reason))
-    return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, f"by {attestation.provider}, until {until}")  # 4
+    message = f"by {attestation.provider}, until {until}"  # 4
+    if not member.is_confirmed:
+        message += f"; its provider ID comes from {member.provider_id_source} until Cluster API sets it"
+    return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
 
 
 def condition_of_pool(instances: Sequence[Attestation | None], now: datetime, *, flaw: str = "") -> Condition:
