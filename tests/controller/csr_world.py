@@ -52,6 +52,7 @@ from nodeattest_providers.names import (
     Purpose,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
+from nodeattest_providers.node_interface import JsonValue as EvidenceValue
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
@@ -408,7 +409,7 @@ def machine(name: str = "m-1", provider_id: str = PROVIDER_ID, **status: JsonVal
 def request(
     name: str,
     *,
-    evidence: Mapping[str, str] | None = None,
+    evidence: Mapping[str, EvidenceValue] | None = None,
     key: ec.EllipticCurvePrivateKey | None = None,
     node: NodeName = NODE,
     provider_id: ProviderID = PROVIDER_ID,
