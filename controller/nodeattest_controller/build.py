@@ -16,6 +16,7 @@ from nodeattest_controller.controllers.auto_approval.controller import AutoAppro
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.bootstrap_signer.controller import TokenPairController, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
+from nodeattest_controller.controllers.challenge_secret.controller import ChallengeSecretController
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
@@ -191,6 +192,7 @@ def _controllers(
         everywhere["policy-status"] = _policy_status(shared).run
     if settings.enabled("attestation"):
         everywhere["signer-names"] = _signer_names(shared).run
+        in_clusters.append(ChallengeSecretController(management, configs=shared.configs, guard=guard, events=events))
     pair = enabled_controllers(settings)
     if pair:
         in_clusters.append(TokenPairController(management, pair, events=events, metrics=metrics))

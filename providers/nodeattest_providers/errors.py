@@ -108,6 +108,7 @@ class Reason(StrEnum):
     TPM_CLOCK_REVERSED = "TPMClockReversed"
     # Challenge provider
     SECRET_MISSING = "SecretMissing"
+    SECRET_UNTRUSTED = "SecretUntrusted"
     SECRET_USED = "SecretUsed"
     # Platforms: clouds and their instances
     PLATFORM_DOCUMENT_MALFORMED = "PlatformDocumentMalformed"

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.errors import Check
+from nodeattest_providers.errors import Check, Reason
 from nodeattest_providers.names import (
     ClusterPin,
     MachineName,
@@ -48,6 +48,7 @@ __all__ = [
     "PlatformAddresses",
     "ProvableNames",
     "RecordedChecks",
+    "UnusableSecret",
 ]
 
 
@@ -94,6 +95,16 @@ class ClusterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnusableSecret:
+    """Why a Machine has no attestation secret that counts."""
+
+    reason: Reason
+    expected: str
+    got: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
     """The one Machine that the request's provider ID names, as the management cluster knows it."""
 
@@ -112,7 +123,7 @@ class MachineFacts:
     endorsement_keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fingerprints of the machine's endorsement key by their source: infrastructure machine, host object or record."""
     infra_name: str | None = None
-    attestation_secret: SecretBytes | None = None
+    attestation_secret: SecretBytes | UnusableSecret | None = None
     """The per-Machine secret of the ``challenge`` provider, from the bootstrap data."""
 
 

@@ -8,12 +8,32 @@ from typing import Final
 from nodeattest_cli.doctor.facts import HealthFacts, Unread, readable
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.doctor.shipped_rights import ShippedRight
-from nodeattest_controller.model.objects import mapping
+from nodeattest_controller import manifests
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.shard_leases import ShardGroup
 
-__all__ = ["IDS", "look", "management_folders", "workload_folders"]
+__all__ = [
+    "IDS",
+    "SECRET_LIMIT",
+    "SECRET_LIMIT_RESOURCES",
+    "look",
+    "management_folders",
+    "workload_folders",
+]
 
-IDS: Final = ("management-rights", "workload-rights")
+IDS: Final = ("management-rights", "challenge-secrets-policy", "workload-rights")
+SECRET_LIMIT: Final = "nodeattest-challenge-secrets"
+"""Name of the ValidatingAdmissionPolicy of manifests/challenge-secrets, and of its binding."""
+SECRET_LIMIT_RESOURCES: Final[Mapping[str, str]] = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+"""Both, by kind."""
+_SAME: Final[Mapping[str, tuple[str, ...]]] = {
+    "ValidatingAdmissionPolicy": ("failurePolicy", "matchConditions", "variables", "validations"),
+    "ValidatingAdmissionPolicyBinding": ("policyName", "validationActions"),
+}
+"""Fields that an installation has no reason to change."""
 
 
 def management_folders(facts: HealthFacts) -> list[str]:
@@ -22,6 +42,7 @@ def management_folders(facts: HealthFacts) -> list[str]:
     group = ShardGroup(facts.namespace, facts.lease_name)
     shared = any(group.read(one) is not None for one in readable(leases))
     folders = ["rbac"]
+    folders += ["challenge-secrets"] if facts.creates_secrets() else []
     folders += ["webhook"] if isinstance(facts.management.webhook, dict) else []
     return folders + (["sharding"] if shared or (facts.argument("--shard-clusters") or "false") != "false" else [])
 
@@ -44,9 +65,37 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     """Report the rights that are missing."""
     account = f"the ServiceAccount node-attestation-controller of {facts.namespace}"
     yield _finding("management-rights", facts.management.reviews, account)
+    if facts.creates_secrets():
+        yield _secret_limit(facts)
     for key, workload in facts.workloads.items():
         if workload.unreached is None:
             yield _finding("workload-rights", workload.reviews, "the user of the cluster's kubeconfig", key)
+
+
+def _secret_limit(facts: HealthFacts) -> HealthFinding:
+    """Compare what limits the Secrets that the controller may create with this release."""
+    wrong: list[str] = []
+    unread: list[str] = []
+    for shipped in manifests.objects("challenge-secrets"):
+        kind = text(shipped, "kind")
+        found = facts.management.secret_limits.get(kind) if kind in SECRET_LIMIT_RESOURCES else {}
+        match found:
+            case None:
+                wrong.append(f"there is no {kind} {SECRET_LIMIT}")
+            case Unread():
+                unread.append(found.why)
+            case _:
+                spec, wanted = mapping(found, "spec"), mapping(shipped, "spec")
+                fields = _SAME.get(kind, ())
+                wrong += [f"{kind}: {field} is another" for field in fields if spec.get(field) != wanted.get(field)]
+    severity = HealthSeverity.ERROR if wrong else HealthSeverity.UNKNOWN if unread else HealthSeverity.OK
+    return HealthFinding(
+        id="challenge-secrets-policy",
+        severity=severity,
+        expected="a ValidatingAdmissionPolicy limits the Secrets that the controller may create, as this release has it",
+        found="; ".join([*wrong, *unread]) or "the same",
+        remedy="apply manifests/challenge-secrets" if wrong else "let this user read it" if unread else "",
+    )
 
 
 def _finding(name: str, reviews: Mapping[ShippedRight, bool] | Unread, whose: str, cluster: str = "") -> HealthFinding:

@@ -16,7 +16,12 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from nodeattest_cli.connection import explained
-from nodeattest_cli.doctor.access import management_folders, workload_folders
+from nodeattest_cli.doctor.access import (
+    SECRET_LIMIT,
+    SECRET_LIMIT_RESOURCES,
+    management_folders,
+    workload_folders,
+)
 from nodeattest_cli.doctor.bootstrap import joiners
 from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread, WorkloadFacts, readable
 from nodeattest_cli.doctor.renewals import longest_wait
@@ -45,6 +50,7 @@ _PAUSE: Final = 1.0
 """Seconds between two reads of the Leases, where nobody was seen to renew one."""
 _BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
+_ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _NAME: Final = "node-attestation-controller"
 """Of the Deployment's label, of its ServiceAccount and of the Lease."""
 _TRIAL: Final = "nodeattest-doctor"
@@ -82,6 +88,7 @@ async def gather(
     account = ReviewedUser(name=_user_of(facts), groups=_groups_of(facts))
     rights = shipped_rights(management_folders(facts), namespace=facts.namespace)
     facts.management.reviews = await _reviews(client, rights, account, facts.argument("--watch-namespace") or "")
+    await _read_secret_limits(client, facts)
     await _read_workloads(client, facts, workload)
     await _await_renewals(client, facts, now)
     theirs = client.server_time()
@@ -193,12 +200,11 @@ async def _await_renewals(client: ApiClient, facts: HealthFacts, now: Callable[[
 async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:
     """Read the webhook's configuration and where it leads."""
     found = facts.management
-    admission = ("admissionregistration.k8s.io", "v1")
     name = text(shipped_configuration(MUTATING), "metadata", "name")
-    path = paths.object_path(*admission, "mutatingwebhookconfigurations", name)
+    path = paths.object_path(*_ADMISSION, "mutatingwebhookconfigurations", name)
     found.webhook = await _optional(client.get(path))
     name = text(shipped_configuration(VALIDATING), "metadata", "name")
-    path = paths.object_path(*admission, "validatingwebhookconfigurations", name)
+    path = paths.object_path(*_ADMISSION, "validatingwebhookconfigurations", name)
     found.validation = await _optional(client.get(path))
     if not isinstance(found.webhook, dict):
         return
@@ -211,6 +217,15 @@ async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:
     slices = paths.collection_path("discovery.k8s.io", "v1", "endpointslices", namespace=namespace)
     query = {"labelSelector": f"kubernetes.io/service-name={named}"}
     found.endpoints = await _attempt(_listed(client, slices, query))
+
+
+async def _read_secret_limits(client: ApiClient, facts: HealthFacts) -> None:
+    """Read what limits the Secrets that the controller may create, where a policy has it create some."""
+    if facts.creates_secrets():
+        facts.management.secret_limits = {
+            kind: await _optional(client.get(paths.object_path(*_ADMISSION, resource, SECRET_LIMIT)))
+            for kind, resource in SECRET_LIMIT_RESOURCES.items()
+        }
 
 
 async def _read_configs(client: ApiClient, target: HealthTarget, facts: HealthFacts) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from nodeattest_cli.doctor.shipped_rights import ShippedRight
-from nodeattest_controller.model.objects import items, strings, text
+from nodeattest_controller.model.objects import flag, items, strings, text
 from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
 from nodeattest_kube.shard_leases import ResourceVersion
@@ -79,6 +79,11 @@ class ManagementFacts:
     """What the API server made of a KubeadmConfig that was created on trial, by its cluster (``namespace/name``)."""
     reviews: Mapping[ShippedRight, bool] | Unread = field(default_factory=dict[ShippedRight, bool])
     """Whether the controller has each right that the shipped manifests give."""
+    secret_limits: Mapping[str, JsonObject | Unread | None] = field(
+        default_factory=dict[str, JsonObject | Unread | None]
+    )
+    """The ValidatingAdmissionPolicy of manifests/challenge-secrets and its binding, by kind; None: not there.
+    Empty: no policy has the controller create Secrets."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,14 +139,18 @@ class HealthFacts:
         chosen = self.policies_of(cluster) if cluster is not None else []
         return any(text(one, "spec", "tokenBinding") in {"", TokenBinding.REQUIRED} for one in chosen)
 
+    def creates_secrets(self) -> bool:
+        """Tell whether a policy has the controller create the secrets of provider ``challenge``."""
+        return any(flag(one, "spec", "challenge", "createSecrets") for one in readable(self.management.policies))
+
     def argument(self, name: str) -> str | None:
         """Return a flag of the controller's Deployment, such as ``--controllers``; None where it is not set."""
         for deployment in readable(self.management.deployments):
             for container in items(deployment, "spec", "template", "spec", "containers"):
                 words = strings(container, "args")
                 for number, word in enumerate(words):
-                    flag, equals, value = word.partition("=")
-                    if flag == name:
+                    option, equals, value = word.partition("=")
+                    if option == name:
                         return value if equals else next(iter(words[number + 1 :]), "")
         return None
 

@@ -145,7 +145,7 @@ class DocumentFacts:
             config = kept_config(slim_config(document)) if text(document, "kind") == KUBEADM_CONFIG[1] else None
             if config is not None and config.ids is not None and token_id in config.ids:
                 named = self.inventory.machines_of_config(self.key, config.name)
-                found += [machine for machine in named if machine.uid in config.owners]
+                found += [machine for machine in named if machine.uid == config.machine_uid]
         if is_needed and not found:
             raise NotGiven("the KubeadmConfig that names the token")
         return found
@@ -261,7 +261,7 @@ class DocumentFacts:
             infrastructure = None
         recorded = self.inputs.attestation
         keys = endorsement_keys(machine, infrastructure, has_joined=recorded is not None and recorded.has_joined)
-        return machine.facts(endorsement_keys=keys, secret=self.inputs.attestation_secret)
+        return machine.facts(endorsement_keys=keys, secret=self.inputs.attestation_secret(self._sound_policy()))
 
     def _sound_policy(self) -> Policy | None:
         """Return the policy; what is wrong with it is a check of its own."""

@@ -14,16 +14,27 @@ from cryptography import x509
 
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.certificate_authority import bundle_pins
+from nodeattest_controller.model.challenge_secret import (
+    creates_secrets,
+    has_own_config,
+    no_own_config,
+    operators_secret_name,
+    read_secret,
+    secret_name,
+    secret_value,
+)
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import claimed_names
-from nodeattest_controller.model.objects import mapping, metadata, text
+from nodeattest_controller.model.objects import flag, mapping, metadata, text
+from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.names import ClusterPin, NodeName
 from nodeattest_providers.node_interface import SecretBytes
-from nodeattest_providers.verifier_interface import ClusterFacts
+from nodeattest_providers.verifier_interface import ClusterFacts, UnusableSecret
 
 __all__ = ["Inputs", "pick"]
 
@@ -47,7 +58,6 @@ class Inputs:
     attestation: Attestation | None = None
     pins: frozenset[ClusterPin] = frozenset()
     challenge_keys: tuple[SecretBytes, ...] = ()
-    attestation_secret: SecretBytes | None = field(default=None, repr=False)
     documents: tuple[JsonObject, ...] = ()
 
     @property
@@ -67,6 +77,34 @@ class Inputs:
             pins=self.pins,
         )
 
+    @property
+    def secret_documents(self) -> dict[str, bool]:
+        """Name the documents that hold the machine's attestation secret, each with whether it was given."""
+        machine = self.machine
+        if not any(flag(policy, "spec", "challenge", "createSecrets") for policy in self.policies):
+            name = operators_secret_name(machine.name) if machine else ""
+            return {"Secret <machine>-attestation": self.named("Secret", name) is not None}
+        config = machine.bootstrap.name if machine and machine.bootstrap else ""
+        return {
+            f"Secret {secret_name('<KubeadmConfig>')}": self.named("Secret", secret_name(config)) is not None,
+            "KubeadmConfig": self.named("KubeadmConfig", config) is not None,
+        }
+
+    def attestation_secret(self, policy: Policy | None) -> SecretBytes | UnusableSecret | None:
+        """Return the machine's attestation secret as the controller reads it; None where it was not given."""
+        machine = self.machine
+        if machine is None:
+            return None
+        if policy is None or not creates_secrets(policy):
+            return secret_value(self.named("Secret", operators_secret_name(machine.name)))
+        if machine.bootstrap is None or not has_own_config(machine):
+            return no_own_config(machine)
+        secret = self.named("Secret", secret_name(machine.bootstrap.name))
+        config = self.named("KubeadmConfig", machine.bootstrap.name)
+        if secret is None or config is None:
+            return None
+        return read_secret(secret, kept_config(slim_config(config)), machine.uid)
+
     def named(self, kind: str, name: str) -> JsonObject | None:
         """Return a given object by kind and name."""
         return _one(_of_kind(self.documents, kind), name)
@@ -84,7 +122,6 @@ def pick(documents: Sequence[JsonObject], *, provider_id: str = "", node_name: N
     cluster_name = text(cluster or {}, "metadata", "name")
     inventory = _indexed(documents, key)
     infra = machine.infra if machine else None
-    own = f"{machine.name}-attestation" if machine else ""
     wanted = machine.provider_id if machine else provider_id
     recorded = (parse_attestation(one) for one in _of_kind(documents, "MachineAttestation"))
     return Inputs(
@@ -98,7 +135,6 @@ def pick(documents: Sequence[JsonObject], *, provider_id: str = "", node_name: N
         attestation=next((one for one in recorded if one.provider_id == wanted), None),
         pins=_pins(_one(_of_kind(documents, "Secret"), f"{cluster_name}-ca")) if cluster else frozenset(),
         challenge_keys=_values(_one(_of_kind(documents, "Secret"), _CHALLENGE_KEYS), "current", "previous"),
-        attestation_secret=next(iter(_values(_one(_of_kind(documents, "Secret"), own), "secret")), None),
         documents=tuple(documents),
     )
 

@@ -96,7 +96,7 @@ def _missing(check: str, first: NodeRequest | None, inputs: Inputs) -> str:
     elif check == "first request exists":
         wanted = [("first request", first is not None)]
     elif check == "the Machine's secret":
-        wanted = [("Secret <machine>-attestation", inputs.attestation_secret is not None)]
+        wanted = [*inputs.secret_documents.items()]
     elif check in _DERIVED:
         wanted = [
             ("Cluster", inputs.cluster is not None),

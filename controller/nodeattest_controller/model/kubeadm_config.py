@@ -19,7 +19,7 @@ from nodeattest_discovery.token import is_token
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Unavailable
 
-__all__ = ["KeptConfig", "kept_config", "slim_config"]
+__all__ = ["KeptConfig", "kept_config", "machine_uid", "slim_config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ class KeptConfig:
     """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
     what is there is no token."""
     digest: str
-    owners: frozenset[str] = frozenset()
-    """UIDs of its owners: the Machine or MachinePool whose configuration it is."""
+    uid: str = ""
+    machine_uid: str = ""
+    """UID of the one Machine that owns it; empty where none does, or several."""
 
     def tokens(self) -> NamedTokens:
         """Return which tokens it names; raises Unavailable where one of them is no token."""
@@ -55,11 +56,11 @@ def slim_config(config: JsonObject) -> JsonObject:
     provided = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
     meta = mapping(config, "metadata")
     kept: JsonObject = {
-        "metadata": {name: meta[name] for name in ("name", "namespace", "resourceVersion") if name in meta},
+        "metadata": {name: meta[name] for name in ("name", "namespace", "resourceVersion", "uid") if name in meta},
         "provided": _id(provided),
         "digest": _digest(provided) if is_token(provided) else "",
         "paused": PAUSED_ANNOTATION in mapping(meta, "annotations"),
-        "owners": [text(owner, "uid") for owner in items(meta, "ownerReferences")],
+        "machine": machine_uid(config),
     }
     try:
         named = named_tokens(config)
@@ -78,8 +79,16 @@ def kept_config(slim: JsonObject) -> KeptConfig:
         paused=flag(slim, "paused"),
         provided=text(slim, "provided"),
         digest=text(slim, "digest"),
-        owners=frozenset(strings(slim, "owners")),
+        uid=text(slim, "metadata", "uid"),
+        machine_uid=text(slim, "machine"),
     )
+
+
+def machine_uid(config: JsonObject) -> str:
+    """Return the UID of the one Machine that owns a KubeadmConfig; empty where none does, or several."""
+    owners = [one for one in items(config, "metadata", "ownerReferences") if text(one, "kind") == "Machine"]
+    groups = {text(one, "apiVersion").partition("/")[0] for one in owners}
+    return text(owners[0], "uid") if len(owners) == 1 and groups == {"cluster.x-k8s.io"} else ""
 
 
 def _id(token: str) -> str:

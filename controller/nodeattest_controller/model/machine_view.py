@@ -16,7 +16,7 @@ from nodeattest_controller.model.objects import condition, flag, items, mapping,
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import SecretBytes
-from nodeattest_providers.verifier_interface import MachineFacts
+from nodeattest_providers.verifier_interface import MachineFacts, UnusableSecret
 
 __all__ = [
     "CLUSTER_LABEL",
@@ -122,7 +122,10 @@ class MachineView:
         return replace(self, provider_id=ProviderID(provider_id), provider_id_source=source, is_confirmed=False)
 
     def facts(
-        self, *, endorsement_keys: Mapping[str, str] = MappingProxyType({}), secret: SecretBytes | None = None
+        self,
+        *,
+        endorsement_keys: Mapping[str, str] = MappingProxyType({}),
+        secret: SecretBytes | UnusableSecret | None = None,
     ) -> MachineFacts:
         """Make the value that providers see; ``endorsement_keys`` are fingerprints by their source."""
         return MachineFacts(

@@ -67,7 +67,7 @@ class KubeadmConfigs:
         """Return whether a machine's KubeadmConfig names a token, by a read; raises Unavailable."""
         if member.bootstrap is None:
             return False
-        kept = await self._read(member.bootstrap, member.namespace)
+        kept = kept_config(slim_config(await self.read(member.bootstrap, member.namespace)))
         return kept.ids is not None and token_id in kept.ids
 
     async def follow(self) -> None:
@@ -88,10 +88,10 @@ class KubeadmConfigs:
             kept = kept_config(found) if found is not None else None
             if kept is not None and is_wished(kept):
                 return kept
-        return await self._read(reference, namespace)
+        return kept_config(slim_config(await self.read(reference, namespace)))
 
-    async def _read(self, reference: ContractReference, namespace: str) -> KeptConfig:
-        """Read a KubeadmConfig now; raises Unavailable."""
+    async def read(self, reference: ContractReference, namespace: str) -> JsonObject:
+        """Read a whole KubeadmConfig now; raises Unavailable."""
         what = f"KubeadmConfig {reference.name}"
         if not (paths.is_segment(reference.name) and paths.is_segment(reference.group)):
             raise _unreadable(
@@ -102,7 +102,7 @@ class KubeadmConfigs:
             if not paths.is_segment(version):
                 raise _unreadable(f"{what}: its API version is none", "correct the Machine's bootstrap.configRef")
             path = paths.object_path(reference.group, version, _RESOURCE, reference.name, namespace=namespace)
-            found = kept_config(slim_config(await self._client.get(path)))
+            found = await self._client.get(path)
         except NotFound as error:
             self._versions.pop(reference.group, None)
             raise _unreadable(f"{what} is not there", "see that the bootstrap configuration exists") from error

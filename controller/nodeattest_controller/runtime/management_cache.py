@@ -54,13 +54,11 @@ from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import ClusterFacts
 
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
-SECRET_SUFFIX: Final = "-attestation"
 
 
 class ManagementCache:
@@ -341,15 +339,12 @@ class ManagementCache:
             return None
         return now if now.provider_id else now.with_provider_id(member.provider_id, member.provider_id_source)
 
-    async def attestation_secret(self, member: MachineView) -> SecretBytes | None:
-        """Read the ``challenge`` provider's per-Machine secret: Secret ``<machine>-attestation``, key ``secret``."""
-        path = paths.core_path("secrets", member.name + SECRET_SUFFIX, namespace=member.namespace)
+    async def secret(self, namespace: str, name: str) -> JsonObject | None:
+        """Read a Secret now; None where it does not exist."""
         try:
-            secret = await self.client.get(path)
-            value = decode_base64(text(secret, "data", "secret"))
-        except (NotFound, ValueError):
+            return await self.client.get(paths.core_path("secrets", name, namespace=namespace))
+        except NotFound:
             return None
-        return SecretBytes(value) if value else None
 
     # Start and change
 

@@ -17,6 +17,16 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
+from nodeattest_controller.model.challenge_secret import (
+    creates_secrets,
+    has_own_config,
+    no_own_config,
+    operators_secret_name,
+    owner_uid,
+    read_secret,
+    secret_name,
+    secret_value,
+)
 from nodeattest_controller.model.csr_request import CSRSummary, summarize
 from nodeattest_controller.model.identity_rules import NameContext
 from nodeattest_controller.model.machine_record import check_cluster_active
@@ -47,6 +57,7 @@ from nodeattest_providers.verifier_interface import (
     MachineFacts,
     NodeRequest,
     PlatformAddresses,
+    UnusableSecret,
 )
 
 __all__ = ["ControllerFacts", "FactSource", "RequestFacts", "Verification", "fact"]
@@ -350,7 +361,7 @@ class ControllerFacts:
             machine
             for config in self.kubeadm_configs.naming(self.key.partition("/")[0], token_id)
             for machine in self.inventory.machines_of_config(self.key, config.name)
-            if is_kubeadm_config(machine) and machine.uid in config.owners
+            if is_kubeadm_config(machine) and machine.uid == config.machine_uid
         ]
         if len(machines) > 1:
             machines = [one for one in machines[:2] if await self.kubeadm_configs.names_now(one, token_id)]
@@ -419,7 +430,7 @@ class ControllerFacts:
         attestation = await facts.attestation()
         given = Facts(
             cluster=self.management.facts_of(await facts.cluster()),
-            machine=await self._machine_facts(machine, verifier),
+            machine=await self._machine_facts(machine, verifier, secret=await self._secret(facts, machine, verifier)),
             settings=(await facts.policy()).settings(request.evidence.provider),
             sections=(await facts.policy()).sections,
             ledger=attestation.facts(request, verification.ref.uid if verification.ref else ""),
@@ -442,7 +453,7 @@ class ControllerFacts:
         pins = recorded.pins_for(provider) if recorded is not None else {}
         given = Facts(
             cluster=self.management.facts_of(await facts.cluster()),
-            machine=await self._machine_facts(machine, verifier, with_secret=False),
+            machine=await self._machine_facts(machine, verifier),
             settings=policy.settings(provider),
             sections=policy.sections,
             ledger=LedgerFacts(fingerprints=pins, provider=recorded.provider) if recorded is not None else _EMPTY,
@@ -455,12 +466,30 @@ class ControllerFacts:
         return self.challenge_keys.keys() if isinstance(verifier, ChallengeSigner) else ()
 
     async def _machine_facts(
-        self, machine: MachineView, verifier: ClusterAPISigner, *, with_secret: bool = True
+        self, machine: MachineView, verifier: ClusterAPISigner, *, secret: SecretBytes | UnusableSecret | None = None
     ) -> MachineFacts:
         infrastructure = await self.infrastructure(machine) if reads_infrastructure(verifier) else None
-        asks = with_secret and reads_secret(verifier)
-        secret = await self.management.attestation_secret(machine) if asks else None
         recorded = self.inventory.attestation(self.key, machine.provider_id)
         has_joined = recorded is not None and recorded.has_joined
         keys = endorsement_keys(machine, infrastructure, has_joined=has_joined)
         return machine.facts(endorsement_keys=keys, secret=secret)
+
+    async def _secret(
+        self, facts: RequestFacts, machine: MachineView, verifier: ClusterAPISigner
+    ) -> SecretBytes | UnusableSecret | None:
+        """Read the machine's attestation secret from the one place that its policy says; raises Denied, Unavailable.
+
+        Where the controller creates it, it is found by the Machine's bootstrap configuration.
+        """
+        if not reads_secret(verifier):
+            return None
+        if not creates_secrets(await facts.policy()):
+            return secret_value(await self.management.secret(machine.namespace, operators_secret_name(machine.name)))
+        if machine.bootstrap is None or not has_own_config(machine):
+            return no_own_config(machine)
+        secret = await self.management.secret(machine.namespace, secret_name(machine.bootstrap.name))
+        owner = owner_uid(secret or {})
+        config = await self.kubeadm_configs.find(
+            machine.bootstrap, machine.namespace, lambda kept: (kept.uid, kept.machine_uid) == (owner, machine.uid)
+        )
+        return read_secret(secret, config, machine.uid)

@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from nodeattest_providers.challenge.config import parse_policy
 from nodeattest_providers.challenge.protocol import (
     MAX_SECRET,
     MIN_SECRET,
@@ -38,7 +39,14 @@ from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    BootState,
+    ClusterAPISigner,
+    Facts,
+    NodeRequest,
+    UnusableSecret,
+)
 
 __all__ = ["SecretChallengeSigner"]
 
@@ -68,8 +76,12 @@ class SecretChallengeSigner(ClusterAPISigner):
         evidence = _evidence(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
 
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a section ``spec.challenge`` that no request could be verified with; raises Denied."""
+        parse_policy(settings)
+
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Find nothing to refuse: the provider has no settings."""
+        """Find nothing to refuse: no setting concerns what is recorded."""
         del facts, boot
         return ()
 
@@ -111,17 +123,21 @@ def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvide
 
 
 def _secret(checks: Checks, facts: Facts) -> SecretBytes:
-    given = facts.machine.attestation_secret or SecretBytes(b"")
-    secret = normalised(given.reveal())
+    parse_policy(facts.settings)
+    given = facts.machine.attestation_secret
+    refused = given if isinstance(given, UnusableSecret) else None
+    secret = normalised(given.reveal() if isinstance(given, SecretBytes) else b"")
     size = len(secret.reveal())
     checks.require(
         MIN_SECRET <= size <= MAX_SECRET,
         "the Machine's secret",
         section=_SECTION,
-        reason=Reason.SECRET_MISSING,
-        expected=f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes",
-        got=f"{size} bytes" if size else "none",
-        remedy="give the Machine its own attestation secret, of 32 random bytes, in its bootstrap data",
+        reason=refused.reason if refused else Reason.SECRET_MISSING,
+        expected=refused.expected if refused else f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes",
+        got=refused.got if refused else f"{size} bytes" if size else "none",
+        remedy=refused.remedy
+        if refused
+        else "give the Machine its own attestation secret, of 32 random bytes, in its bootstrap data",
     )
     expected, got = facts.ledger.fingerprints.get("secret"), fingerprint(secret)
     checks.require(

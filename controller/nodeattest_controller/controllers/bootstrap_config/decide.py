@@ -262,6 +262,7 @@ def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, de
     if subject.made_by_control_plane:
         return Allow(AdmissionOutcome.LEFT, (_by_control_plane(subject),))
     innocent = before is not None and subject.is_providers_own(subject.changes(before))
+    innocent = innocent and not subject.joins_pool(before)  # what no machine was made of yet is not left as it is
     return Allow(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), denied) if innocent else Refuse(denied)
 
 

@@ -14,12 +14,17 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject
+from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, creates_secrets, secret_name
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.challenge.protocol import PROVIDER as CHALLENGE
+from nodeattest_providers.composite.config import parse_policy as parse_composite
+from nodeattest_providers.composite.protocol import PROVIDER as COMPOSITE
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -27,6 +32,9 @@ __all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for"]
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
+
+_LONGEST_NAME: Final = 253 - len(secret_name(""))
+"""Characters (apimachinery pkg/util/validation, DNS-1123 subdomain)."""
 
 
 class PolicyRenderer:
@@ -62,9 +70,50 @@ class PolicyRenderer:
 
 def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
     """Say what to render for an object of a cluster; raises ``Denied``."""
+    provider = _provider(subject, policy, cluster)
+    uses_secret = CHALLENGE in _proofs(provider, policy) and creates_secrets(policy)
     return RenderOptions(
-        provider=_provider(subject, policy, cluster),
+        provider=provider,
+        settings=_secret_settings(provider, policy) if uses_secret else {},
+        challenge_secret=_challenge_secret(subject) if uses_secret else "",
         serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
+    )
+
+
+def _proofs(provider: ProviderName, policy: Policy) -> frozenset[ProviderName]:
+    """Return the providers that these machines attest by: of a composite with one alternative, its parts."""
+    if provider != COMPOSITE:
+        return frozenset({provider})
+    alternatives = parse_composite(policy.settings(COMPOSITE)).alternatives
+    return alternatives[0] if len(alternatives) == 1 else frozenset()
+
+
+def _secret_settings(provider: ProviderName, policy: Policy) -> dict[str, JsonValue]:
+    """Tell the agent where the secret is."""
+    own: dict[str, JsonValue] = {"secretFile": SECRET_FILE}
+    if provider == CHALLENGE:
+        return own
+    return {part: own if part == CHALLENGE else {} for part in sorted(_proofs(provider, policy))}
+
+
+def _challenge_secret(subject: Subject) -> str:
+    """Name the Secret that the controller creates for one machine's KubeadmConfig; raises ``Denied`` for any other."""
+    if subject.kind is Kind.CONTROL_PLANE or subject.made_by_control_plane:
+        got = f"{subject.kind} {subject.name}, whose configuration all control-plane machines must have in common"
+    elif subject.pool:
+        got = f"{subject.kind} {subject.name} of MachinePool {subject.pool}, whose instances share it"
+    elif not (name := text(subject.whole, "metadata", "name")):
+        got = "a KubeadmConfig without metadata.name (generateName)"
+    elif len(name) > _LONGEST_NAME:
+        got = f"a name of {len(name)} characters; at most {_LONGEST_NAME} leave room for the Secret's"
+    else:
+        return secret_name(name)
+    raise Denied(
+        Reason.BOOTSTRAP_CONFIG_REFUSED,
+        expected="a named KubeadmConfig of one worker Machine, for which the controller creates a secret",
+        got=got,
+        remedy=f"choose another attestor of the policy by annotation {ATTESTOR_ANNOTATION} on it, make the machines by "
+        "a MachineDeployment, or take challenge.createSecrets out of the policy",
     )
 
 

@@ -126,6 +126,7 @@ _NOTHING: Final = (
     Reason.RECORD_INVALID,
     Reason.MACHINE_TOO_LARGE,
     Reason.SECRET_MISSING,
+    Reason.SECRET_UNTRUSTED,
     Reason.SECRET_USED,
     Reason.AUTHORITY_UNAVAILABLE,
     Reason.API_UNAVAILABLE,

@@ -30,13 +30,14 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     PROVIDER_ID_SCRIPT,
     kubelet_arguments,
 )
+from nodeattest_controller.model.challenge_secret import SECRET_FILE
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 
 __all__ = ["find"]
 
-_OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT})
+_OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT, SECRET_FILE})
 _CREDENTIALS: Final = frozenset({KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})
 _UNIT_FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _ENVIRONMENT_FILES: Final = frozenset({"/etc/default/kubelet", "/etc/sysconfig/kubelet"})

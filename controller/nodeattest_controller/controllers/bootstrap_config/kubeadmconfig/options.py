@@ -47,6 +47,8 @@ class RenderOptions:
     provider_id_file: str | None = None
     provider_id_command: str | None = None
     serving: ServingOptions = ServingOptions.KUBELET
+    challenge_secret: str = ""
+    """The Secret from which the bootstrap provider takes the machine's secret for ``challenge``; empty: from none."""
     program: str = "kubelet-authenticator"
     """The agent, on the node's PATH or by an absolute path."""
 

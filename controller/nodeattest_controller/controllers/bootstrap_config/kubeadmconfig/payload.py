@@ -31,6 +31,8 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
     RenderOptions,
     ServingOptions,
 )
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_KEY
+from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = [
     "ADOPT_SCRIPT",
@@ -73,10 +75,18 @@ exec sed -n "/--provider-id=/{s/^.*--provider-id=\([^ ]*\).*/\1/;s/['\\\"]//g;p;
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of ours."""
+    """A file of ours: its content, or the Secret that holds it."""
 
     path: str
-    content: str
+    content: str = ""
+    secret: str = ""
+
+    def entry(self) -> JsonObject:
+        """Return the member of a KubeadmConfig's ``files``; what comes from a Secret is root's alone."""
+        entry: JsonObject = {"path": self.path, "owner": "root:root", "permissions": "0600" if self.secret else "0644"}
+        if self.secret:
+            return {**entry, "contentFrom": {"secret": {"name": self.secret, "key": SECRET_KEY}}}
+        return {**entry, "content": self.content}
 
 
 def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
@@ -89,9 +99,10 @@ def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
     return arguments
 
 
-def join_files() -> tuple[File, ...]:
+def join_files(plan: RenderOptions) -> tuple[File, ...]:
     """List what each node gets."""
-    return (File(DROP_IN, _DROP_IN_TEXT),)
+    secret = (File(SECRET_FILE, secret=plan.challenge_secret),) if plan.challenge_secret else ()
+    return (File(DROP_IN, _DROP_IN_TEXT), *secret)
 
 
 def agent_join_command(plan: RenderOptions, *, file_format: str, may_init: bool) -> str:

@@ -64,7 +64,7 @@ def render(document: JsonObject, plan: RenderOptions) -> Rendered:
     changes: list[str] = []
     for role in roles:
         _registration(_made(_made(spec, role), "nodeRegistration"), plan, version, role, changes)
-    files = (*payload.join_files(), *(payload.adopt_files(plan) if adopts else ()))
+    files = (*payload.join_files(plan), *(payload.adopt_files(plan) if adopts else ()))
     _files(spec, files, changes)
     command = payload.agent_join_command(plan, file_format=file_format, may_init=control_plane)
     _command(spec, "preKubeadmCommands", command, changes)
@@ -121,12 +121,7 @@ def _registration(registration: JsonObject, plan: RenderOptions, version: str, r
 def _files(spec: JsonObject, files: tuple[File, ...], changes: list[str]) -> None:
     entries = objects(spec, "files")
     for file in files:
-        wanted: JsonObject = {
-            "path": file.path,
-            "owner": "root:root",
-            "permissions": "0644",
-            "content": file.content,
-        }
+        wanted = file.entry()
         places = [index for index, entry in enumerate(entries) if _path(entry) == file.path]
         if [entries[index] for index in places] == [wanted]:
             continue

@@ -1,0 +1,214 @@
+"""Creates the Secrets for provider ``challenge`` in the namespace of each cluster whose policy asks for it.
+
+Promises: nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement:
+Audit``; a Secret that exists is never changed; no value is logged. Nothing is created either while this ServiceAccount
+may create other Secrets than these: a dry run of one that the shipped ValidatingAdmissionPolicy refuses tells.
+Out of scope: referring to the Secret (the webhook), deleting it (the garbage collector, by its owner).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_controller.controllers.challenge_secret.decide import Candidate, Step, candidate, evaluate
+from nodeattest_controller.model.challenge_secret import creates_secrets, new_secret, read_secret, secret_name
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.guard import ClusterGuard
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube import paths
+from nodeattest_kube.batches import in_batches
+from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Forbidden, Invalid
+from nodeattest_kube.events import EventRecorder, ObjectRef
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.verifier_interface import UnusableSecret
+
+__all__ = ["CONTROLLER", "NOT_CREATED", "PROBE", "ChallengeSecretController"]
+
+log = logging.getLogger(__name__)
+CONTROLLER: Final = "challenge-secret"
+NOT_CREATED: Final = "ChallengeSecretNotCreated"
+"""The Event's reason."""
+PROBE: Final = "nodeattest-probe"
+"""Name of the Secret that the dry run would create."""
+_REMEDY: Final = (
+    "apply manifests/challenge-secrets in the management cluster, or take challenge.createSecrets out of the policy"
+)
+_RESYNC: Final = ResyncConfig(min_interval=1.0, share_of_changes=50, max_retry=60.0)
+"""The bootstrap provider backs off while the Secret does not exist, so a run follows a new Machine within seconds."""
+_AGAIN: Final = 2.0
+"""Seconds until a Machine is looked at again whose KubeadmConfig Cluster API has not given to it yet."""
+_LOOK_AGAIN: Final = 60.0
+"""The same for a KubeadmConfig that refers to no Secret, or to one that somebody else made."""
+_LIMITED_FOR: Final = 600.0
+"""Seconds for which the answer to a dry run is believed."""
+
+
+class ChallengeSecretController:
+    """Makes the reconciler of each cluster (``ClusterController``)."""
+
+    name = CONTROLLER
+
+    def __init__(
+        self,
+        management: ManagementCache,
+        *,
+        configs: KubeadmConfigs,
+        guard: ClusterGuard,
+        events: EventRecorder,
+        resync: ResyncConfig = _RESYNC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._configs = configs
+        self._guard = guard
+        self._events = events
+        self._resync = resync
+        self._clock = clock
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
+        """Make the reconciler of one cluster; the workload cluster itself is not asked."""
+        del client
+        events = ClusterEvents(key, self._management, self._events, log=log, clock=self._clock)
+        task = _Task(key, self._management, events, configs=self._configs, guard=self._guard, clock=self._clock)
+        return PeriodicReconciler(task, self._resync, clock=self._clock)
+
+
+class _Task:
+    """The Secrets of one cluster's Machines (``PeriodicTask``)."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        management: ManagementCache,
+        events: ClusterEvents,
+        *,
+        configs: KubeadmConfigs,
+        guard: ClusterGuard,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._management = management
+        self._events = events
+        self._configs = configs
+        self._guard = guard
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        """When a candidate is looked at again, by the Machine's UID."""
+        self._limited_until = -math.inf
+
+    async def reconcile(self) -> float | None:
+        """Create what is missing; returns the seconds until the next run where one must come soon."""
+        cluster = self._writable_cluster()
+        if cluster is None:
+            return None
+        found, waits = dict[str, float](), False
+        async for machine in in_batches(self._management.objects_of(self._key, "machines")):
+            wanted = candidate(machine)
+            if wanted is None:
+                continue
+            due = self._next.get(wanted.uid, -math.inf)
+            if due <= self._clock():
+                due = await self._reconcile(wanted, cluster)
+                waits = waits or due <= self._clock()
+            self._next[wanted.uid] = found[wanted.uid] = due
+        self._next = found
+        return _AGAIN if waits else None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Report that a Secret cannot be created."""
+        remedy = _REMEDY if isinstance(error, (Forbidden, Invalid)) else ""
+        what = "cannot create a Secret for provider challenge"
+        due = self._events.warn(type(error), what, error=str(error), failures=failures, delay=delay, remedy=remedy)
+        if due and remedy:
+            self._events.event("Warning", NOT_CREATED, f"{what}: {error}; {remedy}")
+
+    async def _reconcile(self, wanted: Candidate, cluster: JsonObject) -> float:
+        """Do what a candidate needs; returns when to look at it again. Raises ApiError."""
+        try:
+            config = await self._configs.read(wanted.config, wanted.namespace)
+        except Unavailable as unavailable:
+            about = ("unreadable", wanted.uid)
+            self._events.warn(about, "cannot read a KubeadmConfig", machine=wanted.name, detail=unavailable.detail)
+            return self._clock()
+        match evaluate(config, wanted):
+            case Step.WAIT:
+                return self._clock()
+            case Step.NOTHING:
+                return self._clock() + _LOOK_AGAIN
+            case Step.CREATE:
+                is_created = await self._is_limited(wanted.namespace) and await self._create(wanted, config, cluster)
+                return math.inf if is_created else self._clock() + _LOOK_AGAIN
+
+    async def _create(self, wanted: Candidate, config: JsonObject, cluster: JsonObject) -> bool:
+        """Create the Secret; returns whether the one that exists now is ours. Raises ApiError."""
+        name = secret_name(text(config, "metadata", "name"))
+        secret = new_secret(config, cluster=text(cluster, "metadata", "name"), value=secrets.token_hex(32))
+        if self._writable_cluster() is None:
+            return False
+        try:
+            await self._management.client.create(paths.core_path("secrets", namespace=wanted.namespace), secret)
+        except AlreadyExists:
+            stored = await self._management.secret(wanted.namespace, name)
+            found = read_secret(stored, kept_config(slim_config(config)), wanted.uid)
+            if isinstance(found, UnusableSecret):
+                self._report_foreign(wanted, name, found)
+                return False
+            return True
+        self._events.info("created a Secret for provider challenge", machine=wanted.name, secret=name)
+        return True
+
+    async def _is_limited(self, namespace: str) -> bool:
+        """Return whether the API server refuses another Secret of ours; reports where it does not. Raises ApiError."""
+        if self._clock() < self._limited_until:
+            return True
+        probe: JsonObject = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": PROBE, "namespace": namespace},
+            "type": "Opaque",
+        }
+        try:
+            await self._management.client.create(f"{paths.core_path('secrets', namespace=namespace)}?dryRun=All", probe)
+        except (Forbidden, Invalid):
+            self._limited_until = self._clock() + _LIMITED_FOR
+            return True
+        what = "no Secret is created for provider challenge: this ServiceAccount may create any Secret"
+        if self._events.warn("unlimited", what, remedy=_REMEDY):
+            self._events.event("Warning", NOT_CREATED, f"{what}; {_REMEDY}")
+        return False
+
+    def _report_foreign(self, wanted: Candidate, name: str, found: UnusableSecret) -> None:
+        """Report on the Machine that somebody else made a Secret of its Secret's name."""
+        what = "the Secret for provider challenge is somebody else's"
+        if self._events.warn(("foreign", wanted.uid), what, machine=wanted.name, secret=name, got=found.got):
+            machine = ObjectRef(
+                api_version=wanted.api_version,
+                kind="Machine",
+                namespace=wanted.namespace,
+                name=wanted.name,
+                uid=wanted.uid,
+            )
+            message = f"{what}: expected {found.expected}, got {found.got}; {found.remedy}"
+            self._events.event("Warning", NOT_CREATED, message, on=machine)
+
+    def _writable_cluster(self) -> JsonObject | None:
+        """Return the Cluster if its Secrets may be created now."""
+        cluster = self._guard.active_cluster(self._key)
+        if cluster is None:
+            return None
+        try:
+            policy = self._management.policy_of(cluster)
+            return cluster if policy.enforce and creates_secrets(policy) else None
+        except (Denied, Unavailable):
+            return None

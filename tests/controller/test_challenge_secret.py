@@ -1,0 +1,390 @@
+"""The Secret of a Machine for provider challenge: whose it is, when it is created, and what the webhook refers to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import pytest
+from bootstrap_config_kit import CLUSTER, config, control_plane, made_of, subject
+from fake_api import FakeApi
+from management_kit import add_cluster, add_policy, cached, cluster_path, management_api
+from polling import until
+
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Change, Refuse, decide
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.challenge_secret.controller import NOT_CREATED, ChallengeSecretController
+from nodeattest_controller.controllers.challenge_secret.decide import Step, candidate, evaluate
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE, new_secret, read_secret
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
+from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy
+from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
+from nodeattest_kube.client import Forbidden
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.verifier_interface import UnusableSecret
+
+SECRETS: Final = "/api/v1/namespaces/fleet/secrets"
+MACHINES: Final = "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet/machines"
+BOOTSTRAP: Final = "/apis/bootstrap.cluster.x-k8s.io"
+CONFIGS: Final = f"{BOOTSTRAP}/v1beta2/namespaces/fleet/kubeadmconfigs"
+KEY: Final = ClusterKey("fleet/blue")
+OWN: Final = f"{SECRETS}/w-attestation-challenge"
+FILE: JsonObject = {
+    "path": SECRET_FILE,
+    "owner": "root:root",
+    "permissions": "0600",
+    "contentFrom": {"secret": {"name": "w-attestation-challenge", "key": "secret"}},
+}
+
+
+def machine(*, name: str = "w", bootstrap: JsonObject | None = None, **metadata: JsonValue) -> JsonObject:
+    reference: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name}
+    labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Machine",
+        "metadata": {"name": name, "namespace": "fleet", "uid": f"uid-{name}", "labels": labels, **metadata},
+        "spec": {"clusterName": "blue", "bootstrap": {"configRef": reference, **(bootstrap or {})}},
+    }
+
+
+def machine_owner(uid: str = "uid-w") -> JsonObject:
+    return {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": "w", "uid": uid, "controller": True}
+
+
+def own_config(
+    *, owners: tuple[JsonObject, ...] | None = None, files: tuple[JsonObject, ...] = (FILE,), **status: JsonValue
+) -> JsonObject:
+    references: list[JsonValue] = [*((machine_owner(),) if owners is None else owners)]
+    return {
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": "w", "namespace": "fleet", "uid": "uid-config", "ownerReferences": references},
+        "spec": {"files": list[JsonValue](files)},
+        "status": status,
+    }
+
+
+def changed(secret: JsonObject, **fields: JsonValue) -> JsonObject:
+    return {**secret, **fields}
+
+
+def owned(secret: JsonObject, *owners: JsonObject) -> JsonObject:
+    return {**secret, "metadata": {**mapping(secret, "metadata"), "ownerReferences": list[JsonValue](owners)}}
+
+
+SECRET: Final = new_secret(own_config(), cluster="blue", value="5e" * 32)
+[OWNER] = items(SECRET, "metadata", "ownerReferences")
+
+
+# Whose a Secret is
+
+
+def read(secret: JsonObject | None, whole: JsonObject | None = None) -> SecretBytes | UnusableSecret:
+    return read_secret(secret, kept_config(slim_config(whole or own_config())), "uid-w")
+
+
+def test_the_secret_of_a_machines_own_configuration_is_read() -> None:
+    found = read(SECRET)
+    assert isinstance(found, SecretBytes)
+    assert found.reveal() == b"5e" * 32
+
+
+@pytest.mark.parametrize(
+    ("secret", "whole", "reason"),
+    [
+        (None, None, Reason.SECRET_MISSING),
+        (changed(SECRET, type="Opaque"), None, Reason.SECRET_UNTRUSTED),
+        (changed(SECRET, immutable=False), None, Reason.SECRET_UNTRUSTED),
+        (changed(SECRET, data={}), None, Reason.SECRET_UNTRUSTED),
+        (changed(SECRET, data={"secret": "?"}), None, Reason.SECRET_UNTRUSTED),
+        (owned(SECRET), None, Reason.SECRET_UNTRUSTED),
+        (owned(SECRET, {**OWNER, "uid": "uid-of-an-earlier-one"}), None, Reason.SECRET_UNTRUSTED),
+        (owned(SECRET, {**OWNER, "kind": "Machine"}), None, Reason.SECRET_UNTRUSTED),
+        (owned(SECRET, {**OWNER, "apiVersion": "example.com/v1"}), None, Reason.SECRET_UNTRUSTED),
+        (owned(SECRET, OWNER, machine_owner()), None, Reason.SECRET_UNTRUSTED),
+        (SECRET, own_config(owners=()), Reason.SECRET_UNTRUSTED),
+        (SECRET, own_config(owners=(machine_owner("uid-of-another"),)), Reason.SECRET_UNTRUSTED),
+        (SECRET, own_config(owners=(machine_owner(), machine_owner("uid-of-another"))), Reason.SECRET_UNTRUSTED),
+    ],
+)
+def test_any_other_secret_is_refused(secret: JsonObject | None, whole: JsonObject | None, reason: Reason) -> None:
+    found = read(secret, whole)
+    assert isinstance(found, UnusableSecret)
+    assert found.reason is reason
+    assert found.expected
+    assert "delete" in found.remedy
+
+
+# Who gets one
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        machine(deletionTimestamp="2026-01-01T00:00:00Z"),
+        machine(labels={"cluster.x-k8s.io/control-plane": ""}),
+        machine(annotations={"cluster.x-k8s.io/paused": ""}),
+        machine(bootstrap={"dataSecretName": "w"}),
+        machine(bootstrap={"configRef": {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "RKE2Config", "name": "w"}}),
+        machine(bootstrap={"configRef": None}),
+    ],
+)
+def test_no_other_machine_gets_a_secret(given: JsonObject) -> None:
+    assert candidate(given) is None
+
+
+@pytest.mark.parametrize(
+    ("whole", "step"),
+    [
+        (own_config(), Step.CREATE),
+        (own_config(owners=()), Step.WAIT),
+        (own_config(owners=(machine_owner("uid-of-another"),)), Step.NOTHING),
+        (own_config(files=()), Step.NOTHING),
+        (own_config(files=({**FILE, "contentFrom": {"secret": {"name": "another", "key": "secret"}}},)), Step.NOTHING),
+        (own_config(dataSecretName="w"), Step.NOTHING),
+        (own_config(initialization={"dataSecretCreated": True}), Step.NOTHING),
+        (own_config(ready=True), Step.NOTHING),
+        ({**own_config(), "metadata": {**mapping(own_config(), "metadata"), "deletionTimestamp": "x"}}, Step.NOTHING),
+    ],
+)
+def test_a_secret_is_created_before_the_bootstrap_data_and_never_again(whole: JsonObject, step: Step) -> None:
+    wanted = candidate(machine())
+    assert wanted is not None
+    assert evaluate(whole, wanted) is step
+
+
+# The controller
+
+
+@dataclass
+class Site:
+    """A management cluster, and the controller in it."""
+
+    api: FakeApi = field(default_factory=management_api)
+    events: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.api.documents[BOOTSTRAP] = {"preferredVersion": {"version": "v1beta2"}}
+        add_cluster(self.api)
+        self.policy(createSecrets=True)
+        self.limited = True
+        self.api.answers[f"{SECRETS}?dryRun=All"] = self._probed
+        self.api.put(f"{MACHINES}/w", machine())
+        self.api.put(f"{CONFIGS}/w", own_config())
+
+    def policy(self, enforcement: str = "Enforce", **challenge: JsonValue) -> None:
+        add_policy(self.api, authorizedAttestors=["challenge"], challenge=challenge, enforcement=enforcement)
+
+    def _probed(self, body: JsonObject) -> JsonObject:
+        if self.limited:
+            raise Forbidden(403, "Forbidden", "ValidatingAdmissionPolicy")
+        return body
+
+    def recorded(self) -> list[JsonObject]:
+        return [one for path, one in self.api.objects.items() if "/events/" in path]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async with cached(self.api, ChangeBus()) as management:
+            controller = ChallengeSecretController(
+                management,
+                configs=KubeadmConfigs(self.api, management.start_watch),
+                guard=ClusterGuard(management, LeaderOwnsAll(lambda: True)),
+                events=EventRecorder(self.api, component="test", instance="test", now=lambda: datetime.now(UTC)),
+                resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02),
+            )
+            task = asyncio.create_task(controller.for_cluster(KEY, self.api).run())
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_each_machine_gets_a_secret_of_its_own_once() -> None:
+    site = Site()
+    site.api.put(f"{MACHINES}/v", machine(name="v"))
+    file: JsonObject = {**FILE, "contentFrom": {"secret": {"name": "v-attestation-challenge", "key": "secret"}}}
+    other = own_config(owners=(machine_owner("uid-v"),), files=(file,))
+    other["metadata"] = {**mapping(other, "metadata"), "name": "v", "uid": "uid-config-v"}
+    site.api.put(f"{CONFIGS}/v", other)
+    async with site.running():
+        await until(lambda: site.api.count("POST", SECRETS) >= 3, "both Secrets")
+    made = [site.api.objects[f"{SECRETS}/{name}-attestation-challenge"] for name in ("w", "v")]
+    values = {decode_base64(text(one, "data", "secret")) for one in made}
+    assert {len(value) for value in values} == {64}
+    assert len(values) == 2
+    assert {text(one, "type") for one in made} == {SECRET_TYPE}
+    assert [one["immutable"] for one in made] == [True, True]
+    assert site.api.count("POST", SECRETS) == 3  # with one dry run
+
+
+async def test_a_secret_that_exists_stays_as_it_is() -> None:
+    site = Site()
+    site.api.put(OWN, SECRET)
+    async with site.running():
+        await until(lambda: site.api.count("GET", OWN) > 0, "a look at the Secret")
+    assert text(site.api.objects[OWN], "data", "secret") == text(SECRET, "data", "secret")
+    assert site.recorded() == []
+
+
+async def test_a_secret_that_a_tenant_made_is_reported_and_left() -> None:
+    site = Site()
+    site.api.put(OWN, {"type": "Opaque", "data": {"secret": "eA=="}})
+    async with site.running():
+        await until(lambda: bool(site.recorded()), "the Event")
+    [event] = site.recorded()
+    assert (text(event, "reason"), text(event, "involvedObject", "name")) == (NOT_CREATED, "w")
+    assert text(site.api.objects[OWN], "type") == "Opaque"
+
+
+async def test_nothing_is_created_while_any_secret_may_be() -> None:
+    site = Site()
+    site.limited = False
+    async with site.running():
+        await until(lambda: bool(site.recorded()), "the Event")
+    assert OWN not in site.api.objects
+    assert "manifests/challenge-secrets" in text(site.recorded()[0], "message")
+
+
+async def test_a_missing_right_is_reported_with_the_manifest_that_gives_it() -> None:
+    site = Site()
+
+    def forbid(_body: JsonObject) -> JsonObject:
+        raise Forbidden(403, "Forbidden", "cannot create resource secrets")
+
+    site.api.answers[SECRETS] = forbid
+    async with site.running():
+        await until(lambda: bool(site.recorded()), "the Event")
+    assert "manifests/challenge-secrets" in text(site.recorded()[0], "message")
+
+
+async def test_a_configuration_without_an_owner_is_looked_at_again() -> None:
+    site = Site()
+    site.api.put(f"{CONFIGS}/w", own_config(owners=()))
+    async with site.running():
+        await until(lambda: site.api.count("GET", f"{CONFIGS}/w") > 0, "a look")
+        assert OWN not in site.api.objects
+        site.api.put(f"{CONFIGS}/w", own_config())
+        await until(lambda: OWN in site.api.objects, "the Secret")
+
+
+@pytest.mark.parametrize("why", ["not asked", "audit", "paused"])
+async def test_nothing_is_created_where_no_policy_that_enforces_asks(why: str) -> None:
+    site = Site()
+    if why == "paused":
+        add_cluster(site.api, paused=True)
+    else:
+        site.policy("Audit" if why == "audit" else "Enforce", createSecrets=why == "audit")
+    async with site.running():
+        before = site.api.count("GET", "")
+        site.api.put(cluster_path(), {**site.api.objects[cluster_path()]})
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert site.api.count("GET", "") == before
+    assert site.api.count("POST", SECRETS) == 0
+
+
+# The webhook
+
+
+def creating(*attestors: str, **spec: JsonValue) -> Policy:
+    named: list[JsonValue] = [*(attestors or ("challenge",))]
+    body: JsonObject = {"authorizedAttestors": named, "challenge": {"createSecrets": True}, **spec}
+    return parse_attestation_policy({"metadata": {"name": "p"}, "spec": body})
+
+
+def with_id(whole: JsonObject) -> JsonObject:
+    arguments: list[JsonValue] = [{"name": "provider-id", "value": "metal://1"}]
+    join: JsonObject = {"nodeRegistration": {"kubeletExtraArgs": arguments}}
+    return {**whole, "spec": {**mapping(whole, "spec"), "joinConfiguration": join}}
+
+
+def decided(
+    whole: JsonObject, before: JsonObject | None = None, policy: Policy | None = None
+) -> Allow | Change | Refuse:
+    return decide(
+        subject(whole),
+        subject(before) if before else None,
+        policy=policy or creating(),
+        cluster=CLUSTER,
+        has_machines=False,
+        renderer=PolicyRenderer(),
+    )
+
+
+def test_the_webhook_refers_to_the_secret_and_tells_the_agent_where_it_will_be() -> None:
+    whole = with_id(config())
+    verdict = decided(whole)
+    assert isinstance(verdict, Change)
+    stored = made_of(whole, verdict.patch)
+    [file] = [one for one in items(stored, "spec", "files") if text(one, "path") == SECRET_FILE]
+    assert file["contentFrom"] == {"secret": {"name": "prod-md-0-attestation-challenge", "key": "secret"}}
+    assert file["permissions"] == "0600"
+    assert "content" not in file
+    [command] = strings(stored, "spec", "preKubeadmCommands")
+    assert f"--set 'secretFile=\"{SECRET_FILE}\"'" in command
+    again = decided(stored)
+    assert isinstance(again, Allow)
+    assert again.outcome is AdmissionOutcome.UNCHANGED
+
+
+def test_a_composite_proof_gets_the_secret_too() -> None:
+    whole = with_id(config())
+    verdict = decided(whole, policy=creating("composite", composite={"allOf": ["tpm", "challenge"]}))
+    assert isinstance(verdict, Change)
+    [command] = strings(made_of(whole, verdict.patch), "spec", "preKubeadmCommands")
+    assert f"--set 'challenge={{\"secretFile\":\"{SECRET_FILE}\"}}' --set 'tpm={{}}'" in command
+
+
+def test_without_the_policys_word_the_webhook_refers_to_no_secret() -> None:
+    whole = with_id(config())
+    verdict = decided(whole, policy=creating(challenge={}))
+    assert isinstance(verdict, Change)
+    assert SECRET_FILE not in str(made_of(whole, verdict.patch))
+
+
+POOL: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool", "uid": "p"}
+
+
+def pooled(whole: JsonObject) -> JsonObject:
+    return {**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [POOL]}}
+
+
+@pytest.mark.parametrize(
+    ("whole", "before", "got"),
+    [
+        (control_plane(), None, "KubeadmControlPlane"),
+        (pooled(with_id(config())), None, "MachinePool"),
+        (pooled(with_id(config())), with_id(config()), "MachinePool"),
+        ({**config(), "metadata": {"generateName": "w-", "labels": {}}}, None, "generateName"),
+        ({**config(), "metadata": {"name": "w" * 240, "labels": {}}}, None, "240 characters"),
+    ],
+)
+def test_what_several_machines_share_is_refused(whole: JsonObject, before: JsonObject | None, got: str) -> None:
+    verdict = decided(whole, before)
+    assert isinstance(verdict, Refuse)
+    assert verdict.denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED
+    assert got in verdict.denied.got
+    assert "createSecrets" in verdict.denied.remedy
+
+
+def test_a_control_planes_machine_is_left_to_its_control_plane() -> None:
+    labels: dict[str, JsonValue] = {"cluster.x-k8s.io/cluster-name": "prod", "cluster.x-k8s.io/control-plane": ""}
+    verdict = decided(with_id(config(labels=labels)))
+    assert isinstance(verdict, Allow)
+    assert verdict.outcome is AdmissionOutcome.LEFT
