@@ -30,7 +30,8 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
     is_rendered_kind,
     render,
 )
-from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_controller.controllers.bootstrap_config.renderer import shares_secret
+from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_label import is_decided, label_command, needs_webhook
 from nodeattest_controller.verification import policy_validation
@@ -60,6 +61,8 @@ _UNRENDERED: Final = (
     "not rendered, so machines made of it cannot join a cluster with enforcement Enforce, unless the webhook "
     "renders it when it is applied (nodeattest render)"
 )
+_SHARING: Final = frozenset({"KubeadmControlPlane", "KubeadmControlPlaneTemplate", "MachinePool"})
+"""Kinds whose machines have one KubeadmConfigSpec in common."""
 _COMMANDS: Final = {
     "check": ("nodeattest_cli.policies:check", "Check every NodeAttestationPolicy of a file."),
     "simulate": (
@@ -107,6 +110,9 @@ def check(*, path: str, installed: tuple[str, ...]) -> int:
         if text(cluster, "kind") == "Cluster" and text(cluster, "apiVersion").startswith(f"{_CLUSTER_GROUP}/"):
             wrong = _tell_cluster(cluster, found) or wrong
     _list_unrendered(documents, found)
+    for refused in _without_secret(documents, found):
+        wrong = True
+        print_lines(refused)
     for refused in policy_machines.refused(documents, [one for one in found if not list(problems(one, installed))]):
         wrong = True
         print_lines(refused)
@@ -138,6 +144,19 @@ def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObj
         if not known:
             why = _why_not_rendered(document, policies)
             print_lines(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}{why}")
+
+
+def _without_secret(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
+    """Yield the objects whose machines share one configuration, where every policy gives each machine its own secret."""
+    if not all(
+        flag(one, "spec", "challenge", "createSecrets") and {*strings(one, "spec", "authorizedAttestors")} == {"challenge"}
+        for one in policies
+    ):
+        return
+    for document in documents:
+        if text(document, "kind") in _SHARING:
+            refused = shares_secret(f"a {text(document, 'kind')}, whose machines share one configuration")
+            yield f"{text(document, 'kind')} {key_of(document)}: {refused}"
 
 
 def _why_not_rendered(document: JsonObject, policies: Sequence[JsonObject]) -> str:

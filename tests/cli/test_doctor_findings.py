@@ -25,6 +25,7 @@ from health_facts import (
 )
 
 from nodeattest_cli.doctor import groups
+from nodeattest_cli.doctor.access import SECRET_LIMIT_RESOURCES, management_folders
 from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
@@ -32,6 +33,7 @@ from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
 from nodeattest_cli.doctor.supported_versions import minor_version
 from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
+from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
@@ -150,6 +152,26 @@ CLAIMED: JsonObject = {
 CONDITIONS = items(items(webhook(), "webhooks")[0], "matchConditions")
 CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}
 REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
+def creating_secrets(**limits: JsonObject | Unread | None) -> Spoil:
+    """Have the policy ask for Secrets; ``limits`` are found in place of the shipped objects, by kind."""
+
+    def spoil(facts: HealthFacts) -> None:
+        found = policy()
+        mapping(found, "spec")["challenge"] = {"createSecrets": True}
+        facts.management.policies = [found]
+        shipped = {text(one, "kind"): one for one in manifests.objects("challenge-secrets")}
+        kept = {kind: one for kind, one in shipped.items() if kind in SECRET_LIMIT_RESOURCES}
+        facts.management.secret_limits = {**kept, **limits}
+
+    return spoil
+
+
+def without_validations() -> JsonObject:
+    [shipped] = [one for one in manifests.objects("challenge-secrets") if one["kind"] == "ValidatingAdmissionPolicy"]
+    mapping(shipped, "spec")["validations"] = []
+    return shipped
+
+
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "an old management cluster": (management(version="v1.30.14"), ERROR, "management-version"),
     "a management cluster too old for Cluster API": (management(version="v1.32.9"), WARNING, "management-version"),
@@ -183,6 +205,26 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "Leases may not be read": (management(leases=NOT_ALLOWED), UNKNOWN, "controller-version, controller-leader"),
     "a right is missing": (without("patch", "machines", "management"), ERROR, "management-rights"),
     "a right is missing in the workload cluster": (without("sign", "signers", "workload"), ERROR, "workload-rights"),
+    "no limit of the Secrets that the controller may create": (
+        creating_secrets(ValidatingAdmissionPolicy=None),
+        ERROR,
+        "challenge-secrets-policy",
+    ),
+    "a limit that limits nothing": (
+        creating_secrets(ValidatingAdmissionPolicy=without_validations()),
+        ERROR,
+        "challenge-secrets-policy",
+    ),
+    "a limit that is not bound": (
+        creating_secrets(ValidatingAdmissionPolicyBinding=None),
+        ERROR,
+        "challenge-secrets-policy",
+    ),
+    "a limit that may not be read": (
+        creating_secrets(ValidatingAdmissionPolicy=NOT_ALLOWED),
+        UNKNOWN,
+        "challenge-secrets-policy",
+    ),
     "rights may not be asked for": (management(reviews=NOT_ALLOWED), UNKNOWN, "management-rights"),
     "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
     "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
@@ -470,6 +512,15 @@ def test_a_right_is_asked_for_in_the_namespace_that_the_controller_watches() -> 
     own = by_name["update secrets node-attestation-challenge-keys -n nodeattest-system"]
     assert own.attributes("fleet").namespace == own.namespace
     assert by_name["patch machines/status.cluster.x-k8s.io"].subresource == "status"
+
+
+def test_a_policy_that_has_secrets_created_needs_the_right_and_its_limit() -> None:
+    facts = healthy_facts()
+    assert "challenge-secrets" not in management_folders(facts)
+    creating_secrets()(facts)
+    assert "challenge-secrets" in management_folders(facts)
+    [limit] = [one for one in examine(facts) if one.id == "challenge-secrets-policy"]
+    assert limit.severity is HealthSeverity.OK
 
 
 def test_the_json_form_counts_and_lists() -> None:

@@ -94,7 +94,8 @@ def test_a_full_policy_is_valid() -> None:
         ),
         (made(tpm={"pcrs": {"valeus": {}}}), "spec.tpm.pcrs.valeus: unknown field; the nearest known one is values"),
         (made(clusterSelector={"matchLabel": {}}), "spec.clusterSelector.matchLabel: unknown field; the nearest"),
-        (made(challenge={"x": 1}), "spec.challenge.x: unknown field; none is known here"),
+        (made(challenge={"createSecret": True}), "spec.challenge.createSecret: unknown field; the nearest known one is"),
+        (made(challenge={"createSecrets": "yes"}), "spec.challenge.createSecrets"),
         (made(authorizedAttestors=["tpm", "insecure"]), "expected secure attestors alone, or insecure alone"),
         (made(authorizedAttestors="tpm"), "spec.authorizedAttestors in body must be of type array"),
         (made(authorizedAttestors=None), "spec.authorizedAttestors"),
@@ -525,3 +526,17 @@ def test_what_a_topology_does_not_use_or_a_live_cluster_shows_is_not_said_again(
     live["metadata"] = {"name": "blue-md-x", "namespace": "fleet", "labels": {"topology.cluster.x-k8s.io/owned": ""}}
     said = list(policy_machines.refused([of_class, blue, live], [made(clusterSelector=GOLD)]))
     assert [line.partition(":")[0] for line in said] == ["MachineDeployment fleet/blue-md-x", "Cluster fleet/blue"]
+
+
+@pytest.mark.parametrize("kind", ["KubeadmControlPlane", "KubeadmControlPlaneTemplate", "MachinePool"])
+def test_machines_that_share_a_configuration_get_no_secret_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    policy = made(authorizedAttestors=["challenge"], challenge={"createSecrets": True})
+    shared: JsonObject = {"kind": kind, "metadata": {"name": "masters", "namespace": "fleet"}, "spec": {}}
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump_all([policy, shared]))
+    assert main(["policy", "check", "-f", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert f"{kind} fleet/masters: BootstrapConfigRefused: expected a named KubeadmConfig" in said
+    assert "challenge.createSecrets" in said

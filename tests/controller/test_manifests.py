@@ -38,6 +38,7 @@ BASES = (
     "host-objects-metal3",
     "host-objects-tinkerbell",
     "infrastructure-annotations",
+    "challenge-secrets",
     "workload-rbac",
     "admission-policy",
     "workload-discovery",

@@ -28,7 +28,7 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
-__all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for"]
+__all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for", "shares_secret"]
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
@@ -80,6 +80,17 @@ def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOpt
     )
 
 
+def shares_secret(got: str) -> Denied:
+    """Make the refusal of a configuration that is not one worker Machine's (``challenge.createSecrets``)."""
+    return Denied(
+        Reason.BOOTSTRAP_CONFIG_REFUSED,
+        expected="a named KubeadmConfig of one worker Machine, for which the controller creates a secret",
+        got=got,
+        remedy=f"choose another attestor of the policy by annotation {ATTESTOR_ANNOTATION} on it, make the machines by "
+        "a MachineDeployment, or take challenge.createSecrets out of the policy",
+    )
+
+
 def _proofs(provider: ProviderName, policy: Policy) -> frozenset[ProviderName]:
     """Return the providers that these machines attest by: of a composite with one alternative, its parts."""
     if provider != COMPOSITE:
@@ -108,13 +119,7 @@ def _challenge_secret(subject: Subject) -> str:
         got = f"a name of {len(name)} characters; at most {_LONGEST_NAME} leave room for the Secret's"
     else:
         return secret_name(name)
-    raise Denied(
-        Reason.BOOTSTRAP_CONFIG_REFUSED,
-        expected="a named KubeadmConfig of one worker Machine, for which the controller creates a secret",
-        got=got,
-        remedy=f"choose another attestor of the policy by annotation {ATTESTOR_ANNOTATION} on it, make the machines by "
-        "a MachineDeployment, or take challenge.createSecrets out of the policy",
-    )
+    raise shares_secret(got)
 
 
 def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> ProviderName:
