@@ -147,9 +147,10 @@ def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObj
 
 
 def _without_secret(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
-    """Yield the objects whose machines share one configuration, where every policy gives each machine its own secret."""
+    """Yield whose machines share one configuration, where every policy gives each machine a secret of its own."""
     if not all(
-        flag(one, "spec", "challenge", "createSecrets") and {*strings(one, "spec", "authorizedAttestors")} == {"challenge"}
+        flag(one, "spec", "challenge", "createSecrets")
+        and {*strings(one, "spec", "authorizedAttestors")} == {"challenge"}
         for one in policies
     ):
         return

@@ -152,6 +152,8 @@ CLAIMED: JsonObject = {
 CONDITIONS = items(items(webhook(), "webhooks")[0], "matchConditions")
 CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}
 REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
+
+
 def creating_secrets(**limits: JsonObject | Unread | None) -> Spoil:
     """Have the policy ask for Secrets; ``limits`` are found in place of the shipped objects, by kind."""
 

@@ -94,7 +94,10 @@ def test_a_full_policy_is_valid() -> None:
         ),
         (made(tpm={"pcrs": {"valeus": {}}}), "spec.tpm.pcrs.valeus: unknown field; the nearest known one is values"),
         (made(clusterSelector={"matchLabel": {}}), "spec.clusterSelector.matchLabel: unknown field; the nearest"),
-        (made(challenge={"createSecret": True}), "spec.challenge.createSecret: unknown field; the nearest known one is"),
+        (
+            made(challenge={"createSecret": True}),
+            "spec.challenge.createSecret: unknown field; the nearest known one is",
+        ),
         (made(challenge={"createSecrets": "yes"}), "spec.challenge.createSecrets"),
         (made(authorizedAttestors=["tpm", "insecure"]), "expected secure attestors alone, or insecure alone"),
         (made(authorizedAttestors="tpm"), "spec.authorizedAttestors in body must be of type array"),

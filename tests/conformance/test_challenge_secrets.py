@@ -84,6 +84,12 @@ def secret(name: str = OWN, owners: list[JsonMap] | None = None, **fields: JsonV
     }
 
 
+def owned_by(stored: JsonMap, *owners: JsonMap) -> JsonMap:
+    references: list[JsonValue] = [*owners]
+    metadata: JsonMap = {**map_at(stored, "metadata"), "ownerReferences": references}
+    return {**stored, "metadata": metadata}
+
+
 def refusal_of(client: Client, body: JsonMap, namespace: str = NAMESPACE) -> str:
     """Say why a Secret may not be created, by whom; empty where it may. Nothing is stored."""
     try:
@@ -147,11 +153,9 @@ def test_nobody_else_creates_one_or_takes_one_over(limited: WebhookWorld) -> Non
     assert "only the node attestation controller" in refusal_of(tenant, secret())
     assert refusal_of(tenant, secret(type="Opaque")) == ""  # of other types it is none of our business
     made = limited.client.create(SECRETS, secret())  # clusterctl move, as cluster-admin
-    stolen = {**made, "metadata": {**map_at(made, "metadata"), "ownerReferences": [owner(uid="another")]}}
     with pytest.raises(ApiRefusal, match="only the node attestation controller"):
-        tenant.replace(f"{SECRETS}/{OWN}", stolen)
-    orphaned = {**made, "metadata": {**map_at(made, "metadata"), "ownerReferences": []}}
-    tenant.replace(f"{SECRETS}/{OWN}", orphaned)  # as the garbage collector does; then nobody uses it
+        tenant.replace(f"{SECRETS}/{OWN}", owned_by(made, owner(uid="another")))
+    tenant.replace(f"{SECRETS}/{OWN}", owned_by(made))  # as the garbage collector does; then nobody uses it
     limited.client.delete(f"{SECRETS}/{OWN}")
 
 

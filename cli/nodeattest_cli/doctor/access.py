@@ -92,7 +92,7 @@ def _secret_limit(facts: HealthFacts) -> HealthFinding:
     return HealthFinding(
         id="challenge-secrets-policy",
         severity=severity,
-        expected="a ValidatingAdmissionPolicy limits the Secrets that the controller may create, as this release has it",
+        expected="the ValidatingAdmissionPolicy of this release limits the Secrets that the controller may create",
         found="; ".join([*wrong, *unread]) or "the same",
         remedy="apply manifests/challenge-secrets" if wrong else "let this user read it" if unread else "",
     )

@@ -15,12 +15,12 @@ from cryptography import x509
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.certificate_authority import bundle_pins
 from nodeattest_controller.model.challenge_secret import (
+    challenge_secret_name,
     creates_secrets,
     has_own_config,
     no_own_config,
     operators_secret_name,
     read_secret,
-    secret_name,
     secret_value,
 )
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
@@ -86,7 +86,8 @@ class Inputs:
             return {"Secret <machine>-attestation": self.named("Secret", name) is not None}
         config = machine.bootstrap.name if machine and machine.bootstrap else ""
         return {
-            f"Secret {secret_name('<KubeadmConfig>')}": self.named("Secret", secret_name(config)) is not None,
+            f"Secret {challenge_secret_name('<KubeadmConfig>')}": self.named("Secret", challenge_secret_name(config))
+            is not None,
             "KubeadmConfig": self.named("KubeadmConfig", config) is not None,
         }
 
@@ -99,7 +100,7 @@ class Inputs:
             return secret_value(self.named("Secret", operators_secret_name(machine.name)))
         if machine.bootstrap is None or not has_own_config(machine):
             return no_own_config(machine)
-        secret = self.named("Secret", secret_name(machine.bootstrap.name))
+        secret = self.named("Secret", challenge_secret_name(machine.bootstrap.name))
         config = self.named("KubeadmConfig", machine.bootstrap.name)
         if secret is None or config is None:
             return None

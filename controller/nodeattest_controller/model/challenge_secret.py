@@ -29,6 +29,7 @@ __all__ = [
     "SECRET_FILE",
     "SECRET_KEY",
     "SECRET_TYPE",
+    "challenge_secret_name",
     "creates_secrets",
     "has_own_config",
     "new_secret",
@@ -37,7 +38,6 @@ __all__ = [
     "owner_uid",
     "read_secret",
     "refers_to_secret",
-    "secret_name",
     "secret_value",
 ]
 
@@ -68,7 +68,7 @@ def secret_value(secret: JsonObject | None) -> SecretBytes | None:
     return SecretBytes(value) if value else None
 
 
-def secret_name(config: str) -> str:
+def challenge_secret_name(config: str) -> str:
     """Name the Secret of a KubeadmConfig."""
     return config + _SUFFIX
 
@@ -87,7 +87,7 @@ def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": secret_name(name),
+            "name": challenge_secret_name(name),
             "namespace": text(meta, "namespace"),
             "labels": {CLUSTER_LABEL: cluster},
             "ownerReferences": [owner],
@@ -100,7 +100,7 @@ def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
 
 def refers_to_secret(config: JsonObject) -> bool:
     """Return whether the bootstrap data of a KubeadmConfig is to have the Secret's value."""
-    wanted = secret_name(text(config, "metadata", "name"))
+    wanted = challenge_secret_name(text(config, "metadata", "name"))
     named = (text(file, "contentFrom", "secret", "name") for file in items(config, "spec", "files"))
     return wanted in named
 
@@ -137,7 +137,7 @@ def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str)
     1. The KubeadmConfig is the Machine's, by its owner reference. 2. The Secret exists. 3. Its type is ours. 4. It is
     immutable. 5. The KubeadmConfig owns it alone. 6. It has a value.
     """
-    name = secret_name(config.name)
+    name = challenge_secret_name(config.name)
     if not machine_uid or config.machine_uid != machine_uid:  # 1
         return _untrusted(f"KubeadmConfig {config.name} that belongs to this Machine alone", "another owner")
     if secret is None:  # 2

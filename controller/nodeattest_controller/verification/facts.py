@@ -18,13 +18,13 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.challenge_secret import (
+    challenge_secret_name,
     creates_secrets,
     has_own_config,
     no_own_config,
     operators_secret_name,
     owner_uid,
     read_secret,
-    secret_name,
     secret_value,
 )
 from nodeattest_controller.model.csr_request import CSRSummary, summarize
@@ -487,7 +487,7 @@ class ControllerFacts:
             return secret_value(await self.management.secret(machine.namespace, operators_secret_name(machine.name)))
         if machine.bootstrap is None or not has_own_config(machine):
             return no_own_config(machine)
-        secret = await self.management.secret(machine.namespace, secret_name(machine.bootstrap.name))
+        secret = await self.management.secret(machine.namespace, challenge_secret_name(machine.bootstrap.name))
         owner = owner_uid(secret or {})
         config = await self.kubeadm_configs.find(
             machine.bootstrap, machine.namespace, lambda kept: (kept.uid, kept.machine_uid) == (owner, machine.uid)

@@ -15,7 +15,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, creates_secrets, secret_name
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, challenge_secret_name, creates_secrets
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
@@ -33,7 +33,7 @@ __all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for", "shares_secret"]
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
 
-_LONGEST_NAME: Final = 253 - len(secret_name(""))
+_LONGEST_NAME: Final = 253 - len(challenge_secret_name(""))
 """Characters (apimachinery pkg/util/validation, DNS-1123 subdomain)."""
 
 
@@ -118,7 +118,7 @@ def _challenge_secret(subject: Subject) -> str:
     elif len(name) > _LONGEST_NAME:
         got = f"a name of {len(name)} characters; at most {_LONGEST_NAME} leave room for the Secret's"
     else:
-        return secret_name(name)
+        return challenge_secret_name(name)
     raise shares_secret(got)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from nodeattest_controller.controllers.challenge_secret.decide import Candidate, Step, candidate, evaluate
-from nodeattest_controller.model.challenge_secret import creates_secrets, new_secret, read_secret, secret_name
+from nodeattest_controller.model.challenge_secret import challenge_secret_name, creates_secrets, new_secret, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
@@ -152,7 +152,7 @@ class _Task:
 
     async def _create(self, wanted: Candidate, config: JsonObject, cluster: JsonObject) -> bool:
         """Create the Secret; returns whether the one that exists now is ours. Raises ApiError."""
-        name = secret_name(text(config, "metadata", "name"))
+        name = challenge_secret_name(text(config, "metadata", "name"))
         secret = new_secret(config, cluster=text(cluster, "metadata", "name"), value=secrets.token_hex(32))
         if self._writable_cluster() is None:
             return False

@@ -1,7 +1,7 @@
 """Which Machines need a secret, and whether their KubeadmConfigs are ready for one. Pure.
 
-A Machine needs one until its bootstrap data exists. The data holds the value, so a later Secret would not help: one that
-was deleted is not created again.
+A Machine needs one until its bootstrap data exists. The data holds the value, so a later Secret would not help: one
+that was deleted is not created again.
 """
 
 from __future__ import annotations
