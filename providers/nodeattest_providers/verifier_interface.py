@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Check, Reason
+from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.names import (
     ClusterPin,
     MachineName,
@@ -41,9 +42,11 @@ __all__ = [
     "CheckedSettings",
     "ClusterAPISigner",
     "ClusterFacts",
+    "EndorsementKeySource",
     "Facts",
     "LedgerFacts",
     "MachineFacts",
+    "NamedEndorsementKey",
     "NodeRequest",
     "PlatformAddresses",
     "ProvableNames",
@@ -315,6 +318,29 @@ class PlatformAddresses(Protocol):
 
         Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
         answer means that the machine has none yet, None that by these settings there is no platform that knows.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedEndorsementKey:
+    """The endorsement key of a machine, as its platform names it."""
+
+    fingerprint: str
+    checks: tuple[Check, ...]
+    """What was checked of the machine before."""
+
+
+@runtime_checkable
+class EndorsementKeySource(Protocol):
+    """A signer whose platform knows the endorsement keys of its machines' TPMs; another provider may ask it."""
+
+    async def endorsement_key(
+        self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
+    ) -> NamedEndorsementKey:
+        """Return the machine's endorsement key, of the type of the key that it showed.
+
+        ``accounts`` are those of the platform in which the machine may be. Raises Denied or Unavailable.
         """
         ...
 

@@ -31,6 +31,7 @@ from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.protocol import VERSIONS
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
@@ -91,17 +92,17 @@ class ChecksWithout(Checks):  # pyright: ignore[reportGeneralTypeIssues] - final
 class TpmWithout(TpmSigner):
     """The verifier of ``tpm`` without these checks; remembers by which check it refused last."""
 
-    def __init__(self, without: frozenset[str]) -> None:
-        super().__init__()
+    def __init__(self, without: frozenset[str], platform: Platform = OFFLINE) -> None:
+        super().__init__(platform=platform)
         self._without = without
         self.refused_by = ""
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         self.refused_by = ""
         try:
-            return self._verify(
-                ChecksWithout(without=self._without), request, facts, self._policies.get(facts.settings)
-            )
+            checks, policy = ChecksWithout(without=self._without), self._policies.get(facts.settings)
+            ec2_key = await self._ask_ec2(checks, request, facts, policy)
+            return self._verify(checks, request, facts, policy, ec2_key)
         except Denied as denied:
             self.refused_by = denied.checks[-1].name if denied.checks else "shape of the evidence"
             raise

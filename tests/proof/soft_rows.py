@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from mutants import CHALLENGED, CRASHED, GRANTED, Ended, TpmWithout, ended_by, of_part
+from ec2_world import FROM_EC2, INSTANCE, OTHERS, RUNNING, Amazon
+from mutants import CHALLENGED, CRASHED, GRANTED, ChecksWithout, Ended, TpmWithout, ended_by, of_part
 from rows import Row
 from tpm_authority import Authority, key_usage, leaf_extensions
 from tpm_boots import BOOT, DIFFERENT, OPEN, SELECTION, registers
@@ -37,11 +38,12 @@ from nodeattest_providers.challenge_response import challenge_context, derive, l
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.names import ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
+from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.key_templates import AK_POLICIES
 from nodeattest_providers.tpm.protocol import VERSIONS, Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import sized
-from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
 from nodeattest_sandbox.firmware import crypto_agile_log
 
 __all__ = ["PARSERS", "ROWS", "Asked", "Soft", "authority"]
@@ -66,6 +68,8 @@ class Soft:
 
     tpm: SoftTpm = field(default_factory=SoftTpm)
     settings: Mapping[str, JsonValue] | None = None
+    amazon: Amazon | None = None
+    """Where EC2 is to name the key: what it answers."""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of both rounds."""
     shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -89,9 +93,17 @@ class Soft:
         prefix = self.tpm.ak_prefix.replace(sized(AK_POLICIES[VERSION]), sized(AK_POLICIES[version]))
         return replace(self, tpm=replace(self.tpm, ak_prefix=prefix, version=version))
 
+    def platform_without(self, removed: Removed) -> Platform:
+        """Make the platform, where the provider that is asked lacks these checks, too."""
+        if self.amazon is None:
+            return OFFLINE
+        without = frozenset(name.removeprefix("EC2: ") for name in of_part("tpm", removed))
+        amazon = replace(self.amazon, make_checks=lambda: ChecksWithout(without=without))
+        return Platform(find_signer=lambda _: cast("ClusterAPISigner", amazon))
+
     async def verified(self, removed: Removed) -> AttestedNode:
         """Go through both rounds; raises what the verifier raises."""
-        signer, version = TpmWithout(of_part("tpm", removed)), self.tpm.version
+        signer, version = TpmWithout(of_part("tpm", removed), self.platform_without(removed)), self.tpm.version
         facts = facts_of(self.tpm.settings if self.settings is None else self.settings, **self.facts)
         first = request_of(self.tpm.first(**self.shown), version=version, **self.first)
         try:
@@ -193,6 +205,22 @@ class Older(Soft):
 def of_a_forbidden_version() -> Soft:
     tpm = SoftTpm.of_version(1)
     return Older(tpm=tpm, settings={**tpm.settings, "minimumVersion": 2})
+
+
+ASKED_FOR: Final = "its value is what is asked for next, or compared with"
+
+
+@cache
+def nitro_tpm() -> SoftTpm:
+    return SoftTpm("ecc-p384", new_key("ecc-p384"))
+
+
+def of_ec2(tpm: SoftTpm | None = None, **answers: Any) -> Soft:
+    """An instance whose key EC2 is to name, where it answers so."""
+    asking = tpm or nitro_tpm()
+    amazon = replace(Amazon(key=asking.fingerprint), **answers)
+    facts = {"machine": replace(machine(), provider_id=INSTANCE)}
+    return Soft(tpm=asking, settings=FROM_EC2, amazon=amazon, facts=facts)
 
 
 def by_another_authority() -> Soft:
@@ -336,6 +364,60 @@ ROWS: Final[tuple[Row[Asked], ...]] = (
         UNTRUSTED,
         of_the_platform,
         gains="a certificate for a machine that the platform calls another",
+    ),
+    row(
+        "endorsement key: named by EC2",
+        "the NitroTPM of another instance",
+        UNTRUSTED,
+        lambda: of_ec2(key=SoftTpm().fingerprint),
+        gains="a certificate for the thief's key under the instance's name",
+    ),
+    row(
+        "EC2: type of the key",
+        "a key on P-256, of which EC2 tells nothing",
+        UNTRUSTED,
+        lambda: of_ec2(SoftTpm()),
+        (CRASHED, "AssertionError"),
+        stays=ASKED_FOR,
+    ),
+    row(
+        "EC2: instance exists",
+        "an instance of an account that the policy does not list",
+        Reason.PLATFORM_INSTANCE_NOT_FOUND,
+        lambda: of_ec2(instance=replace(RUNNING, owner=OTHERS)),
+        (CRASHED, "AssertionError"),
+        stays=ASKED_FOR,
+    ),
+    row(
+        "EC2: zone of the instance",
+        "a provider ID with another zone than the instance's",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
+        lambda: of_ec2(instance=replace(RUNNING, zone="us-east-1b")),
+        gains="a certificate under a provider ID that no instance has",
+    ),
+    row(
+        "EC2: state of the instance",
+        "an instance that is said to be terminated",
+        Reason.PLATFORM_INSTANCE_NOT_RUNNING,
+        lambda: of_ec2(instance=replace(RUNNING, state="terminated")),
+        gains="a certificate for a machine that does not run",
+    ),
+    row(
+        "EC2: NitroTPM of the instance",
+        "an instance without NitroTPM",
+        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+        lambda: of_ec2(instance=replace(RUNNING, has_tpm=False), key=None),
+        ("tpm: EC2: key of the instance", Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED),
+        (CRASHED, "AssertionError"),
+        stays="it says which option is missing, without a call for each request",
+    ),
+    row(
+        "EC2: key of the instance",
+        "an instance for which EC2 tells no key",
+        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+        lambda: of_ec2(key=None),
+        (CRASHED, "AssertionError"),
+        stays=ASKED_FOR,
     ),
     row(
         "endorsement key: authorities configured",

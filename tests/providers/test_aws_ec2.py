@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import tracemalloc
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -14,10 +15,14 @@ from typing import Protocol
 
 import pytest
 from aws_cloud import ACCOUNT, REGION, Cloud, cloud
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_providers.aws.api.ec2 import Ec2
+from nodeattest_providers.aws.api.endorsement_keys import KeyType
 from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.config import parse_platform
+from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
@@ -148,6 +153,74 @@ def test_an_answer_without_the_fields_of_an_instance_is_waited_for(amazon: Cloud
     amazon.spoil = lambda _: (200, body + b"</DescribeInstancesResponse>")
     with pytest.raises(Unavailable):
         ec2_of()(HERE, [STRANGER])
+
+
+NITRO = {
+    KeyType.RSA_2048: rsa.generate_private_key(65537, 2048).public_key(),
+    KeyType.ECC_P384: ec.generate_private_key(ec.SECP384R1()).public_key(),
+}
+
+
+def told(kind: KeyType, **spoilt: str) -> tuple[int, bytes]:
+    """Answer with the key of a NitroTPM, or with something spoilt."""
+    der = NITRO[kind].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    said = {"instanceId": STRANGER, "keyType": str(kind), "keyFormat": "der", "keyValue": b64encode(der).decode()}
+    inner = "".join(f"<{name}>{value}</{name}>" for name, value in {**said, **spoilt}.items())
+    return 200, f"<GetInstanceTpmEkPubResponse>{inner}</GetInstanceTpmEkPubResponse>".encode()
+
+
+@pytest.mark.parametrize("kind", KeyType)
+def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, kind: KeyType) -> None:
+    amazon.spoil = lambda action: told(kind) if action == "GetInstanceTpmEkPub" else None
+    seen = Seen()
+    assert ec2_of(seen).describe_key(HERE, STRANGER, kind) == endorsement_fingerprint(NITRO[kind])
+    assert (seen.outcomes, amazon.asked) == ([CallOutcome.OK], ["GetInstanceTpmEkPub"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        told(KeyType.ECC_P384, instanceId="i-0fedcba9876543210"),
+        told(KeyType.ECC_P384, keyType="rsa-2048"),
+        told(KeyType.ECC_P384, keyFormat="tpmt"),
+        told(KeyType.ECC_P384, keyValue=""),
+        told(KeyType.ECC_P384, keyValue="AAAA"),
+        told(KeyType.ECC_P384, keyValue="no base64"),
+        (200, told(KeyType.RSA_2048)[1].replace(b"rsa-2048", b"ecc-sec-p384")),
+        (200, b"<GetInstanceTpmEkPubResponse/>"),
+        (200, b"<html>"),
+        error("RequestLimitExceeded", 503),
+        error("InternalError", 500),
+        error("UnauthorizedOperation", 403),
+        error("InvalidInstanceID.NotFound", 400),
+    ],
+    ids=range(13),
+)
+def test_any_other_answer_about_a_key_is_waited_for(amazon: Cloud, ec2_of: MakeEc2, answer: tuple[int, bytes]) -> None:
+    amazon.spoil = lambda _: answer
+    with pytest.raises(Unavailable) as unavailable:
+        ec2_of().describe_key(HERE, STRANGER, KeyType.ECC_P384)
+    assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
+    assert amazon.asked == ["GetInstanceTpmEkPub"]
+
+
+def test_an_instance_that_can_have_no_key_has_none(amazon: Cloud, ec2_of: MakeEc2) -> None:
+    amazon.spoil = lambda _: error("UnsupportedOperation", 400)
+    seen = Seen()
+    assert ec2_of(seen).describe_key(HERE, STRANGER, KeyType.RSA_2048) is None
+    assert seen.outcomes == [CallOutcome.REFUSED]
+
+
+def test_a_key_told_by_an_endpoint_of_another_authority_is_not_read(
+    amazon: Cloud, ec2_of: MakeEc2, tmp_path: Path
+) -> None:
+    with cloud(tmp_path) as foreign:
+        foreign.spoil = lambda _: told(KeyType.RSA_2048)
+        seen = Seen()
+        ec2 = ec2_of(seen, endpoints={"ec2": foreign.url}, caBundle=str(amazon.ca))
+        with pytest.raises(Unavailable):
+            ec2.describe_key(HERE, STRANGER, KeyType.RSA_2048)
+        assert (seen.outcomes, foreign.asked) == ([CallOutcome.UNREACHABLE], [])
 
 
 def test_an_ec2_that_cannot_be_reached_is_waited_for(ec2_of: MakeEc2) -> None:

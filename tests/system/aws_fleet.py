@@ -59,7 +59,7 @@ class AwsFleet:
 
     def environment(self) -> Mapping[str, str]:
         """Return what the controller's process finds in its environment: the least that it needs."""
-        reader = self.cloud.session("system-controller", "replica-1", may=["DescribeInstances"])
+        reader = self.cloud.session("system-controller", "replica-1", may=["DescribeInstances", "GetInstanceTpmEkPub"])
         return {**self.cloud.settings_only, **reader.environment}
 
     def launch(

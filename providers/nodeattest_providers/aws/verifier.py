@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_providers.aws.api.caller_identity import CallerIdentity, NotSignedOverError
+from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys
 from nodeattest_providers.aws.api.instances import Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.checks import (
     PENDING,
@@ -33,10 +34,18 @@ from nodeattest_providers.aws.trust_bundle import TrustBundle
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.names import NodeName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    BootState,
+    ClusterAPISigner,
+    Facts,
+    NamedEndorsementKey,
+    NodeRequest,
+)
 
 if TYPE_CHECKING:
     from nodeattest_providers.aws.api.sts import StsClient
@@ -50,7 +59,7 @@ _MAX_PINS: Final = 8
 
 
 class AwsSigner(ClusterAPISigner):
-    """Verifies evidence of EC2 instances; also a ``PlatformAddresses`` and a ``ClosingSigner``."""
+    """Verifies EC2 instances; also a ``PlatformAddresses``, an ``EndorsementKeySource`` and a ``ClosingSigner``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -73,6 +82,7 @@ class AwsSigner(ClusterAPISigner):
         self._trust = TrustBundle(configuration.trust_bundle, monotonic)
         self._sts: StsClient | None = None
         self._instances: Instances | None = None
+        self._keys: EndorsementKeys | None = None
         if platform.may_call:
             # boto3 and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
             from nodeattest_providers.aws.api.ec2 import Ec2
@@ -81,6 +91,7 @@ class AwsSigner(ClusterAPISigner):
             self._sts = StsClient(configuration, platform, random)
             ec2 = Ec2(configuration, platform, random)
             self._instances = Instances(ec2, monotonic=monotonic, random=random)
+            self._keys = EndorsementKeys(ec2, self._instances, monotonic=monotonic)
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied or Unavailable."""
@@ -116,8 +127,18 @@ class AwsSigner(ClusterAPISigner):
             )
         return instance.addresses
 
+    async def endorsement_key(
+        self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
+    ) -> NamedEndorsementKey:
+        """Return an instance's endorsement key, for ``tpm``; raises Denied or Unavailable."""
+        if self._keys is None:
+            raise _offline("AWS EC2")
+        return await self._keys.find(Checks(), machine, accounts=accounts, shown=shown)
+
     async def aclose(self) -> None:
         """Close the connections."""
+        if self._keys is not None:
+            await self._keys.aclose()
         if self._sts is not None:
             await self._sts.aclose()
         if self._instances is not None:

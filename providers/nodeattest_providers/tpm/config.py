@@ -18,7 +18,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
+from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, string_set, text
 from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName, ProviderID
@@ -32,10 +32,15 @@ __all__ = ["PROTOCOL_SETTINGS", "PolicyCache", "ProtocolPolicy", "TpmPolicy", "p
 
 PROTOCOL_SETTINGS: Final = ("minimumVersion", "pcrs", "eventLog")
 """What every provider that speaks the TPM protocol has in its section."""
-_SETTINGS: Final = ("endorsementKeys", "endorsementCAs", "trustOnFirstUse", *PROTOCOL_SETTINGS)
+_SETTINGS: Final = ("endorsementKeys", "endorsementKeysFrom", "endorsementCAs", "trustOnFirstUse", *PROTOCOL_SETTINGS)
 _IGNORE: Final = "Ignore"
 _REQUIRE: Final = "Require"
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
+_ACCOUNT: Final = re.compile(r"[0-9]{12}")
+_MAX_ACCOUNTS: Final = 16
+"""Each may cost a call, to find out whose an instance is."""
+_EC2: Final = "aws:///"
+"""How the provider IDs of EC2 instances begin."""
 _DEFAULT_SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 """Firmware code and secure-boot policy: recorded in the ledger even where no value is demanded."""
 _CACHED_POLICIES: Final = 16
@@ -51,6 +56,7 @@ class ProtocolPolicy:
     selection: PcrSelection
     allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
     event_log_required: bool
+    """Whether the firmware's event log must explain the quoted PCRs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +69,15 @@ class TpmPolicy(ProtocolPolicy):
     """The node name that a machine of the allow-list proves by its registered key, where its entry gives one."""
     listed: frozenset[str] = field(repr=False)
     """Every fingerprint of the allow-list, whosever it is."""
+    ec2_accounts: frozenset[str] | None
+    """AWS accounts whose instances' keys EC2 tells; None: EC2 is not asked."""
     anchors: Sequence[x509.Certificate] | None = field(repr=False)
     """Every certificate of the bundle is a trust anchor, roots and intermediates alike."""
     trust_on_first_use: bool
-    """Whether the firmware's event log must explain the quoted PCRs."""
+
+    def asks_ec2(self, machine: ProviderID) -> bool:
+        """Whether EC2 has to tell the key of this machine."""
+        return self.ec2_accounts is not None and machine.startswith(_EC2)
 
 
 class PolicyCache:
@@ -105,6 +116,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
         registered=registered,
         node_names=node_names,
         listed=frozenset[str]().union(*registered.values()),
+        ec2_accounts=_ec2_accounts(settings.get("endorsementKeysFrom", {})),
         anchors=anchors,
         trust_on_first_use=first_use,
         versions=protocol.versions,
@@ -171,6 +183,22 @@ def _node_name(value: JsonValue, where: str) -> NodeName:
     if not is_dns_name(name):
         raise invalid(where, "a node's name: an RFC 1123 subdomain in lower case", "another spelling")
     return NodeName(name)
+
+
+def _ec2_accounts(value: JsonValue) -> frozenset[str] | None:
+    """Read which platform tells keys; only EC2 does so far."""
+    where = "spec.tpm.endorsementKeysFrom"
+    sources = mapping(value, where)
+    check_keys(sources, where, ("ec2",))
+    if "ec2" not in sources:
+        return None
+    ec2 = mapping(sources["ec2"], f"{where}.ec2")
+    check_keys(ec2, f"{where}.ec2", ("accounts",), ("accounts",))
+    where = f"{where}.ec2.accounts"
+    accounts = string_set(ec2["accounts"], where, _ACCOUNT, "account IDs of 12 digits")
+    if not 1 <= len(accounts) <= _MAX_ACCOUNTS:
+        raise invalid(where, f"1 to {_MAX_ACCOUNTS} accounts", str(len(accounts)))
+    return accounts
 
 
 @lru_cache(maxsize=64)

@@ -52,19 +52,25 @@ def check_trust(
     policy: TpmPolicy,
     *,
     is_renewal: bool,
+    ec2_key: str,
 ) -> None:
-    """Check that the endorsement key is this Machine's; raises Denied unless it is."""
+    """Check that the endorsement key is this Machine's; raises Denied unless it is, Unavailable if EC2 was not asked.
+
+    ``ec2_key`` is the fingerprint that EC2 told; empty where it was not asked.
+    """
 
     def check_chain() -> None:
         _check_chain(checks, ek, evidence, facts, policy)
 
-    _check_binding(checks, ek.fingerprint, facts, policy, is_renewal=is_renewal, check_chain=check_chain)
+    _check_binding(
+        checks, ek.fingerprint, facts, policy, is_renewal=is_renewal, ec2_key=ec2_key, check_chain=check_chain
+    )
 
 
 def check_recorded_key(fingerprint: str, facts: Facts, policy: TpmPolicy) -> None:
     """Check that a renewal with the key on record would be one with this Machine's key.
 
-    Raises Denied, or Unavailable where that takes the key's certificate, which is on no record.
+    Raises Denied, or Unavailable where that takes EC2 or the key's certificate, which is on no record.
     """
     checks = Checks()
 
@@ -76,7 +82,7 @@ def check_recorded_key(fingerprint: str, facts: Facts, policy: TpmPolicy) -> Non
             remedy="let the machine attest",
         )
 
-    _check_binding(checks, fingerprint, facts, policy, is_renewal=True, check_chain=check_chain)
+    _check_binding(checks, fingerprint, facts, policy, is_renewal=True, ec2_key="", check_chain=check_chain)
 
 
 def _check_binding(
@@ -86,12 +92,13 @@ def _check_binding(
     policy: TpmPolicy,
     *,
     is_renewal: bool,
+    ec2_key: str,
     check_chain: Callable[[], None],
 ) -> None:
     """Check that a key, by its fingerprint, is this Machine's.
 
-    1. The platform's objects, an annotation on infrastructure machine or host object, decide before all others. They
-       must agree with each other and with the policy's allow-list.
+    1. The platform decides before all others: annotations on infrastructure machine and host object, and EC2 for its
+       instances where the policy asks it. They must agree with each other and with the policy's allow-list.
     2. The policy's allow-list: an entry of this machine decides; a key listed for another machine only is refused.
     3. An annotation on the Machine names the key, and the key's certificate chains to a configured authority.
     4. Trust on first use, where the policy says so: the ledger pins the key already, or its certificate chains to a
@@ -105,6 +112,9 @@ def _check_binding(
     named = [f"{key} ({source})" for source, key in platform.items()]
     if platform:
         _require(checks, set(platform.values()) == {got}, "named by the platform", " and ".join(named), got)
+    asks_ec2 = policy.asks_ec2(facts.machine.provider_id)
+    if asks_ec2:
+        _check_ec2(checks, ec2_key, got)
     # 2
     if registered is not None:
         expected = one_of(registered, "registered keys")
@@ -113,7 +123,7 @@ def _check_binding(
         is_another = got in policy.listed
         what = "a key of this machine"
         _require(checks, not is_another, "on no other machine's entry", what, "a key of another machine")
-    if platform or registered is not None:
+    if platform or asks_ec2 or registered is not None:
         return
     # 3
     bound = facts.machine.annotations.get(MACHINE_ANNOTATION)
@@ -140,6 +150,25 @@ def _check_binding(
         remedy=f"{_REGISTER}; or open the Machine on record (nodeattest machines adopt NODE --open, or machines reset)",
     )
     check_chain()
+
+
+def _check_ec2(checks: Checks, expected: str, got: str) -> None:
+    if not expected:
+        raise checks.unavailable(
+            Reason.PLATFORM_UNAVAILABLE,
+            "AWS EC2 is not asked here for the instance's endorsement key",
+            remedy="let a running controller verify the request",
+        )
+    checks.require(
+        expected == got,
+        "endorsement key: named by EC2",
+        section="EC2, GetInstanceTpmEkPub",
+        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
+        expected=expected,
+        got=got,
+        remedy="attest with the NitroTPM of the instance that the Machine's provider ID names; the agent's "
+        "endorsementKey is rsa2048 or ecc-p384",
+    )
 
 
 def _check_chain(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> None:

@@ -3,6 +3,8 @@
 Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine attested for this
 very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say
 (``endorsement_key``).
+Where the policy says so, EC2 names the keys of its instances: the ``aws`` provider's signer asks it, with that one's
+credentials and endpoints (``platforms.aws``).
 Leaves to others: the two steps (``protocol_verifier``), the CSR's own rules and the Machine's (the controller's
 review).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
@@ -19,15 +21,25 @@ from functools import partial
 from typing import Final
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
-from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust
+from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSIONS, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
 from nodeattest_providers.tpm.public_area import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import (
+    AttestedNode,
+    BootState,
+    ClusterAPISigner,
+    EndorsementKeySource,
+    Facts,
+    NodeRequest,
+)
 
 __all__ = ["TpmSigner"]
 
@@ -35,6 +47,8 @@ THREADS: Final = 4
 """Verifications at once: they compute, so more would only wait for a core."""
 _LONG: Final = frozenset({"ekCert", "ekChain", "eventLog"})
 """Members of evidence whose check takes milliseconds, when they are of the worst kind."""
+_EC2: Final = "EC2"
+_EC2_PROVIDER: Final = ProviderName("aws")
 _FEW_CAS: Final = 4
 """The answer is compared under each CA of the cluster."""
 
@@ -45,8 +59,18 @@ class TpmSigner(ClusterAPISigner):
     provider = PROVIDER
     versions: tuple[int, ...] = VERSIONS
     secure = True
+    takes_platform = True
 
-    def __init__(self, *, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
+    def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        """Raise Denied for settings: there are none."""
+        if platform.settings:
+            raise Denied(
+                Reason.POLICY_INVALID,
+                expected="no settings of its own",
+                got=", ".join(map(printable, platform.settings)),
+                remedy="remove the section platforms.tpm; EC2 is configured by platforms.aws",
+            )
+        self._platform = platform
         self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=True, random=random)
         self._policies = PolicyCache()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tpm")
@@ -101,14 +125,55 @@ class TpmSigner(ClusterAPISigner):
 
     async def _verified(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify here what takes less than a millisecond: to hand it to a thread would cost half of that again."""
-        verify = partial(self._verify, Checks(), request, facts, self._policies.get(facts.settings))
+        checks, policy = Checks(), self._policies.get(facts.settings)
+        ec2_key = await self._ask_ec2(checks, request, facts, policy)
+        verify = partial(self._verify, checks, request, facts, policy, ec2_key)
         if not _takes_long(request, facts):
             return verify()
         return await asyncio.get_running_loop().run_in_executor(self._threads, verify)
 
-    def _verify(self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> AttestedNode:
+    async def _ask_ec2(self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy) -> str:
+        """Return the fingerprint that EC2 names for the machine; empty where it is not asked. Raises as it does."""
+        accounts, machine = policy.ec2_accounts, facts.machine.provider_id
+        if accounts is None or not policy.asks_ec2(machine) or not self._platform.may_call:
+            return ""
+        shown = self._shown_key(request, facts)
+        if shown is None or self._platform.find_signer is None:
+            return ""
+        aws = self._platform.find_signer(_EC2_PROVIDER)
+        if not isinstance(aws, EndorsementKeySource):
+            raise TypeError(f"the signer of {_EC2_PROVIDER} tells no endorsement keys")
+        try:
+            named = await aws.endorsement_key(machine, accounts=accounts, shown=shown)
+        except Denied as denied:
+            checks.adopt(_EC2, denied.checks)
+            raise Denied(
+                denied.reason, expected=denied.expected, got=denied.got, remedy=denied.remedy, checks=checks.record()
+            ) from denied
+        except Unavailable as unavailable:
+            checks.adopt(_EC2, unavailable.checks)
+            raise checks.recorded(unavailable) from None
+        checks.adopt(_EC2, named.checks)
+        return named.fingerprint
+
+    def _shown_key(self, request: NodeRequest, facts: Facts) -> PublicKey | None:
+        """Return the endorsement key that the first request shows; None where verifying will find no such request."""
+        for shown in (request, facts.first_request):
+            if shown is None:
+                break
+            try:
+                evidence = self._protocol.read(Checks(), shown.evidence)
+                if isinstance(evidence, FirstEvidence):
+                    return parse_endorsement_key(evidence.ek_public).key
+            except Denied:
+                break
+        return None
+
+    def _verify(
+        self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy, ec2_key: str
+    ) -> AttestedNode:
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
-            check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal)
+            check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal, ec2_key=ec2_key)
 
         attested = self._protocol.verify(checks, request, facts, policy=policy, trust=trust)
         machine = request.csr.provider_id

@@ -1,12 +1,14 @@
-"""DescribeInstances through boto3: the one place where boto3's shapes and exceptions stop.
+"""DescribeInstances and GetInstanceTpmEkPub through boto3: the one place where boto3's shapes and exceptions stop.
 
 Promises: one client a realm, made when first asked; one attempt a call, bounded time, no proxy but a configured one. An
 instance is asked for by filter, so that one that does not exist is left out rather than failing the rest. Whatever goes
-wrong is ``Unavailable`` that says whose matter it is. Credentials are boto3's own chain or a profile, and for accounts
-of ``assumeRoles`` that role's; they are never shown, and looked for again where there were none. What EC2's API
-looks like (24 MB) is read once for all realms.
-Leaves to others: collecting requests (``api.instances``). Called in threads.
-Source: EC2, "DescribeInstances", "Eventual consistency"; kubernetes/cloud-provider-aws (which addresses a node has).
+wrong is ``Unavailable`` that says whose matter it is. A key is the answer for the very instance and type that were
+asked for. Credentials are boto3's own chain or a profile, and for accounts of ``assumeRoles`` that role's; they are
+never shown, and looked for again where there were none. What EC2's API looks like (24 MB) is read once for all realms.
+Leaves to others: collecting requests (``api.instances``), remembering keys (``api.endorsement_keys``). Called in
+threads.
+Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Eventual consistency", "Error codes";
+kubernetes/cloud-provider-aws (which addresses a node has).
 """
 
 from __future__ import annotations
@@ -15,19 +17,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import botocore.session
 from botocore import credentials, exceptions
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
+from nodeattest_providers.aws.api.endorsement_keys import KeyType
 from nodeattest_providers.aws.api.instances import Ec2Instance, Realm
 from nodeattest_providers.aws.config import AwsPlatform
+from nodeattest_providers.endorsement_fingerprint import check_key_type, endorsement_fingerprint
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
+from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["Ec2"]
+
+T = TypeVar("T")
 
 SERVICE: Final = "ec2"
 _CONNECT: Final = 3.0
@@ -36,6 +46,11 @@ _READ: Final = 8.0
 _PAGES: Final = 4
 """Pages of one call; a batch fits in one."""
 _SERVER_ERROR: Final = 500
+_TPM: Final = "v2.0"
+"""``TpmSupport`` of an instance with NitroTPM."""
+_DER: Final = "der"
+"""The key's format: SubjectPublicKeyInfo, whatever template made it."""
+_UNSUPPORTED: Final = "UnsupportedOperation"
 _TIMEOUTS: Final = (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError)
 _UNREACHABLE: Final = (exceptions.EndpointConnectionError, exceptions.ConnectionClosedError, exceptions.SSLError)
 _NO_CREDENTIALS: Final = (
@@ -54,6 +69,7 @@ class _Client(Protocol):
     """What is used of an EC2 client; boto3 makes its class at run time."""
 
     def describe_instances(self, **asked: object) -> _Shape: ...
+    def get_instance_tpm_ek_pub(self, **asked: object) -> _Shape: ...
     def close(self) -> None: ...
 
 
@@ -66,7 +82,7 @@ class _Session(Protocol):
 
 
 class Ec2:
-    """Asks EC2 with the controller's credentials; implements ``Describe``."""
+    """Asks EC2 with the controller's credentials; implements ``Describe`` and ``DescribeKey``."""
 
     def __init__(self, configuration: AwsPlatform, platform: Platform, random: Callable[[], float]) -> None:
         self._configuration = configuration
@@ -78,18 +94,27 @@ class Ec2:
 
     def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
         """Return those that exist; raises Unavailable."""
+        return self._observed(realm, lambda: list(self._described(realm, instance_ids)))
+
+    def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
+        """Return the fingerprint of an instance's key; None where it can have none. Raises Unavailable."""
+        return self._observed(realm, lambda: self._described_key(realm, instance_id, key_type))
+
+    def _observed(self, realm: Realm, call: Callable[[], T]) -> T:
+        """Count a call; whatever AWS refuses is ``Unavailable``."""
         started = time.monotonic()
-        outcome, detail = CallOutcome.OK, ""
-        found: list[Ec2Instance] = []
+        outcome, detail = CallOutcome.FAILED, ""
         try:
-            found = list(self._described(realm, instance_ids))
+            answer = call()
+            outcome = CallOutcome.REFUSED if answer is None else CallOutcome.OK
         except (exceptions.ClientError, exceptions.BotoCoreError) as error:
             outcome, detail = _outcome(error)
-        except (KeyError, TypeError, AttributeError) as error:
-            outcome, detail = CallOutcome.FAILED, f"an answer of another form ({type(error).__name__})"
-        self._platform.observe(SERVICE, outcome, time.monotonic() - started)
-        if outcome is CallOutcome.OK:
-            return found
+        except (ResponseParserError, KeyError, TypeError, AttributeError, *X509_ERRORS) as error:
+            detail = f"an answer of another form ({type(error).__name__})"
+        else:
+            return answer
+        finally:
+            self._platform.observe(SERVICE, outcome, time.monotonic() - started)
         raise Unavailable(
             Reason.PLATFORM_UNAVAILABLE,
             f"AWS EC2 in {realm.region}: {detail}",
@@ -116,6 +141,21 @@ class Ec2:
             if not token:
                 return
             asked = {**asked, "NextToken": token}
+
+    def _described_key(self, realm: Realm, instance_id: str, key_type: KeyType) -> str | None:
+        asked = {"InstanceId": instance_id, "KeyType": key_type.value, "KeyFormat": _DER}
+        try:
+            answer = self._client(realm).get_instance_tpm_ek_pub(**asked)
+        except exceptions.ClientError as error:
+            if _error_code(error) == _UNSUPPORTED:
+                return None
+            raise
+        if any(answer[name] != value for name, value in asked.items()):
+            raise ValueError("an answer for another instance or key")
+        key = check_key_type(load_der_public_key(decode_base64(answer["KeyValue"])))
+        if KeyType.of(key) is not key_type:
+            raise ValueError("a key of another type")
+        return endorsement_fingerprint(key)
 
     def _client(self, realm: Realm) -> _Client:
         with self._lock:  # sessions are not safe to share between threads, clients are
@@ -174,8 +214,7 @@ def _config(proxy: str | None) -> object:
 def _outcome(error: Exception) -> tuple[CallOutcome, str]:
     """Return what an exception of boto3 means; its text may hold names of ours, its type and code do not."""
     if isinstance(error, exceptions.ClientError):
-        response = cast("_Shape", cast("Any", error).response)
-        code = str(response.get("Error", {}).get("Code", ""))[:64]
+        response, code = _response(error), _error_code(error)
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in THROTTLING_CODES:
             return CallOutcome.THROTTLED, "it throttles"
@@ -188,12 +227,21 @@ def _outcome(error: Exception) -> tuple[CallOutcome, str]:
     return (CallOutcome.UNREACHABLE if isinstance(error, _UNREACHABLE) else CallOutcome.FAILED), name
 
 
+def _response(error: exceptions.ClientError) -> _Shape:
+    return cast("_Shape", cast("Any", error).response)
+
+
+def _error_code(error: exceptions.ClientError) -> str:
+    return str(_response(error).get("Error", {}).get("Code", ""))[:64]
+
+
 def _instance(owner: str, shape: _Shape) -> Ec2Instance:
     return Ec2Instance(
         instance_id=shape["InstanceId"],
         owner=owner,
         state=shape["State"]["Name"],
         zone=shape["Placement"]["AvailabilityZone"],
+        has_tpm=shape.get("TpmSupport") == _TPM,
         tags={tag["Key"]: tag["Value"] for tag in shape.get("Tags", ())},
         vpc=shape.get("VpcId", ""),
         private_dns_name=shape.get("PrivateDnsName", ""),

@@ -38,6 +38,8 @@ class Ec2Instance:
     """The account."""
     state: str
     zone: str
+    has_tpm: bool = False
+    """Whether it was launched with NitroTPM."""
     tags: Mapping[str, str] = field(repr=False)
     vpc: str
     private_dns_name: str

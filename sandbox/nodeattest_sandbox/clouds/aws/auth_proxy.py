@@ -1,8 +1,9 @@
 """The HTTPS front of STS and EC2: verifies who asks, lets pass what that one may do, and hands it on to moto.
 
+moto knows no NitroTPM: the front adds ``tpmSupport`` to what it says of instances, and tells their endorsement keys.
 Promises: nothing reaches moto without a good signature; GetCallerIdentity is for everybody, all else for those who were
 given it; refusals have the bodies that AWS sends. A service can be told to throttle, to be down or to be slow.
-Source: AWS, "Common errors" of STS and EC2, "Query API request rate limits".
+Source: AWS, "Common errors" of STS and EC2, "GetInstanceTpmEkPub", "Query API request rate limits".
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nodeattest_sandbox.clouds.aws.state import Answering, Cloud, Mode
 __all__ = ["AuthProxy"]
 
 _FREE: Final = frozenset({"GetCallerIdentity"})
+_TELL_KEY: Final = "GetInstanceTpmEkPub"
 _HOSTS: Final = ("localhost", "127.0.0.1")
 _XML: Final = "text/xml"
 _JSON: Final = "application/json"
@@ -36,6 +38,12 @@ _STS_ERROR: Final = (
 _EC2_ERROR: Final = (
     '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message>'
     "</Error></Errors><RequestID>{request}</RequestID></Response>"
+)
+
+_EC2_KEY: Final = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<GetInstanceTpmEkPubResponse '
+    'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId><instanceId>{instance}</instanceId>'
+    "<keyType>{kind}</keyType><keyFormat>{form}</keyFormat><keyValue>{value}</keyValue></GetInstanceTpmEkPubResponse>"
 )
 
 
@@ -72,7 +80,9 @@ class AuthProxy:
             await self._behave(service, self._cloud.answering.get(service, Answering()))
             action = self._admit(received, scope)
             self._cloud.calls[f"{service}:{action}"] += 1
-            return _preferred(received, await self._forward(received))
+            if action == _TELL_KEY:
+                return _endorsement_key(received, scope, self._cloud)
+            return _preferred(received, _with_tpms(await self._forward(received), self._cloud))
         except Refused as refused:
             self._cloud.calls[f"{service}:{refused.code}"] += 1
             return _preferred(received, _error(service, refused))
@@ -126,6 +136,31 @@ def _preferred(request: Received, answer: web.Response) -> web.Response:
     if "Code" in found:
         said = {"Error": {"Code": found["Code"], "Message": found.get("Message", ""), "Type": "Sender"}}
     return web.json_response(said, status=answer.status)
+
+
+def _endorsement_key(request: Received, scope: Scope, cloud: Cloud) -> web.Response:
+    """Tell the endorsement key of an instance in that region, in DER."""
+    asked = parse_qs(request.body.decode(errors="replace"))
+    instance, kind, form = (asked.get(name, [""])[0] for name in ("InstanceId", "KeyType", "KeyFormat"))
+    machine = cloud.machines.get(instance)
+    if machine is None or machine.place.region != scope.region:
+        raise Refused(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance}' does not exist")
+    if kind not in machine.tpm_keys or form != "der":
+        raise Refused(400, "UnsupportedOperation", "The instance has no such key.")
+    text = _EC2_KEY.format(instance=instance, kind=kind, form=form, value=machine.tpm_keys[kind])
+    return web.Response(text=text, content_type=_XML)
+
+
+def _with_tpms(answer: web.Response, cloud: Cloud) -> web.Response:
+    """Say of each instance of DescribeInstances whether it has a NitroTPM."""
+    body = answer.body
+    if not isinstance(body, bytes) or b"<DescribeInstancesResponse" not in body:
+        return answer
+    for name, machine in cloud.machines.items():
+        if machine.tpm_keys:
+            tag = f"<instanceId>{name}</instanceId>".encode()
+            body = body.replace(tag, tag + b"<tpmSupport>v2.0</tpmSupport>")
+    return web.Response(status=answer.status, body=body, content_type=_XML)
 
 
 def _check_place(request: Received, scope: Scope, cloud: Cloud) -> None:

@@ -6,6 +6,7 @@ by the child only. Standard library otherwise, so that importing this costs noth
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Collection, Mapping
@@ -17,7 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from nodeattest_sandbox.child_process import Process, wait
 
-__all__ = ["ACCOUNT", "REGION", "Credentials", "Instance", "SandboxAws"]
+__all__ = ["ACCOUNT", "REGION", "Credentials", "Instance", "KeyType", "SandboxAws"]
 
 ACCOUNT: Final = "111122223333"
 """The account where instances are launched unless said otherwise; one of AWS's documentation accounts."""
@@ -28,6 +29,8 @@ _TIMEOUT: Final = 30.0
 """Seconds."""
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 Service = Literal["sts", "ec2"]
+KeyType = Literal["rsa-2048", "ecc-sec-p384"]
+"""What EC2 calls the types of endorsement keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +167,11 @@ class SandboxAws:
     ) -> None:
         """Change an instance's metadata service, and the role that is there."""
         self._order("metadata", instance_id=instance.instance_id, tokens=tokens, role=role)
+
+    def set_tpm(self, instance: Instance, keys: Mapping[KeyType, bytes]) -> None:
+        """Give an instance a NitroTPM with these endorsement keys: SubjectPublicKeyInfo in DER by type."""
+        encoded = {name: base64.b64encode(key).decode() for name, key in keys.items()}
+        self._order("tpm", instance_id=instance.instance_id, keys=encoded)
 
     def answer(
         self, service: Service, mode: Literal["up", "throttle", "down", "hang"], *, seconds: float = 0.0

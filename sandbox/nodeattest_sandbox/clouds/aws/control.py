@@ -43,6 +43,7 @@ class Control:
             "session": self._session,
             "change": self._change,
             "metadata": self._metadata,
+            "tpm": self._tpm,
             "answer": self._answer,
             "calls": self._calls,
         }
@@ -126,6 +127,10 @@ class Control:
         role = cast("str | None", order["role"])
         if role != machine.role:
             machine.role, machine.keys = role, None
+        return {}
+
+    async def _tpm(self, order: _Order) -> object:
+        self._cloud.machines[str(order["instance_id"])].tpm_keys = cast("Mapping[str, str]", order["keys"])
         return {}
 
     async def _answer(self, order: _Order) -> object:

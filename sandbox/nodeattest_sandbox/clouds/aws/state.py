@@ -58,6 +58,8 @@ class Machine:
     tokens: Tokens
     keys: SessionKeys | None = field(default=None, repr=False)
     """The role's credentials that the metadata service gives out now."""
+    tpm_keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Endorsement keys (DER in base64) by EC2's name of their type; none: launched without NitroTPM."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,77 @@
+"""EC2 in memory with one instance that has a NitroTPM, where an answer is to be chosen and no signature matters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys, KeyType
+from nodeattest_providers.aws.api.instances import Ec2Instance, Instances, Realm
+from nodeattest_providers.checks import Checks
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.key_types import PublicKey
+from nodeattest_providers.names import ProviderID
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.verifier_interface import NamedEndorsementKey
+
+ID = "i-0123456789abcdef0"
+INSTANCE = ProviderID(f"aws:///us-east-1a/{ID}")
+OURS, OTHERS = "111111111111", "222222222222"
+FROM_EC2: dict[str, JsonValue] = {"endorsementKeysFrom": {"ec2": {"accounts": [OURS]}}}
+RUNNING = Ec2Instance(
+    instance_id=ID,
+    owner=OURS,
+    state="running",
+    zone="us-east-1a",
+    has_tpm=True,
+    tags={},
+    vpc="",
+    private_dns_name="",
+    addresses=(),
+)
+
+
+@dataclass(slots=True)
+class Amazon:
+    """EC2; implements ``Describe``, ``DescribeKey`` and, without a cache, ``EndorsementKeySource``."""
+
+    instance: Ec2Instance = RUNNING
+    key: str | None = "sha256:" + "ec" * 32
+    """What it tells, whichever type is asked for."""
+    fails: bool = False
+    asked: list[tuple[str, KeyType]] = field(default_factory=list[tuple[str, KeyType]])
+    """Accounts and types of the keys."""
+    free: threading.Event = field(default_factory=threading.Event)
+    now: float = 0.0
+    make_checks: Callable[[], Checks] = Checks
+
+    def __post_init__(self) -> None:
+        self.free.set()
+
+    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
+        return [self.instance] if realm.account == self.instance.owner else []
+
+    def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
+        assert instance_id == ID
+        self.asked.append((realm.account, key_type))
+        assert self.free.wait(10)
+        if self.fails:
+            raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no", remedy="wait")
+        return self.key
+
+    def close(self) -> None:
+        self.free.set()
+
+    def keys(self) -> EndorsementKeys:
+        instances = Instances(self, monotonic=lambda: self.now, random=lambda: 0.0)
+        return EndorsementKeys(self, instances, monotonic=lambda: self.now)
+
+    async def endorsement_key(
+        self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
+    ) -> NamedEndorsementKey:
+        keys = self.keys()
+        try:
+            return await keys.find(self.make_checks(), machine, accounts=accounts, shown=shown)
+        finally:
+            await keys.aclose()
