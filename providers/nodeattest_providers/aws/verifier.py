@@ -35,7 +35,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import (
