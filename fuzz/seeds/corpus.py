@@ -17,6 +17,7 @@ from fuzz.seeds import (
     identity_tokens,
     issuer_publish,
     objects,
+    oci,
     signed,
     tpm,
     tpm_device,
@@ -31,5 +32,5 @@ def files() -> dict[str, bytes]:
     made = wire.seeds() | signed.seeds() | tpm.seeds() | objects.seeds() | agent.seeds() | addon_proxy.seeds()
     made |= aws.seeds() | azure.seeds() | gcp.seeds() | discovery.seeds() | discovery_front.seeds() | cli.seeds()
     made |= discovery_node.seeds() | bootstrap.seeds() | addon_gateway.seeds() | identity_tokens.seeds()
-    made |= issuer_publish.seeds() | tpm_device.seeds()
+    made |= issuer_publish.seeds() | tpm_device.seeds() | oci.seeds()
     return {f"{name}/made-{number:02}": seed for name, seeds in made.items() for number, seed in enumerate(seeds)}

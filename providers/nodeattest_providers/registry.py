@@ -100,6 +100,12 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
             secure=False,
             attests_once=True,
         ),
+        "oci": BuiltIn(
+            attestor="nodeattest_providers.oci.attestor:OciAttestor",
+            signer="nodeattest_providers.oci.verifier:OciSigner",
+            required_lists=("tenancies", "compartments"),
+            knows_provider_id=True,
+        ),
         "tpm": BuiltIn(
             attestor="nodeattest_providers.tpm.attestor:TpmAttestor",
             signer="nodeattest_providers.tpm.verifier:TpmSigner",

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from cryptography import x509
 from work import lines_run
 
 from bench.figures import Figure
@@ -27,8 +28,8 @@ from fuzz.run import ROOT
 from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_providers.certificate_chain import ChainError, ChainVerifier
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.tpm.endorsement_chain import ChainError, ChainVerifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 PAGE = ROOT / "docs" / "costs.md"
@@ -63,7 +64,7 @@ def test_separators_in_texts_are_no_values() -> None:
 
 def test_an_issuer_with_a_long_exponent_is_refused_without_checking_a_signature() -> None:
     leaf, *between = worst.slow_exponents()
-    verifier = ChainVerifier([authority()], NOW)
+    verifier = ChainVerifier([authority()], NOW, x509.ExtendedKeyUsageOID.CLIENT_AUTH)
     certificate = worst.x509.load_der_x509_certificate(leaf)
     with pytest.raises(ChainError, match="exponent of more than 31 bits"):
         verifier.verify(certificate, between)

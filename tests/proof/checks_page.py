@@ -34,6 +34,7 @@ ALL_ROWS: Final[tuple[Row[Any], ...]] = (
     *cloud_rows.AWS_ROWS,
     *cloud_rows.AZURE_ROWS,
     *cloud_rows.GCP_ROWS,
+    *cloud_rows.OCI_ROWS,
 )
 TABLES: Final[Mapping[str, str]] = {
     "attested": table(_COLUMNS, map(rendered, attested_rows.ROWS)),
@@ -44,6 +45,7 @@ TABLES: Final[Mapping[str, str]] = {
     "aws": table(_COLUMNS, map(rendered, cloud_rows.AWS_ROWS)),
     "azure": table(_COLUMNS, map(rendered, cloud_rows.AZURE_ROWS)),
     "gcp": table(_COLUMNS, map(rendered, cloud_rows.GCP_ROWS)),
+    "oci": table(_COLUMNS, map(rendered, cloud_rows.OCI_ROWS)),
     "parsers": table(
         ("parser", "refused as"), ([name, f"`{reason}`"] for name, (reason, _) in soft_rows.PARSERS.items())
     ),

@@ -1,4 +1,4 @@
-"""An attack for each check of ``aws``, ``azure`` and ``gcp``, each at a cloud on loopback that verifies signatures."""
+"""An attack for each check of ``aws``, ``azure``, ``gcp`` and ``oci``, each at a cloud on loopback."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
+import oci_world
 from aws_cloud import ACCOUNT, ROLE, Cloud, Principal, node_role
 from aws_world import INSTANCE, POLICY, Node, filed_aws, trust_bundle
 from aws_world import facts_of as aws_facts
@@ -17,6 +19,7 @@ from gcp_world import NUMBER, PROJECT, answer_of, instance_of, node_facts, node_
 from mutants import CHALLENGED, CRASHED, GRANTED, ChecksWithout, Ended, ended_by, of_part
 from rows import Row
 from tpm_world import SoftTpm
+from worlds import PIN
 
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.azure.protocol import nonce_for
@@ -24,7 +27,9 @@ from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.gcp.config import parse_policy
 from nodeattest_providers.gcp.verifier import GcpSigner
+from nodeattest_providers.names import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.protocol import Challenge
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
@@ -35,7 +40,7 @@ from nodeattest_sandbox.clouds.azure.metadata import Signing
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
-__all__ = ["AWS_ROWS", "AZURE_ROWS", "GCP_ROWS", "AwsScene", "AzureScene", "GcpScene"]
+__all__ = ["AWS_ROWS", "AZURE_ROWS", "GCP_ROWS", "OCI_ROWS", "AwsScene", "AzureScene", "GcpScene", "OciScene"]
 
 OTHERS_ACCOUNT: Final = "999999999999"
 
@@ -728,5 +733,99 @@ GCP_ROWS: Final[tuple[Row[GcpScene], ...]] = (
         Reason.ENDORSEMENT_KEY_UNTRUSTED,
         gcp(lambda scene: scene.verified(SoftTpm())),
         gains=AN_INSTANCE,
+    ),
+)
+
+
+# Oracle
+
+
+class OciWithout(OciSigner):
+    """The verifier of ``oci`` without these checks."""
+
+    without: frozenset[str] = frozenset()
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        return self._verify(ChecksWithout(without=self.without), request, facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OciScene:
+    """A region's CA, and one instance."""
+
+    cloud: oci_world.OracleCloud
+    instance: oci_world.Instance
+    removed: frozenset[str] = frozenset()
+
+    async def verified(
+        self, shown: oci_world.Instance | None = None, *, pin: ClusterPin = PIN, **policy: JsonValue
+    ) -> AttestedNode:
+        """Verify a request for the instance's Machine, with evidence of the instance or of another."""
+        request = oci_world.request_of(self.instance)
+        request = replace(request, evidence=(shown or self.instance).evidence(request, pin=pin))
+        signer = OciWithout(platform=Platform(settings=self.cloud.platform))
+        signer.without = of_part("oci", self.removed)
+        return await signer.verify_client_attestation_data(request, oci_world.facts_for(self.instance, **policy))
+
+
+def oci(attack: Callable[[OciScene], Awaitable[object]]) -> Callable[[OciScene], Awaitable[Ended]]:
+    async def run(scene: OciScene) -> Ended:
+        return named_by("oci", await ended_by(attack(scene)))
+
+    return run
+
+
+def oracles_server(scene: OciScene) -> Awaitable[AttestedNode]:
+    usage = x509.ExtendedKeyUsageOID.SERVER_AUTH
+    return scene.verified(scene.cloud.launch("victim", usage=usage))
+
+
+async def of_ones_own_root(scene: OciScene) -> AttestedNode:
+    with TemporaryDirectory() as folder:
+        return await scene.verified(oci_world.OracleCloud(Path(folder)).launch("victim"))
+
+
+OCI_ROWS: Final[tuple[Row[OciScene], ...]] = (
+    row(
+        "oci: extended key usage",
+        "a certificate for servers, by the same authority",
+        NOT_SIGNED,
+        oci(oracles_server),
+        gains="a certificate by a key that Oracle certified for something else",
+    ),
+    row(
+        "oci: certificate chain",
+        "a certificate with the instance's names, by an authority of the thief's own",
+        NOT_SIGNED,
+        oci(of_ones_own_root),
+        gains="a certificate by a key that Oracle never certified",
+    ),
+    row(
+        "oci: signed by the instance",
+        "the instance's signature for another cluster",
+        Reason.PLATFORM_PROOF_NOT_BOUND,
+        oci(lambda scene: scene.verified(pin=ClusterPin("sha256:" + "c3" * 32))),
+        gains="a certificate for the thief's key under the machine's name",
+    ),
+    row(
+        "oci: instance",
+        "another instance of the same compartment",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
+        oci(lambda scene: scene.verified(scene.cloud.launch("thief"))),
+        gains=AN_INSTANCE,
+    ),
+    row(
+        "oci: tenancy",
+        "an instance of a tenancy that the policy does not list",
+        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+        oci(lambda scene: scene.verified(tenancies=["ocid1.tenancy.oc1..other"])),
+        gains=ELSEWHERE,
+    ),
+    row(
+        "oci: compartment",
+        "an instance of a compartment that the policy does not list",
+        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+        oci(lambda scene: scene.verified(compartments=["ocid1.compartment.oc1..other"])),
+        gains=ELSEWHERE,
     ),
 )

@@ -10,9 +10,10 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 from aws_cloud import cloud
-from cloud_rows import AWS_ROWS, AZURE_ROWS, GCP_ROWS, AwsScene, AzureScene, GcpScene
+from cloud_rows import AWS_ROWS, AZURE_ROWS, GCP_ROWS, OCI_ROWS, AwsScene, AzureScene, GcpScene, OciScene
 from gcp_world import cloud_in, instance_of, rsa_tpm
 from mutants import Ended, plain
+from oci_world import OracleCloud
 from rows import Row, steps
 from test_provider_checks import SHARED
 from tpm_rows import ROWS as SWTPM_ROWS
@@ -30,6 +31,7 @@ PARSERS: Final = frozenset(
         "PKCS#7 structure",
         "signed document",
         "attested document",
+        "identity certificate",
         "endorsement key template",
         "attestation key public area",
         "quote structure",
@@ -73,6 +75,12 @@ def gcp(tmp_path_factory: pytest.TempPathFactory) -> Generator[GcpScene]:
         yield GcpScene(cloud=running, tpm=rsa_tpm())
 
 
+@pytest.fixture(scope="module")
+def oci(tmp_path_factory: pytest.TempPathFactory) -> OciScene:
+    running = OracleCloud(tmp_path_factory.mktemp("oci"))
+    return OciScene(cloud=running, instance=running.launch("victim"))
+
+
 @pytest.mark.parametrize("row", AWS_ROWS, ids=lambda row: row.check)
 async def test_an_attack_at_amazon_is_refused_by_its_check_and_without_it_ends_as_the_row_says(
     aws: AwsScene, row: Row[AwsScene]
@@ -110,7 +118,22 @@ async def test_an_attack_at_google_is_refused_by_its_check_and_without_it_ends_a
     assert seen == steps(row)
 
 
-async def test_every_check_of_a_cloud_has_one_row(aws: AwsScene, azure: SandboxAzure, gcp: GcpScene) -> None:
+@pytest.mark.parametrize("row", OCI_ROWS, ids=lambda row: row.check)
+async def test_an_attack_at_oracle_is_refused_by_its_check_and_without_it_ends_as_the_row_says(
+    oci: OciScene, row: Row[OciScene]
+) -> None:
+    removed: set[str] = set()
+    seen: list[Ended] = []
+    for name, _ in steps(row):
+        seen.append(await row.run(replace(oci, removed=frozenset(removed))))
+        removed.add(name)
+    assert seen == steps(row)
+
+
+async def test_every_check_of_a_cloud_has_one_row(
+    aws: AwsScene, azure: SandboxAzure, gcp: GcpScene, oci: OciScene
+) -> None:
+    assert own(await oci.verified()) == names(OCI_ROWS)
     assert own(await aws.verified()) == names(AWS_ROWS)
     machine = azure.launch(f"vm-{next(_NUMBERS)}")
     assert own(await AzureScene(cloud=azure, machine=machine).verified()) == names(AZURE_ROWS)

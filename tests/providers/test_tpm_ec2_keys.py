@@ -13,7 +13,7 @@ from tpm_world import MACHINE, SoftTpm, facts_of, ledger, machine, new_key, requ
 from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint
 from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
 from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID, ProviderName
+from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform, make_signer
 from nodeattest_providers.tpm.config import parse_policy
@@ -83,7 +83,7 @@ def test_no_entry_and_no_first_use_overrules_ec2() -> None:
 
 @pytest.mark.parametrize(("annotation", "told"), [(OTHER, TPM.fingerprint), (TPM.fingerprint, OTHER)], ids=range(2))
 def test_an_annotation_and_ec2_that_disagree_are_denied(annotation: str, told: str) -> None:
-    facts = instance(infra_annotations={ANNOTATION_TPM_ENDORSEMENT_KEY: annotation})
+    facts = instance(endorsement_keys={"infrastructure machine": annotation})
     assert outcome(facts, Ec2(key=told)) is Reason.ENDORSEMENT_KEY_UNTRUSTED
 
 

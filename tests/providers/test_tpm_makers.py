@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tpm_authority import EK_USAGE, SAN, YEAR, Extension, key_usage, leaf_extensions, name_of
 from tpm_world import NOW, SoftTpm, parsed
 
+from nodeattest_providers.certificate_chain import MAX_SIGNATURES, ChainError, ChainVerifier
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.endorsement_certificate import check_certificate
-from nodeattest_providers.tpm.endorsement_chain import MAX_SIGNATURES, ChainError, ChainVerifier
 
 Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 POLICY: Final = x509.CertificatePolicies([x509.PolicyInformation(x509.ObjectIdentifier("1.2.276.0.68.1.20.1"), None)])
@@ -159,7 +159,7 @@ NO_AUTHORITY: Final[dict[str, tuple[list[Extension], str]]] = {
     "lists only": ([constraint(0), (key_usage("crl_sign"), True)], "keyCertSign"),
     "for servers": (
         [SIGNS, constraint(0), (x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False)],
-        "tcg-kp-EKCertificate",
+        "2.23.133.8.1",
     ),
     "critical name constraints": (
         [SIGNS, constraint(0), (x509.NameConstraints(None, [x509.DNSName("a")]), True)],
@@ -198,11 +198,11 @@ def test_looping_intermediates_cost_a_bounded_number_of_signature_checks(tpm: So
     ]
     leaf = certificate_of("unknown", tpm.ek, [], "loop", key, identified=False)
     root = root_of("p256", [SIGNS, constraint(None)])
-    verifier = ChainVerifier([root.certificate], NOW)
+    verifier = ChainVerifier([root.certificate], NOW, EK_USAGE)
     with pytest.raises(ChainError):
         verifier.verify(leaf, looped)
     assert verifier.checked <= MAX_SIGNATURES
-    once = ChainVerifier([root.certificate], NOW)
+    once = ChainVerifier([root.certificate], NOW, EK_USAGE)
     with pytest.raises(ChainError):
         once.verify(leaf, [looped[0]] * 4)
     assert once.checked == 1

@@ -31,6 +31,7 @@ from nodeattest_providers.names import (
     Purpose,
     signer_for,
 )
+from nodeattest_providers.oci import protocol as oci
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.tpm import event_log
 from nodeattest_providers.tpm import protocol as tpm
@@ -77,6 +78,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         *(f"    {name}: " for name in aws.SIGNED_HEADERS),
         f"out of base64), 1 to {azure.MAX_SIGNATURE} bytes",
         f"first {azure.NONCE} characters of the binding",
+        f"in DER, 1 to {oci.MAX_CERTIFICATE} bytes",
+        f"at most {oci.MAX_INTERMEDIATES} certificates in DER",
         f"`createdOn` is within {azure_claims.TOLERANCE.seconds} s of",
         f"at most {cms.MAX_CERTIFICATES} certificates",
         *(f"`{partition.dns_suffix}`" for partition in provider_id.PARTITIONS),

@@ -20,14 +20,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from nodeattest_providers.certificate_chain import ChainError, ChainVerifier, check_readable, extension
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.tpm.endorsement_chain import EK_USAGE, ChainError, ChainVerifier, check_readable, extension
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["check_certificate"]
 
+EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
+"""tcg-kp-EKCertificate."""
 _SECTION: Final = "TCG EK Credential Profile §3.2"
 _REMEDY: Final = (
     "use a TPM whose endorsement certificate is sound, or register its endorsement key (spec.tpm.endorsementKeys)"
@@ -125,7 +127,7 @@ def _chain_problem(
 ) -> str | None:
     """Return why there is no chain, or None when there is one."""
     try:
-        ChainVerifier(anchors, now).verify(leaf, chain)
+        ChainVerifier(anchors, now, EK_USAGE).verify(leaf, chain)
     except ChainError as error:
         return str(error)
     return None

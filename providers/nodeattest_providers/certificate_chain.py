@@ -1,8 +1,8 @@
-"""The chain from an endorsement certificate to a configured authority, by the TCG's rules and not by the web's.
+"""The chain from a TPM's or an instance's certificate to a configured authority, by RFC 5280, not by the web's rules.
 
 Promises: ``verify`` returns only when there is a chain now. Whatever certificates are sent, at most
 ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length; a certificate is used once, and only as the issuer
-of the one before it. Leaves to others: the endorsement certificate's own extensions (``endorsement_certificate``).
+of the one before it. Leaves to others: the certificate's own extensions (each provider).
 Not checked: revocation; name constraints and policy mappings, which are refused where they are critical.
 Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/adr/0037-endorsement-certificates-by-tcg.md.
 """
@@ -22,10 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["EK_USAGE", "MAX_SIGNATURES", "ChainError", "ChainVerifier", "check_readable", "extension"]
+__all__ = ["MAX_SIGNATURES", "ChainError", "ChainVerifier", "check_readable", "extension"]
 
-EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
-"""tcg-kp-EKCertificate."""
 MAX_SIGNATURES: Final = 8
 """Signature checks of one chain; a maker's chain takes at most four. One by P-521 takes some 1 ms."""
 _MAX_CHAIN: Final = 4
@@ -37,7 +35,7 @@ _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies)
 """Extensions of an authority that may be critical; any policy is accepted (RFC 5280 §6.1.1 (c), any-policy)."""
-_USAGES: Final = frozenset({EK_USAGE, x509.ObjectIdentifier("2.5.29.37.0")})
+_ANY_USAGE: Final = x509.ObjectIdentifier("2.5.29.37.0")
 _T = TypeVar("_T", bound=x509.ExtensionType)
 
 
@@ -63,6 +61,8 @@ class ChainVerifier:
     anchors: Sequence[x509.Certificate]
     """What the operator trusts, roots and intermediates alike; their own signatures are not checked."""
     now: datetime
+    usage: x509.ObjectIdentifier
+    """What the authorities certify keys for; an authority whose extended key usage lacks it counts for nothing."""
     checked: int = 0
     """Signatures checked so far."""
     _problem: str = field(default="no certificate of its issuer among the authorities and intermediates", init=False)
@@ -98,7 +98,7 @@ class ChainVerifier:
         """Whether an authority issued a certificate, by all rules; remembers the problem where it did not."""
         try:
             self._check_validity(issuer)
-            _check_authority(issuer, below=below, is_anchor=is_anchor)
+            _check_authority(issuer, self.usage, below=below, is_anchor=is_anchor)
             self._check_signature(certificate, issuer)
         except ChainError as error:
             self._problem = str(error)
@@ -141,11 +141,13 @@ def _issuers(certificate: x509.Certificate, candidates: Sequence[x509.Certificat
     yield from sorted(named, key=differs)
 
 
-def _check_authority(authority: x509.Certificate, *, below: int, is_anchor: bool) -> None:
-    """Check that a certificate may issue endorsement certificates.
+def _check_authority(
+    authority: x509.Certificate, wanted: x509.ObjectIdentifier, *, below: int, is_anchor: bool
+) -> None:
+    """Check that a certificate may issue certificates of the wanted usage.
 
     1. It is a CA (RFC 5280 §6.1.4 (k)), marked critical. 2. Its path length allows what is below ((l), (m)).
-    3. It may sign certificates ((n)). 4. Its extended key usage, where it has one, includes endorsement. 5. It has no
+    3. It may sign certificates ((n)). 4. Its extended key usage, where it has one, includes the wanted. 5. It has no
     critical extension that is not understood ((o)). 6. Its key is of a kind and length that is cheap to verify with.
     An anchor is the operator's word: it must be a CA with such a key, and its path length holds.
     """
@@ -158,8 +160,8 @@ def _check_authority(authority: x509.Certificate, *, below: int, is_anchor: bool
         usage, purposes = extension(authority, x509.KeyUsage), extension(authority, x509.ExtendedKeyUsage)
         if usage is None or not usage.key_cert_sign:  # 3
             raise ChainError("an issuer whose key usage lacks keyCertSign")
-        if purposes is not None and not _USAGES & set(purposes):  # 4
-            raise ChainError("an issuer whose extended key usage lacks tcg-kp-EKCertificate")
+        if purposes is not None and not {wanted, _ANY_USAGE} & set(purposes):  # 4
+            raise ChainError(f"an issuer whose extended key usage lacks {wanted.dotted_string}")
         critical = {found.oid: found.value for found in authority.extensions if found.critical}
         if x509.BasicConstraints.oid not in critical:
             raise ChainError("an issuer whose basic constraints are not critical")

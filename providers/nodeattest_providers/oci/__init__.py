@@ -1,0 +1,1 @@
+"""The ``oci`` provider: ``attestor`` on the node, ``verifier`` in the controller."""

@@ -1,0 +1,94 @@
+"""The ``oci`` provider's attestor: signs the binding with the instance's own key, which the metadata service gives.
+
+Oracle rotates key and certificate several times a day. A key that does not match the certificate was read across a
+rotation, so all are read again.
+Source: Oracle, "Calling Services from an Instance", "Retrieving the Instance Identity Root CA Certificate", "Getting
+Instance Metadata" (version 2 demands the header ``Authorization: Bearer Oracle``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.config_fields import check_keys, text
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.oci.identity_certificate import IdentityCertificate, parse_identity_certificate
+from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
+from nodeattest_providers.oci.provider_id import PREFIX
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["OciAttestor"]
+
+_ENDPOINT: Final = "http://169.254.169.254"
+_HEADERS: Final = {"Authorization": "Bearer Oracle"}
+_IDENTITY: Final = "/opc/v2/identity/"
+_ATTEMPTS: Final = 3
+"""Reads until key and certificate match."""
+
+
+class OciAttestor:
+    """Makes OCI evidence; implements ``Attestor``. Its one setting is ``metadataEndpoint``."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = False
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        check_keys(settings, "oci", ("metadataEndpoint",))
+        host, port = endpoint(text(settings.get("metadataEndpoint", _ENDPOINT), "oci.metadataEndpoint"))
+        self._service = MetadataService(host, port, name="Oracle Cloud's metadata service")
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Sign the binding; raises Unavailable."""
+        for _ in range(_ATTEMPTS):
+            identity, intermediates, key = self._identity(), self._certificates("intermediate.pem"), self._key()
+            if key.public_key() == identity.key:
+                evidence = OciEvidence(
+                    certificate=identity.certificate.public_bytes(Encoding.DER),
+                    intermediates=tuple(each.public_bytes(Encoding.DER) for each in intermediates),
+                    signature=key.sign(message(binding.digest), PADDING, HASH),
+                )
+                return Evidence(PROVIDER, VERSION, evidence.to_json())
+        raise _unusable("a key that is not the certificate's")
+
+    def provider_id(self) -> str:
+        """Return the instance's provider ID; raises Unavailable."""
+        return PREFIX + self._identity().instance
+
+    def _identity(self) -> IdentityCertificate:
+        (certificate, *_) = self._certificates("cert.pem")
+        try:
+            return parse_identity_certificate(certificate.public_bytes(Encoding.DER))
+        except Denied as denied:
+            raise _unusable(denied.got) from None
+
+    def _certificates(self, name: str) -> list[x509.Certificate]:
+        try:
+            return x509.load_pem_x509_certificates(self._service.get(_IDENTITY + name, _HEADERS))
+        except X509_ERRORS:
+            raise _unusable(f"no certificate as {name}") from None
+
+    def _key(self) -> rsa.RSAPrivateKey:
+        try:
+            key = load_pem_private_key(self._service.get(f"{_IDENTITY}key.pem", _HEADERS), password=None)
+        except X509_ERRORS:
+            key = None
+        if not isinstance(key, rsa.RSAPrivateKey):
+            raise _unusable("no RSA key as key.pem")
+        return key
+
+
+def _unusable(what: str) -> Unavailable:
+    return Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        f"Oracle Cloud's metadata service gave {what}",
+        remedy="try again; if this comes back, check what answers at the metadata service's address",
+    )

@@ -1,0 +1,86 @@
+"""The two configuration sections of ``oci``: a policy's ``spec.oci``, and ``platforms.oci`` of the controller.
+
+The policy lists the tenancies and compartments whose instances may join; an empty list admits nobody. The controller's
+operator writes ``platforms.oci``: the root certificates of the regions.
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/oci.md; Oracle, "Resource Identifiers".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from nodeattest_providers.certificate_chain import check_readable, extension
+from nodeattest_providers.config_fields import check_keys, invalid, string_set
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform_fields import absolute_path
+from nodeattest_providers.reloaded_file import read_bounded
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["Authorities", "OciPolicy", "parse_bundle", "parse_platform", "parse_policy", "read_bundle"]
+
+Authorities = tuple[x509.Certificate, ...]
+
+_LISTS: Final = ("tenancies", "compartments")
+_TENANCY: Final = re.compile(r"ocid1\.tenancy\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
+_COMPARTMENT: Final = re.compile(r"ocid1\.(?:compartment|tenancy)\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
+"""A tenancy is its own root compartment."""
+_BUNDLE: Final = "platforms.oci.trustBundle"
+_LIMIT: Final = 1024 * 1024
+"""Bytes of the bundle; a ConfigMap has at most as many."""
+_MAX_AUTHORITIES: Final = 128
+"""Certificates of the bundle; Oracle has some 50 regions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OciPolicy:
+    """Which instances may join."""
+
+    tenancies: frozenset[str] = frozenset()
+    compartments: frozenset[str] = frozenset()
+
+
+def parse_policy(settings: Mapping[str, JsonValue]) -> OciPolicy:
+    """Read ``spec.oci``; no settings admit nobody."""
+    if not settings:
+        return OciPolicy()
+    check_keys(settings, "spec.oci", _LISTS, _LISTS)
+    return OciPolicy(
+        tenancies=string_set(settings["tenancies"], "spec.oci.tenancies", _TENANCY, "OCIDs of tenancies"),
+        compartments=string_set(
+            settings["compartments"], "spec.oci.compartments", _COMPARTMENT, "OCIDs of compartments"
+        ),
+    )
+
+
+def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
+    """Read ``platforms.oci``; returns the path of the trust bundle, None where nobody is trusted."""
+    check_keys(settings, "platforms.oci", ("trustBundle",))
+    return absolute_path(settings, "trustBundle", "platforms.oci")
+
+
+def parse_bundle(pem: bytes) -> Authorities:
+    """Read PEM certificates of CAs."""
+    try:
+        certificates = tuple(x509.load_pem_x509_certificates(pem))
+        for certificate in certificates:
+            check_readable(certificate)
+        constraints = [extension(certificate, x509.BasicConstraints) for certificate in certificates]
+    except X509_ERRORS:
+        raise invalid(_BUNDLE, "PEM certificates", "text that has none, or one that cannot be read") from None
+    if len(certificates) > _MAX_AUTHORITIES or not all(each is not None and each.ca for each in constraints):
+        raise invalid(_BUNDLE, f"at most {_MAX_AUTHORITIES} certificates, all of CAs", "others")
+    return certificates
+
+
+def read_bundle(path: Path) -> Authorities:
+    """Read the bundle's file."""
+    try:
+        return parse_bundle(read_bounded(path, _LIMIT, invalid(_BUNDLE, f"at most {_LIMIT} bytes", "more")))
+    except OSError as error:
+        raise invalid(_BUNDLE, "a file of PEM certificates", f"{path}: {error.strerror}") from None

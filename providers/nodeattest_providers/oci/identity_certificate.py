@@ -1,0 +1,73 @@
+"""What an instance's identity certificate says: instance, compartment and tenancy, in its subject.
+
+Source: Oracle's SDKs, which read the tenancy from the subject (``extractTenancyIDFromCertificate`` of oci-go-sdk,
+``get_tenancy_id_from_certificate`` of oci-python-sdk); Teleport's RFD 231, which shows a whole subject.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.oci.provider_id import is_instance
+from nodeattest_providers.x509_errors import X509_ERRORS
+
+__all__ = ["IdentityCertificate", "parse_identity_certificate"]
+
+_NAMES: Final = ("opc-certtype", "opc-instance", "opc-compartment", "opc-tenant")
+_RSA_BITS: Final = range(2048, 4097)
+_EXPONENT: Final = 65537
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityCertificate:
+    """The certificate of one instance; nobody's until its chain is verified."""
+
+    certificate: x509.Certificate
+    key: rsa.RSAPublicKey
+    instance: str
+    """OCIDs."""
+    compartment: str
+    tenancy: str
+
+
+def parse_identity_certificate(der: bytes) -> IdentityCertificate:
+    """Read a certificate of type ``instance`` with an RSA key; anything else is ``Denied``."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        key, extensions = certificate.public_key(), certificate.extensions
+        units = [
+            str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+        ]
+    except X509_ERRORS as error:
+        raise _malformed(f"{len(der)} bytes that cannot be read ({type(error).__name__})") from None
+    del extensions  # read here, so that reading them later cannot fail
+    named = [unit.partition(":") for unit in units]
+    values = {name: value for name, _, value in named if name in _NAMES}
+    if sorted(name for name, _, _ in named if name in _NAMES) != sorted(_NAMES):
+        raise _malformed("a subject without one of them, or with two")
+    if values["opc-certtype"] != "instance" or not is_instance(values["opc-instance"]):
+        raise _malformed("a certificate of something else")
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size not in _RSA_BITS or key.public_numbers().e != _EXPONENT:
+        raise _malformed("another key than RSA of 2048 to 4096 bits with exponent 65537")
+    return IdentityCertificate(
+        certificate=certificate,
+        key=key,
+        instance=values["opc-instance"],
+        compartment=values["opc-compartment"],
+        tenancy=values["opc-tenant"],
+    )
+
+
+def _malformed(got: str) -> Denied:
+    return Denied(
+        Reason.PLATFORM_DOCUMENT_MALFORMED,
+        expected=f"an instance's identity certificate, whose subject has each of {', '.join(_NAMES)}",
+        got=got,
+        remedy="send /opc/v2/identity/cert.pem of the metadata service as it is",
+    )

@@ -1,0 +1,208 @@
+"""The ``oci`` provider's verifier: the key of an instance's identity certificate signed this very request.
+
+Promises: an ``AttestedNode`` only when a certificate that chains to the operator's roots names the instance of the
+Machine's provider ID, in a tenancy and compartment of the policy, and its key signed the binding of this request. It
+asks nobody: no address in a certificate is fetched.
+Out of scope: whether the instance still runs, and revocation. Certificates last about two hours.
+Source: docs/wire-format.md, "oci/v1"; docs/providers/oci.md; RFC 5280 §6.1.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from nodeattest_providers.certificate_chain import ChainError, ChainVerifier, extension
+from nodeattest_providers.checks import Checks, one_of
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.evidence_checks import check_block, check_parsed
+from nodeattest_providers.identifiers import printable
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.oci.config import Authorities, OciPolicy, parse_platform, parse_policy, read_bundle
+from nodeattest_providers.oci.identity_certificate import IdentityCertificate, parse_identity_certificate
+from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
+from nodeattest_providers.oci.provider_id import parse_provider_id
+from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.reloaded_file import ReloadedFile
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
+
+__all__ = ["OciSigner"]
+
+_SECTION: Final = "wire format, oci/v1"
+_PAGE: Final = "providers/oci"
+_PIN: Final = "instance"
+_CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
+_ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.trustBundle (docs/providers/oci.md)"
+
+
+class OciSigner(ClusterAPISigner):
+    """Verifies identity certificates of Oracle Cloud instances."""
+
+    provider = PROVIDER
+    versions: tuple[int, ...] = (VERSION,)
+    secure = True
+    takes_platform = True
+    reads_infrastructure = False
+
+    def __init__(self, *, platform: Platform = OFFLINE) -> None:
+        """Read the trust bundle; ``Denied`` when it cannot be used."""
+        path = parse_platform(platform.settings)
+        self._bundle = (
+            None
+            if path is None
+            else ReloadedFile(path, read_bundle, what="trust bundle of oci", monotonic=time.monotonic)
+        )
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied or Unavailable."""
+        return self._verify(Checks(), request, facts)
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        return self._verify(Checks(), request, facts)
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be verified with; raises Denied."""
+        parse_policy(settings)
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Check the settings; tenancy and compartment are in the certificate, which no record holds."""
+        del boot
+        parse_policy(facts.settings)
+        return ("tenancy and compartment are not on record: Oracle Cloud's certificate names them",)
+
+    def provable_names(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> Mapping[ProviderID, NodeName]:
+        """Return no names: the certificate has none."""
+        del settings, sections
+        return {}
+
+    def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify one request.
+
+        1. Evidence of this provider, a known version, a closed schema.
+        2. The certificate is an instance's, and chains to a trusted root now.
+        3. Its key signed the binding of this request, cluster and signer.
+        4. It is the instance of the Machine's provider ID, and of a tenancy and compartment that the policy lists.
+        """
+        # 1
+        check_block(checks, request.evidence, PROVIDER, self.versions)
+        data = request.evidence.data
+        evidence = check_parsed(checks, "evidence schema", _SECTION, lambda: OciEvidence.parse(data))
+        # 2
+        identity = check_parsed(
+            checks, "identity certificate", _SECTION, lambda: parse_identity_certificate(evidence.certificate)
+        )
+        self._check_issuer(checks, identity.certificate, evidence.intermediates, facts)
+        # 3
+        messages = [message(request.binding(pin).digest) for pin in facts.cluster.pins]
+        _check_signature(checks, identity, evidence.signature, messages)
+        # 4
+        _check_instance(checks, identity, facts)
+        _check_policy(checks, identity, parse_policy(facts.settings))
+        return AttestedNode(
+            provider=PROVIDER,
+            provider_id=facts.machine.provider_id,
+            fingerprints={_PIN: identity.instance},
+            checks=checks.record(),
+        )
+
+    def _check_issuer(
+        self, checks: Checks, certificate: x509.Certificate, intermediates: tuple[bytes, ...], facts: Facts
+    ) -> None:
+        purposes = extension(certificate, x509.ExtendedKeyUsage)
+        is_client = purposes is None or _CLIENT in purposes
+        _require(checks, is_client, "extended key usage", "clientAuth, or none said", "others")
+        problem = _chain_problem(
+            ChainVerifier(self._authorities(checks), facts.verified_at, _CLIENT), certificate, intermediates
+        )
+        _require(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
+
+    def _authorities(self, checks: Checks) -> Authorities:
+        if self._bundle is None:
+            raise checks.unavailable(
+                Reason.PLATFORM_UNAVAILABLE,
+                "nobody is trusted to certify Oracle Cloud's instances: no platforms.oci.trustBundle",
+                remedy="set platforms.oci.trustBundle in the controller's configuration (docs/providers/oci.md)",
+                retry_after=60.0,
+            )
+        return self._bundle.current()
+
+
+def _require(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:
+    checks.require(
+        passed,
+        name,
+        section="RFC 5280 §6.1",
+        reason=Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+        expected=expected,
+        got=expected if passed else got,
+        remedy=_ADD_ROOTS,
+    )
+
+
+def _chain_problem(
+    verifier: ChainVerifier, certificate: x509.Certificate, intermediates: tuple[bytes, ...]
+) -> str | None:
+    try:
+        verifier.verify(certificate, intermediates)
+    except ChainError as error:
+        return str(error)
+    return None
+
+
+def _check_signature(checks: Checks, identity: IdentityCertificate, signature: bytes, messages: list[bytes]) -> None:
+    is_bound = any(_is_signed(identity, signature, each) for each in messages)
+    checks.require(
+        is_bound,
+        "signed by the instance",
+        section=_SECTION,
+        reason=Reason.PLATFORM_PROOF_NOT_BOUND,
+        expected="a signature by the certificate's key over this request, cluster and signer",
+        got="one" if is_bound else "another",
+        remedy="file anew; if this comes back, the node trusts another cluster CA than the cluster has",
+    )
+
+
+def _is_signed(identity: IdentityCertificate, signature: bytes, text: bytes) -> bool:
+    try:
+        identity.key.verify(signature, text, PADDING, HASH)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _check_instance(checks: Checks, identity: IdentityCertificate, facts: Facts) -> None:
+    wanted = check_parsed(checks, "provider ID", _SECTION, lambda: parse_provider_id(facts.machine.provider_id))
+    checks.require(
+        identity.instance == wanted,
+        "instance",
+        section=_SECTION,
+        reason=Reason.PLATFORM_INSTANCE_MISMATCH,
+        expected=wanted,
+        got=identity.instance,
+        remedy="let the instance that the provider ID names ask for itself",
+    )
+
+
+def _check_policy(checks: Checks, identity: IdentityCertificate, policy: OciPolicy) -> None:
+    for name, value, allowed in (
+        ("tenancy", identity.tenancy, policy.tenancies),
+        ("compartment", identity.compartment, policy.compartments),
+    ):
+        checks.require(
+            value in allowed,
+            name,
+            section=_PAGE,
+            reason=Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+            expected=one_of(allowed, f"OCIDs in spec.oci ({name})"),
+            got=printable(value, 200),
+            remedy=f"add the {name} to spec.oci of the policy, if its instances may join",
+        )

@@ -1,0 +1,229 @@
+"""Oracle Cloud on loopback: an identity CA as Oracle's SDKs expect it, and each instance's metadata service."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from worlds import FACTS, KEY, PIN, filed
+
+from nodeattest_providers.csr import build_csr
+from nodeattest_providers.names import ClusterPin, ProviderID, Purpose
+from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, OciEvidence, message
+from nodeattest_providers.oci.verifier import OciSigner
+from nodeattest_providers.platform import Platform
+from nodeattest_providers.verifier_interface import Facts, NodeRequest
+
+TENANCY: Final = "ocid1.tenancy.oc1..aaaatenancy"
+COMPARTMENT: Final = "ocid1.compartment.oc1..aaaacompartment"
+POLICY: Final[Mapping[str, JsonValue]] = {"tenancies": [TENANCY], "compartments": [COMPARTMENT]}
+_NO_USAGE: Final = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
+)
+
+
+def ocid(name: str) -> str:
+    return f"ocid1.instance.oc1.phx.{name}"
+
+
+def subject(of: str, /, **changes: str | None) -> list[str]:
+    """The organizational units of an instance's certificate; a change of None leaves one out."""
+    units = {"certtype": "instance", "compartment": COMPARTMENT, "instance": of, "tenant": TENANCY, **changes}
+    return [f"opc-{name}:{value}" for name, value in units.items() if value is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authority:
+    """One CA of a chain."""
+
+    certificate: x509.Certificate
+    key: rsa.RSAPrivateKey
+
+    def issue(
+        self,
+        units: list[str],
+        key: rsa.RSAPublicKey,
+        *,
+        common_name: str = "",
+        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
+        age: timedelta = timedelta(minutes=5),
+    ) -> x509.Certificate:
+        """Certify a key for two hours, as Oracle does."""
+        attributes = [(NameOID.COMMON_NAME, common_name or "instance")]
+        attributes += [(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
+        name = x509.Name(
+            [x509.NameAttribute(kind, value) for kind, value in attributes],
+        )
+        return self.sign(name, key, age, timedelta(hours=2), (x509.ExtendedKeyUsage([usage]), False))
+
+    def intermediate(self, name: str) -> Authority:
+        key = rsa.generate_private_key(65537, 2048)
+        return Authority(certificate=self.sign(_named(name), key.public_key(), *_AS_CA), key=key)
+
+    def sign(
+        self,
+        name: x509.Name,
+        key: rsa.RSAPublicKey,
+        age: timedelta,
+        life: timedelta,
+        *extensions: tuple[x509.ExtensionType, bool],
+    ) -> x509.Certificate:
+        builder = _certificate(name, key, age, life, *extensions).issuer_name(self.certificate.subject)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+_CA: Final = (x509.BasicConstraints(ca=True, path_length=None), True)
+_CA_USAGE: Final = (x509.KeyUsage(digital_signature=False, key_cert_sign=True, crl_sign=True, **_NO_USAGE), True)
+_AS_CA: Final = (timedelta(days=1), timedelta(days=365), _CA, _CA_USAGE)
+
+
+def root(name: str = "PKISVC Identity Root") -> Authority:
+    key = rsa.generate_private_key(65537, 2048)
+    builder = _certificate(_named(name), key.public_key(), *_AS_CA).issuer_name(_named(name))
+    return Authority(certificate=builder.sign(key, hashes.SHA256()), key=key)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _certificate(
+    name: x509.Name,
+    key: rsa.RSAPublicKey,
+    age: timedelta,
+    life: timedelta,
+    *extensions: tuple[x509.ExtensionType, bool],
+) -> x509.CertificateBuilder:
+    begin = datetime.now(UTC) - age
+    builder = x509.CertificateBuilder().subject_name(name).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(begin + life)
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    return builder
+
+
+@dataclass(kw_only=True)
+class Instance:
+    """One instance: its OCID and what its metadata service has."""
+
+    ocid: str
+    key: rsa.RSAPrivateKey
+    certificate: x509.Certificate
+    intermediate: x509.Certificate
+
+    @property
+    def provider_id(self) -> ProviderID:
+        return ProviderID(f"oci://{self.ocid}")
+
+    def documents(self) -> dict[str, bytes]:
+        """What it serves below ``/opc/v2/identity/``."""
+        key = self.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        certificates = {"cert.pem": self.certificate, "intermediate.pem": self.intermediate}
+        return {"key.pem": key, **{name: one.public_bytes(Encoding.PEM) for name, one in certificates.items()}}
+
+    def evidence(
+        self, request: NodeRequest, *, pin: ClusterPin = PIN, key: rsa.RSAPrivateKey | None = None
+    ) -> Evidence:
+        """Sign as the attestor does, with another key where one is given."""
+        signature = (key or self.key).sign(message(request.binding(pin).digest), PADDING, HASH)
+        return self.showing(signature)
+
+    def showing(self, signature: bytes) -> Evidence:
+        """Show the certificate with any signature."""
+        certificates = self.certificate.public_bytes(Encoding.DER), self.intermediate.public_bytes(Encoding.DER)
+        made = OciEvidence(certificate=certificates[0], intermediates=certificates[1:], signature=signature)
+        return Evidence(PROVIDER, 1, made.to_json())
+
+
+@dataclass(frozen=True)
+class OracleCloud:
+    """A region's CA, trusted by ``signer``."""
+
+    directory: Path
+    root: Authority = field(default_factory=root)
+    _issuing: list[Authority] = field(default_factory=list[Authority])
+
+    def __post_init__(self) -> None:
+        self.bundle.write_bytes(self.root.certificate.public_bytes(Encoding.PEM))
+        self._issuing.append(self.root.intermediate("PKISVC Identity Intermediate"))
+
+    @property
+    def bundle(self) -> Path:
+        return self.directory / "oci-roots.pem"
+
+    @property
+    def platform(self) -> dict[str, JsonValue]:
+        """``platforms.oci``."""
+        return {"trustBundle": str(self.bundle)}
+
+    @property
+    def issuing(self) -> Authority:
+        return self._issuing[0]
+
+    def launch(self, name: str, units: list[str] | None = None, **how: object) -> Instance:
+        """Run an instance, whose certificate may say something else."""
+        key = rsa.generate_private_key(65537, 2048)
+        names = subject(ocid(name)) if units is None else units
+        issued = self.issuing.issue(names, key.public_key(), **how)  # pyright: ignore[reportArgumentType] - the tests name real parameters
+        return Instance(ocid=ocid(name), key=key, certificate=issued, intermediate=self.issuing.certificate)
+
+    def signer(self) -> OciSigner:
+        return OciSigner(platform=Platform(settings=self.platform))
+
+
+def request_of(
+    instance: Instance, evidence: Evidence | None = None, *, purpose: Purpose = Purpose.CLIENT
+) -> NodeRequest:
+    """A request of this instance, with its own evidence unless another is given."""
+    names = ("n-0",) if purpose is Purpose.SERVING else ()
+    csr = build_csr(KEY, "n-0", instance.provider_id, dns_names=names)
+    request = filed(Evidence(PROVIDER, 1, {}), csr=csr, purpose=purpose)
+    return dataclasses.replace(request, evidence=evidence or instance.evidence(request))
+
+
+def facts_for(instance: Instance, **policy: JsonValue) -> Facts:
+    machine = dataclasses.replace(FACTS.machine, provider_id=instance.provider_id)
+    return dataclasses.replace(FACTS, machine=machine, settings={**POLICY, **policy}, verified_at=datetime.now(UTC))
+
+
+@contextmanager
+def metadata_service(instance: Instance, *, rotated: list[Instance] | None = None) -> Iterator[str]:
+    """Serve an instance's identity; ``rotated``: whose key each next request for one gets instead, once."""
+    others = rotated if rotated is not None else []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.removeprefix("/opc/v2/identity/")
+            told = others.pop() if others and name == "key.pem" else instance
+            body = told.documents().get(name, b"") if self.headers["Authorization"] == "Bearer Oracle" else b""
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,203 @@
+"""Instances of Oracle Cloud: certificates as Oracle's SDKs read them, a metadata service on loopback, the verifier."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
+from oci_world import COMPARTMENT, TENANCY, OracleCloud, facts_for, metadata_service, ocid, request_of, subject
+from worlds import PIN
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import Purpose, SignerName
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.oci.attestor import OciAttestor
+from nodeattest_providers.oci.config import parse_bundle, parse_platform, parse_policy
+from nodeattest_providers.oci.identity_certificate import parse_identity_certificate
+from nodeattest_providers.oci.provider_id import parse_provider_id
+from nodeattest_providers.oci.verifier import OciSigner
+from nodeattest_providers.platform import OFFLINE
+
+BINDING = Binding(PIN, SignerName("cluster.x-k8s.io/kube-apiserver-client-kubelet-oci"), bytes(32))
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> OracleCloud:
+    return OracleCloud(tmp_path_factory.mktemp("oci"))
+
+
+# Names, settings, certificates
+
+
+def test_a_provider_id_names_one_instance() -> None:
+    assert parse_provider_id(f"oci://{ocid('a1')}") == ocid("a1")
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_an_instances_provider_id_or_denied(text: str) -> None:
+    for spelt in (text, f"oci://{text}", f"oci://ocid1.instance.oc1.phx.{text}"):
+        try:
+            read = parse_provider_id(spelt)
+        except Denied:
+            continue
+        assert f"oci://{read}" == spelt
+
+
+@pytest.mark.parametrize(
+    "text", [ocid("a"), "oci://", "oci://ocid1.tenancy.oc1..a", f"oci://{ocid('A')}", f"oci://{ocid('a')}\n"]
+)
+def test_another_spelling_is_denied(text: str) -> None:
+    with pytest.raises(Denied):
+        parse_provider_id(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tenancies": [TENANCY]}, "the key compartments"),
+        ({"tenancies": [TENANCY], "compartment": []}, "did you mean 'compartments'"),
+        ({"tenancies": [COMPARTMENT], "compartments": []}, "OCIDs of tenancies"),
+        ({"tenancies": [], "compartments": [ocid("a")]}, "OCIDs of compartments"),
+        ({"tenancies": TENANCY, "compartments": []}, "an array"),
+    ],
+)
+def test_a_wrong_policy_is_refused_in_words_that_help(settings: dict[str, JsonValue], said: str) -> None:
+    with pytest.raises(Denied, match=said) as denied:
+        parse_policy(settings)
+    assert denied.value.reason is Reason.POLICY_INVALID
+
+
+def test_no_settings_admit_nobody_and_a_tenancy_is_a_compartment() -> None:
+    assert not parse_policy({}).tenancies
+    assert parse_policy({"tenancies": [TENANCY], "compartments": [TENANCY]}).compartments == {TENANCY}
+
+
+@pytest.mark.parametrize("settings", [{"trustbundle": "/x"}, {"trustBundle": "relative"}, {"trustBundle": 1}])
+def test_wrong_settings_of_the_platform_are_refused(settings: dict[str, JsonValue]) -> None:
+    with pytest.raises(Denied, match=r"platforms\.oci"):
+        parse_platform(settings)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_no_identity_certificate_and_no_bundle(content: bytes) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_identity_certificate(content)
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
+    with pytest.raises(Denied):
+        parse_bundle(content)
+
+
+def test_an_identity_certificate_names_instance_compartment_and_tenancy(cloud: OracleCloud) -> None:
+    read = parse_identity_certificate(cloud.launch("a").certificate.public_bytes(Encoding.DER))
+    assert (read.instance, read.compartment, read.tenancy) == (ocid("a"), COMPARTMENT, TENANCY)
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        [],
+        subject(ocid("a"), certtype="service"),
+        subject(ocid("a"), certtype=None),
+        subject(ocid("a"), instance=None),
+        subject(ocid("a"), compartment=None),
+        subject(ocid("a"), tenant=None),
+        subject("ocid1.bootvolume.oc1.phx.a"),
+        [*subject(ocid("a")), f"opc-instance:{ocid('b')}"],
+        [*subject(ocid("a")), f"opc-tenant:{TENANCY}"],
+    ],
+)
+def test_a_certificate_of_something_else_or_with_a_name_twice_is_denied(cloud: OracleCloud, units: list[str]) -> None:
+    made = cloud.launch("a", units)
+    with pytest.raises(Denied) as denied:
+        parse_identity_certificate(made.certificate.public_bytes(Encoding.DER))
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
+
+
+@pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(3, 2048)])
+def test_a_certificate_of_another_key_is_denied(cloud: OracleCloud, key: rsa.RSAPrivateKey) -> None:
+    made = cloud.issuing.issue(subject(ocid("a")), key.public_key())
+    with pytest.raises(Denied, match="another key"):
+        parse_identity_certificate(made.public_bytes(Encoding.DER))
+
+
+def test_a_bundle_holds_authorities_only(cloud: OracleCloud) -> None:
+    assert parse_bundle(cloud.bundle.read_bytes()) == (cloud.root.certificate,)
+    leaf = cloud.launch("a").certificate.public_bytes(Encoding.PEM)
+    with pytest.raises(Denied, match="all of CAs"):
+        parse_bundle(cloud.bundle.read_bytes() + leaf)
+
+
+# The node
+
+
+async def test_what_the_attestor_makes_of_the_metadata_service_is_attested(cloud: OracleCloud) -> None:
+    instance = cloud.launch("a")
+    with metadata_service(instance) as url:
+        attestor = OciAttestor({"metadataEndpoint": url})
+        assert attestor.provider_id() == instance.provider_id
+        request = request_of(instance)
+        evidence = attestor.attest(request.binding(PIN))
+    attested = await cloud.signer().verify_client_attestation_data(
+        replace(request, evidence=evidence), facts_for(instance)
+    )
+    assert (attested.provider_id, attested.fingerprints) == (instance.provider_id, {"instance": instance.ocid})
+    assert (attested.proven_node_name, attested.proven_machine_name) == (None, None)
+
+
+def test_a_key_read_across_a_rotation_is_read_again_and_not_for_ever(cloud: OracleCloud) -> None:
+    instance, other = cloud.launch("a"), cloud.launch("b")
+    with metadata_service(instance, rotated=[other, other]) as url:
+        assert OciAttestor({"metadataEndpoint": url}).attest(BINDING)
+    with (
+        metadata_service(instance, rotated=[other] * 9) as url,
+        pytest.raises(Unavailable, match="not the certificate's"),
+    ):
+        OciAttestor({"metadataEndpoint": url}).attest(BINDING)
+
+
+def test_a_metadata_service_of_something_else_is_unavailable(cloud: OracleCloud) -> None:
+    for units, what in ((subject(ocid("a"), certtype="service"), "something else"), ([], "a subject without")):
+        with metadata_service(cloud.launch("a", units)) as url, pytest.raises(Unavailable, match=what):
+            OciAttestor({"metadataEndpoint": url}).provider_id()
+    with pytest.raises(Denied):
+        OciAttestor({"metadataendpoint": "http://127.0.0.1:1"})
+
+
+# The verifier
+
+
+async def test_a_serving_request_is_attested_by_the_same_rules(cloud: OracleCloud) -> None:
+    instance = cloud.launch("a")
+    request = request_of(instance, purpose=Purpose.SERVING)
+    assert (await cloud.signer().verify_serving_attestation_data(request, facts_for(instance))).checks
+
+
+async def test_nobody_is_trusted_without_a_bundle(cloud: OracleCloud) -> None:
+    instance = cloud.launch("a")
+    with pytest.raises(Unavailable, match=r"no platforms\.oci\.trustBundle") as waits:
+        await OciSigner(platform=OFFLINE).verify_client_attestation_data(request_of(instance), facts_for(instance))
+    assert [check.name for check in waits.value.checks][-1] == "extended key usage"
+
+
+async def test_an_instance_of_a_region_whose_root_is_not_in_the_bundle_is_denied(
+    tmp_path: Path, cloud: OracleCloud
+) -> None:
+    elsewhere = OracleCloud(tmp_path)
+    instance, signer = elsewhere.launch("a"), cloud.signer()
+    with pytest.raises(Denied) as denied:
+        await signer.verify_client_attestation_data(request_of(instance), facts_for(instance))
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    both = tmp_path / "both.pem"
+    both.write_bytes(cloud.bundle.read_bytes() + elsewhere.bundle.read_bytes())
+    both.replace(elsewhere.bundle)
+    assert (await elsewhere.signer().verify_client_attestation_data(request_of(instance), facts_for(instance))).checks
+
+
+def test_it_proves_no_node_name(cloud: OracleCloud) -> None:
+    assert cloud.signer().provable_names({}, {}) == {}
