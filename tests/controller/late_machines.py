@@ -24,7 +24,8 @@ def serve_metal3(world: World) -> None:
 
 
 def owned(name: str, owner: str, **more: JsonValue) -> JsonObject:
-    owners: list[JsonValue] = [{"kind": "Machine", "name": owner, "uid": f"uid-{owner}"}]
+    api_version = "cluster.x-k8s.io/v1beta1"
+    owners: list[JsonValue] = [{"apiVersion": api_version, "kind": "Machine", "name": owner, "uid": f"uid-{owner}"}]
     return {"name": name, "namespace": "fleet", "ownerReferences": owners, **more}
 
 
