@@ -141,7 +141,7 @@ class Bench:
                 client=https,
                 store=self.drafts,
                 agreed=self.agreements,
-                told=self.told,
+                assigned=self.told,
                 deadline=deadline,
                 random=lambda: 0.5,
             )

@@ -131,15 +131,15 @@ def enroll(
     deadline: Deadline,
     random: Callable[[], float],
     agreed: AgreedVersionStore | None = None,
-    told: ProviderIdStore | None = None,
+    assigned: ProviderIdStore | None = None,
 ) -> CachedCredential:
     """Get a certificate; raises ``AgentError``. The caller stores the credential, then discards the pending request.
 
-    Without ``agreed``, each call begins with the newest version of the evidence. Without ``told``, the provider ID of
-    the controller's answer is good for this call only.
+    Without ``agreed``, each call begins with the newest version of the evidence. Without ``assigned``, the provider ID
+    of the controller's answer is good for this call only.
     """
     session = CsrSession(client, deadline, random, spec.provider_id)
-    return _Enrollment(spec, attestor, session, store, agreed=agreed, told=told).run()
+    return _Enrollment(spec, attestor, session, store, agreed=agreed, assigned=assigned).run()
 
 
 def new_pending_request(
@@ -176,14 +176,14 @@ class _Enrollment:
         store: PendingRequestStore,
         *,
         agreed: AgreedVersionStore | None,
-        told: ProviderIdStore | None,
+        assigned: ProviderIdStore | None,
     ) -> None:
         self._spec = spec
         self._attestor = attestor
         self._session = session
         self._store = store
         self._agreed = agreed
-        self._told = told
+        self._assigned = assigned
         self._versions = supported_versions(attestor, spec.minimum_version)
         self._began = session.deadline.clock.now()
         self._before = agreed.load() if agreed else None
@@ -300,11 +300,11 @@ class _Enrollment:
     def _renegotiated(self, event: TermsRefused, version: int) -> int:
         """Take over what the controller wants; returns the version to send. Raises ``AgentError``."""
         if event.error.reason == Reason.PROVIDER_ID_REQUIRED:
-            told = provider_id.accept(event.denied.provider_id, self._spec.provider_id, event.error)
-            if self._told is not None:
-                self._told.save(told)
-            self._spec = replace(self._spec, provider_id=told)
-            self._session = replace(self._session, provider_id=told)
+            answer = provider_id.accept(event.denied.provider_id, self._spec.provider_id, event.error)
+            if self._assigned is not None:
+                self._assigned.save(answer)
+            self._spec = replace(self._spec, provider_id=answer)
+            self._session = replace(self._session, provider_id=answer)
             return version
         self._refused.add(version)
         return next_version(self._versions, self._refused, event.denied.supported_versions)

@@ -26,7 +26,6 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential, Ca
 from nodeattest_authenticator.state.evidence_version_store import AGREED_VERSION_FILE, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
-from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
@@ -38,6 +37,7 @@ from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, P
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.serving import SubjectNames
+    from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 
 __all__ = ["attestor_of", "by_certificate", "issue_and_store", "issue_serving"]
 
@@ -156,7 +156,6 @@ def _enroll(
 ) -> CachedCredential:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
-    told = ProviderIdFile(context.storage)
     version_file = AGREED_VERSION_FILE if names is None else f"serving.{AGREED_VERSION_FILE}"  # of each lock's holder
     client = ApiServerClient(
         settings.endpoint,
@@ -166,24 +165,38 @@ def _enroll(
         tls_server_name=settings.tls_server_name,
     )
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
-        machine_id = provider_id.resolve(settings.provider_id, attestor) or told.load()
-        if machine_id is None and credentials.token is None:
-            raise provider_id.not_configured(attestor)
         shared = None if names is None else _SharedDevice(context, deadline, attestor)
         with _device_lock(context, deadline, attestor, shared) as locked:
             try:
+                machine_id, assigned = _provider_id(context, attestor, may_ask=credentials.token is not None)
                 return enroll(
                     _spec(settings, client, names, machine_id),
                     attestor=locked,
                     client=client,
                     store=store,
                     agreed=AgreedVersionFile(context.storage, settings, name=version_file),
-                    told=told,
+                    assigned=assigned,
                     deadline=deadline,
                     random=context.random,
                 )
             finally:
                 client.close()
+
+
+def _provider_id(
+    context: AgentContext, attestor: Attestor, *, may_ask: bool
+) -> tuple[ProviderID | None, ProviderIdFile | None]:
+    """Find the provider ID; with it the file of the controller's answer, where nothing on this machine knows the ID."""
+    found = provider_id.resolve(context.settings.provider_id, attestor)
+    if found is not None:
+        return found, None
+    from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
+
+    assigned = ProviderIdFile(context.storage)
+    kept = assigned.load()
+    if kept is None and not may_ask:
+        raise provider_id.not_configured(attestor)
+    return kept, assigned
 
 
 @contextmanager

@@ -11,14 +11,13 @@ from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.enrollment.attestor_parts import parts_of
-from nodeattest_authenticator.enrollment.machine_sources import MachineSources
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.identifiers import provider_id as checked
 from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import Attestor
-from nodeattest_providers.provider_id_template import check_rendered, fill
+from nodeattest_providers.provider_id_template import check_rendered, fill, has_sources
 
 __all__ = ["KnowsProviderId", "ProviderIdStore", "accept", "not_configured", "resolve"]
 
@@ -49,12 +48,10 @@ class ProviderIdStore(Protocol):
         ...
 
 
-def resolve(
-    source: ProviderIdSource, attestor: Attestor, *, machine: MachineSources | None = None
-) -> ProviderID | None:
+def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID | None:
     """Find the provider ID; None where nothing on this machine knows it. Raises ``AgentError``."""
     try:
-        text = _text(source, attestor, machine or MachineSources())
+        text = _text(source, attestor)
         if text is None:
             return None
         check_rendered(text)
@@ -63,10 +60,10 @@ def resolve(
         raise _unknown(f"expected {denied.expected}, got {denied.got}") from None
 
 
-def accept(told: str | None, sent: ProviderID | None, refusal: AgentError) -> ProviderID:
-    """Return the provider ID of the controller's answer; ``sent`` is what the refused request had.
+def accept(answer: str | None, sent: ProviderID | None, refusal: AgentError) -> ProviderID:
+    """Return the provider ID of the controller's answer, its annotation; ``sent`` is what the refused request had.
 
-    Raises ``AgentError`` for an answer that nobody asked for, or that is no provider ID.
+    Raises ``AgentError`` for one that nobody asked for, or that is no provider ID.
     """
     if sent:
         raise AgentError(
@@ -75,7 +72,7 @@ def accept(told: str | None, sent: ProviderID | None, refusal: AgentError) -> Pr
             remedy="compare it with the Machine's spec.providerID; see the controller's log",
         )
     try:
-        return checked(told or "")
+        return checked(answer or "")
     except Denied as denied:
         raise AgentError(
             Reason.PROVIDER_ID_INVALID,
@@ -93,9 +90,13 @@ def not_configured(attestor: Attestor) -> AgentError:
     )
 
 
-def _text(source: ProviderIdSource, attestor: Attestor, machine: MachineSources) -> str | None:
+def _text(source: ProviderIdSource, attestor: Attestor) -> str | None:
+    if source.value is not None and has_sources(source.value):
+        from nodeattest_authenticator.enrollment.machine_sources import MachineSources
+
+        return fill(source.value, MachineSources().value)
     if source.value is not None:
-        return fill(source.value, machine.value)
+        return source.value
     if source.file is not None:
         return _from_file(source.file)
     if source.command is not None:
