@@ -43,12 +43,12 @@ def launch(world: World, cloud: OracleCloud, name: str) -> Instance:
 
 @pytest.mark.usefixtures("controller")
 def test_an_instance_joins_and_renews_and_is_not_told_its_provider_id(world: World, cloud: OracleCloud) -> None:
-    instance = launch(world, cloud, "oci-1")
+    instance = launch(world, cloud, "oci1")
     with metadata_service(instance) as url:
-        agent = dataclasses.replace(world.agent("oci-1", "oci", metadataEndpoint=url), provider_id="")
+        agent = dataclasses.replace(world.agent("oci1", "oci", metadataEndpoint=url), provider_id="")
         joined = agent.join(world.token())
         assert joined.returncode == 0, joined.stderr
-        ledger = world.ledger("oci-1")
+        ledger = world.ledger("oci1")
         assert text_at(ledger, "spec", "providerID") == instance.provider_id
         assert map_at(ledger, "spec", "fingerprints") == {"oci.instance": instance.ocid}
         credential: Path = agent.directory / "cache" / "credential"
@@ -61,13 +61,13 @@ def test_an_instance_joins_and_renews_and_is_not_told_its_provider_id(world: Wor
 def test_an_instance_of_another_machine_and_one_of_another_tenancy_are_denied(
     world: World, cloud: OracleCloud, controller: Controller
 ) -> None:
-    victim, thief = launch(world, cloud, "oci-2"), launch(world, cloud, "oci-3")
+    victim, thief = launch(world, cloud, "oci2"), launch(world, cloud, "oci3")
     with metadata_service(thief) as url:
-        agent = world.agent("oci-2", "oci", provider_id=victim.provider_id, metadataEndpoint=url)
+        agent = world.agent("oci2", "oci", provider_id=victim.provider_id, metadataEndpoint=url)
         assert agent.join(world.token()).returncode != 0
     eventually(lambda: "PlatformInstanceMismatch" in controller.log(), what="the refusal of another instance")
     units = subject(victim.ocid, tenant="ocid1.tenancy.oc1..thiefs")
-    with metadata_service(cloud.launch("oci-2", units)) as url:
-        agent = world.agent("oci-2", "oci", directory="oci-2b", provider_id=victim.provider_id, metadataEndpoint=url)
+    with metadata_service(cloud.launch("oci2", units)) as url:
+        agent = world.agent("oci2", "oci", directory="oci2b", provider_id=victim.provider_id, metadataEndpoint=url)
         assert agent.join(world.token()).returncode != 0
     eventually(lambda: "PlatformAccountNotAllowed" in controller.log(), what="the refusal of another tenancy")
