@@ -306,6 +306,22 @@ _CONTROLLER: Final = (
         sentence="A machine of the attacker proves itself and asks for an honest machine's name.",
     ),
     Mutant(
+        check="the Machine's node name, of a node that is told its ID",
+        scenario="first_use.pv",
+        query="provider ID",
+        edits=(Edit(_MACHINE, "  get machine(=cl, =pid, any, machine_uid) in", times=3),),
+        sentence="The attacker tells a node another machine's provider ID: the other Machine is bound to its TPM.",
+    ),
+    Mutant(
+        check="the Machine's provider ID",
+        scenario="join.pv",
+        query="no provider ID",
+        edits=(
+            Edit("  if pid <> no_id then                                      (* ProviderIDRequired *)\n", times=3),
+        ),
+        sentence="A request without provider ID is certified for a Machine that has none yet.",
+    ),
+    Mutant(
         check="signature of the PKCS#10",
         scenario="join.pv",
         edits=(Edit(_POSSESSION, times=3),),
@@ -511,6 +527,18 @@ _REQUESTERS: Final = (
         sentence="The attacker joins as an honest machine with a token that is bound to another.",
     ),
     Mutant(
+        check="a token that leads to one Machine",
+        scenario="requesters.pv",
+        query="told by its token",
+        edits=(
+            Edit(
+                "  get names(pid, =id) in                                    (* the Machine",
+                "  get names(pid, any) in                                    (* the Machine",
+            ),
+        ),
+        sentence="The holder of any token is told an honest machine's provider ID.",
+    ),
+    Mutant(
         check="no takeover of a node",
         scenario="requesters.pv",
         query="no takeover",
@@ -597,6 +625,7 @@ NOT_MODELLED: Final = {
     "names and addresses of the Machine": _SERVING_NAMES,
     "first request not answered": "what it saves is work: the rule of one key for one challenge decides",
     "first request still pending": "the same",
+    "one provider ID for one Machine": "a Machine has one provider ID, and no other has it",
     "the Machine as proven": "a Machine has one name",
     "the node name as proven": "a Machine has one name",
     "hardware of no other machine": _SPIN,

@@ -32,12 +32,19 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
             Query(
                 "node name", "A certificate has the name of the Machine with its provider ID, of the attacker's, too."
             ),
+            Query(
+                "provider ID",
+                "A key that a node made is certified for the provider ID of its own Machine only, whatever ID an API "
+                "server told the node.",
+            ),
+            Query("no provider ID", "No certificate is issued for a request without provider ID."),
             Query("attestor", "A certificate is issued by evidence of a provider that the cluster's policy names."),
             Query(
                 "minimum version",
                 "Version 1 gets no certificate where the policy's minimum is version 2.",
             ),
             _reachable("reachable certificate", "a certificate by version 2"),
+            _reachable("reachable without ID", "a node that was told its ID stores a certificate of an honest cluster"),
             _reachable("reachable acceptance", "a node stores a certificate of an honest cluster"),
         ),
     ),
@@ -86,6 +93,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
                 "Once an honest TPM is pinned for a Machine, each certificate is for what this TPM quoted, although "
                 "any genuine TPM may come first, and a co-resident agent has a key of the same shape.",
             ),
+            Query("provider ID", "As in join.pv: no other Machine is bound to the TPM of a node that was told its ID."),
             _reachable("reachable", "a certificate on first use"),
         ),
     ),
@@ -174,6 +182,13 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
             Query("serving", "A serving certificate is for a key that the node itself made for that purpose."),
             Query("serving after client", "Only a machine with a client certificate on record gets one."),
             Query("a key for one purpose", "No key has certificates for both purposes."),
+            Query(
+                "provider ID",
+                "A key that a node made is certified for its own Machine's provider ID only, whatever it was told.",
+            ),
+            Query("no provider ID", "No certificate is issued for a request without provider ID."),
+            Query("told by its token", "The controller tells an honest machine's ID to the holder of its token only."),
+            _reachable("reachable without ID", "a certificate for a node that was told its ID"),
             _reachable("reachable token", "a certificate by a token"),
             _reachable("reachable adoption", "an adoption"),
             _reachable("reachable serving", "a serving certificate"),
