@@ -154,6 +154,11 @@ class DocumentFacts:
         """Read infrastructure machine and host object as they were given."""
         return await read_infrastructure(machine, self.policy().infrastructure, self)
 
+    async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
+        """Ask nobody: not all host objects are given."""
+        del machine, node_name
+        return []
+
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
         """Ask nobody: not all infrastructure machines of the cluster are given."""
         del machine

@@ -12,7 +12,7 @@ from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameClaim, NameSources, claim_to, node_names
+from nodeattest_controller.model.node_names import NameClaim, NameSources, NameStrength, claim_to, node_names
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -58,6 +58,8 @@ class NameContext:
     """Ledgers of the cluster that bound the requested node name to a machine."""
     registered: frozenset[ProviderID] = frozenset()
     """Machines to which the policy gives the requested node name."""
+    hosts: Sequence[str] = ()
+    """Host objects that give a node the requested name; asked only where addresses alone give it to the machine."""
     short_names: bool = False
     """Whether a short name stands for a fully qualified one."""
     is_alive: Callable[[Attestation], bool] = lambda _attestation: True
@@ -135,18 +137,19 @@ def check_node_name(request: NodeRequest, machine: MachineView, around: NameCont
             "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)",
         )
     others = [
-        other
+        other.name
         for other in around.claimants
         if other.uid != machine.uid
         and not other.deleting
         and (claim := claim_to(node_names(other), name, short_names=around.short_names)) is not None
         and claim.strength >= own.strength
     ]
+    others += around.hosts if own.strength is NameStrength.ADDRESS else ()
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,
             expected="one Machine that claims this node name",
-            got=", ".join(sorted({other.name for other in others} | {machine.name})),
+            got=", ".join(sorted({*others, machine.name})),
             remedy="give each Machine its own host name",
         )
 

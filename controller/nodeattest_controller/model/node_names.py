@@ -15,13 +15,22 @@ from enum import IntEnum
 from ipaddress import ip_address
 from typing import Final
 
-from nodeattest_controller.model.infrastructure_kinds import KINDS, InfrastructureKind
+from nodeattest_controller.model.infrastructure_kinds import KINDS, HostReference, InfrastructureKind
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName
 
-__all__ = ["NameClaim", "NameSources", "NameStrength", "claim_to", "claimed_names", "node_names", "object_names"]
+__all__ = [
+    "NameClaim",
+    "NameSources",
+    "NameStrength",
+    "claim_to",
+    "claimed_names",
+    "names_of_host",
+    "node_names",
+    "object_names",
+]
 
 _NAME_ADDRESSES: Final = frozenset({"Hostname", "InternalDNS"})
 
@@ -98,6 +107,12 @@ def claim_to(claims: Iterable[NameClaim], name: str, *, short_names: bool = Fals
         if claim.name == name or (short_names and "." not in name and claim.name.partition(".")[0] == name)
     ]
     return max(matching, key=lambda claim: claim.strength, default=None)
+
+
+def names_of_host(host: JsonObject, reference: HostReference) -> tuple[str, ...]:
+    """Return the node names that a host object gives by itself, for an index."""
+    names = (expression.value({"host": host}) for expression in reference.node_names)
+    return tuple(claim.name for claim in _claims(names, NameStrength.OBJECT, reference.kind))
 
 
 def claimed_names(machine: MachineView) -> tuple[str, ...]:

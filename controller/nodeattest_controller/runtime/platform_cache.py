@@ -18,7 +18,9 @@ from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, ContractReference, MachineView
+from nodeattest_controller.model.node_names import names_of_host
 from nodeattest_controller.model.objects import items, mapping, object_identity, text, text_map
+from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_controller.runtime.restmapper import makes_machines
 from nodeattest_kube import paths
@@ -37,6 +39,8 @@ _READS: Final = 4
 _LONGEST_NAME: Final = 253
 _DEPTH: Final = 6
 _ELEMENTS: Final = 4
+_VERSIONS: Final = 16
+"""Of an API group, that are asked for a kind."""
 MOST_AHEAD: Final = 8
 """Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
 
@@ -85,6 +89,22 @@ class PlatformCache:
         if not kind.objects.synced:
             raise no_platform(f"{host.kind} objects are being listed")
         return kind.objects.by_index("consumer", consumer) if consumer else []
+
+    async def hosts_with_name(self, policy: InfrastructurePolicy, namespace: str, name: str) -> list[str]:
+        """Return the host objects that give a node this name, of those that count; raises Unavailable."""
+        counting = {namespace, *policy.host_namespaces}
+        found: list[str] = []
+        for host in [one for one in HOSTS.values() if one.kind in policy.host_objects]:
+            kind = await self._cache(ContractReference(host.group, host.kind, ""))
+            if not kind.objects.synced:
+                raise no_platform(f"{host.kind} objects are being listed")
+            named = kind.objects.by_index("label" if policy.short_node_names and "." not in name else "name", name)
+            found += [
+                f"{host.kind} {text(each, 'metadata', 'name')}"
+                for each in named
+                if text(each, "metadata", "namespace") in counting
+            ]
+        return found
 
     async def others_with(self, machine: MachineView, provider_id: str) -> list[str]:
         """Return the infrastructure machines of a Machine's cluster that have a provider ID, but for its own."""
@@ -142,23 +162,34 @@ class PlatformCache:
                 self._caches[kind] = await self._watch(reference)
             return self._caches[kind]
 
-    async def _preferred_version(self, group: str) -> str:
-        found = await self._client.get(paths.api_group(group))
-        return text(found, "preferredVersion", "version")
+    async def _served(self, reference: ContractReference) -> tuple[str, str]:
+        """Return a version in which a kind is served, the group's preferred one first, and its resource.
+
+        A group may have kinds of several infrastructure providers, each in versions of its own.
+        """
+        versions = [reference.version]
+        if not reference.version:
+            group = await self._client.get(paths.api_group(reference.group))
+            listed = [text(each, "version") for each in items(group, "versions")]
+            versions = list(dict.fromkeys([text(group, "preferredVersion", "version"), *listed]))[:_VERSIONS]
+        for version in versions:
+            served = await self._client.get(paths.api_group(reference.group, version))
+            for name, kind in _resources(served):
+                if kind == reference.kind:
+                    return version, name
+        raise no_platform(f"{reference.group}/{', '.join(versions)} serves no {reference.kind}")
 
     async def _watch(self, reference: ContractReference) -> _Kind:
         try:
-            version = reference.version or await self._preferred_version(reference.group)
-            served = await self._client.get(paths.api_group(reference.group, version))
-            resource = next((name for name, kind in _resources(served) if kind == reference.kind), None)
-            if resource is None:
-                raise no_platform(f"{reference.group}/{version} serves no {reference.kind}")
+            version, resource = await self._served(reference)
             objects = self._start_watch(reference.group, version, resource, keep=slim_object)
             objects.index("provider-id", lambda obj: _values(obj, "spec", "providerID"))
             objects.index("key", lambda obj: _values(obj, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY))
             host = HOSTS.get((reference.group, reference.kind))
             if host is not None:
                 objects.index("consumer", lambda obj: [host.names({"host": obj})])
+                objects.index("name", lambda obj: names_of_host(obj, host))
+                objects.index("label", lambda obj: [name.partition(".")[0] for name in names_of_host(obj, host)])
             return _Kind(reference.group, version, resource, objects)
         except ValueError as error:
             raise no_platform("its reference names a group, version or resource that is none") from error

@@ -144,6 +144,13 @@ class FactSource(Protocol):
         """Return a Machine's infrastructure machine and host object; None where it names none. Raises Unavailable."""
         ...
 
+    async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
+        """Name the host objects that give a node this name, where the policy takes names from them.
+
+        Raises Unavailable.
+        """
+        ...
+
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
         """Name the infrastructure machines of the cluster that have a Machine's provider ID, but for its own."""
         ...
@@ -370,6 +377,11 @@ class ControllerFacts:
     async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
         """Read them from the caches of their kinds."""
         return await read_infrastructure(machine, self.policy().infrastructure, self.management.platforms)
+
+    async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
+        """Ask the caches of the host objects."""
+        policy = self.policy().infrastructure
+        return await self.management.platforms.hosts_with_name(policy, machine.namespace, node_name)
 
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
         """Ask the caches of the infrastructure machines."""

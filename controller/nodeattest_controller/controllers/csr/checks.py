@@ -41,7 +41,7 @@ from nodeattest_controller.model.issuance_rules import (
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameSources, node_names
+from nodeattest_controller.model.node_names import NameSources, NameStrength, claim_to, node_names
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import check_authorized
 from nodeattest_controller.model.resolver import (
@@ -308,6 +308,9 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     machine, sources = await facts.machine(), await facts.name_sources(proven)
     if machine.is_pool_instance and not node_names(machine, sources):
         check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
+    claim = claim_to(node_names(machine, sources), facts.node_name, short_names=around.short_names)
+    if claim is not None and claim.strength is NameStrength.ADDRESS:
+        around = replace(around, hosts=await facts.source.hosts_with_name(machine, facts.node_name))
     check_node_name(facts.request, machine, around, sources)
 
 
