@@ -6,7 +6,7 @@ Promises: after an install the kinds are served. Source: cluster-api config/crd.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Final, cast
@@ -22,6 +22,7 @@ __all__ = [
     "INFRASTRUCTURE_GROUP",
     "install_cluster_api",
     "install_definitions",
+    "small_definition",
 ]
 
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
@@ -37,12 +38,11 @@ _KINDS: Final = (
 )
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ESTABLISH_LIMIT: Final = 30.0  # seconds
-_LATEST: Final = "v1beta2"
 
 
 def install_cluster_api(client: Client) -> None:
     """Install small definitions of the Cluster API kinds, served as v1beta1 and v1beta2."""
-    install_definitions(client, [_definition(*kind) for kind in _KINDS])
+    install_definitions(client, [small_definition(*kind) for kind in _KINDS])
 
 
 def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> None:
@@ -56,17 +56,20 @@ def install_definitions(client: Client, source: Path | Iterable[JsonMap]) -> Non
         _await_served(client, definition)
 
 
-def _definition(group: str, plural: str, kind: str) -> JsonMap:
+def small_definition(
+    group: str, plural: str, kind: str, served: Sequence[str] = ("v1beta1", "v1beta2"), **metadata: JsonValue
+) -> JsonMap:
+    """Make a namespaced definition that takes any fields; the last version served is the stored one."""
     schema: JsonMap = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     versions: list[JsonValue] = [
-        {"name": version, "served": True, "storage": version == _LATEST, "schema": {"openAPIV3Schema": schema},
+        {"name": version, "served": True, "storage": version == served[-1], "schema": {"openAPIV3Schema": schema},
          "subresources": {"status": {}}}
-        for version in ("v1beta1", "v1beta2")
+        for version in served
     ]  # fmt: skip
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
+        "metadata": {"name": f"{plural}.{group}", **metadata},
         "spec": {
             "group": group,
             "scope": "Namespaced",

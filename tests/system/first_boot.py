@@ -87,7 +87,7 @@ def start(
     systemctl.chmod(0o755)
     program = ["sh", "-c", HIDE, "sh", sys.executable, __file__, "boot"]
     return subprocess.Popen(
-        ["/usr/bin/unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *program],
+        ["/usr/bin/unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", *program],
         env={**os.environ, "PATH": f"{folder / 'bin'}:{path}", "FIRST_BOOT": str(folder)},
         stdin=subprocess.PIPE if stays else subprocess.DEVNULL,
     )
