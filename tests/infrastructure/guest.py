@@ -27,6 +27,7 @@ _INSTANCE_DATA: Final = "/run/cloud-init/instance-data.json"
 _DMI: Final = "/sys/class/dmi/id"
 _DONE: Final = "/run/cluster-api/joined"
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}")
+_FIRST_LABEL: Final = '.split(".")[0]'
 _STEP: Final = re.compile(r"""\w+|(?<=\[)["'][^"']+["'](?=\])""")
 
 
@@ -37,11 +38,9 @@ def fill_in(text: str, instance_data: Mapping[str, Any]) -> str:
 
 def _value(variable: str, instance_data: Mapping[str, Any]) -> str:
     value: Any = instance_data
-    for step in _STEP.findall(variable):
-        value = value.get(step.strip("\"'"), f"CI_MISSING_JINJA_VAR/{variable}")
-        if isinstance(value, str):
-            return value
-    raise AssertionError(f"{variable} is no text")
+    for step in _STEP.findall(variable.removesuffix(_FIRST_LABEL)):
+        value = value[step.strip("\"'")]
+    return str(value).partition(".")[0] if variable.endswith(_FIRST_LABEL) else str(value)
 
 
 @dataclass(slots=True)
@@ -78,7 +77,7 @@ class Guest:
 
     def joins(self) -> None:
         """Wait until its commands before kubeadm ended well."""
-        result = eventually(self._result, f"the end of the commands of {self.hostname}", seconds=60)
+        result = eventually(self._result, f"the end of the commands of {self.hostname}", state=self.output)
         assert result["kubeadm"], result["output"]
 
     def renews(self) -> None:
@@ -123,7 +122,10 @@ class Guest:
         if not image.exists():
             image.mkdir(parents=True)
             program = f"{BIN}/kubelet-authenticator"
-            script = f'#!/bin/sh\n[ "$1" = join ] || exec {program} "$@"\nexec {program} "$@" {shlex.join(self.agent_flags)}\n'
-            (image / "kubelet-authenticator").write_text(script)
+            commands = [
+                f'[ "$1" = join ] || exec {program} "$@"',
+                f'exec {program} "$@" {shlex.join(self.agent_flags)}',
+            ]
+            (image / "kubelet-authenticator").write_text("\n".join(["#!/bin/sh", *commands, ""]))
             (image / "kubelet-authenticator").chmod(0o755)
         return f"{image}:{BIN}:{os.environ['PATH']}"

@@ -8,7 +8,7 @@ Source: Cluster API book, provider contracts; bootstrap/kubeadm/internal/control
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,100 +16,106 @@ from itertools import count
 from pathlib import Path
 from string import Template
 from typing import Any, Final, cast
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import yaml
+from cloud_instances import CLOUDS, CloudInstances, Instance
 from cryptography import x509
 from guest import Guest
 from kinds import CONFIG, MACHINE, Kind, Object, made, owner, secret
 from kubernetes_assets import join_configuration
 from test_discovery_system import await_signature, operate
 from webhook_world import WebhookWorld
-from world import CLUSTER as CLUSTER_NAME
-from world import NAMESPACE, Agent, Controller, World
+from world import CLUSTER, NAMESPACE, Agent, Controller, World
 
+from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_controller.model.webhook_label import LABEL
 from nodeattest_discovery.pins import pin_of
 from nodeattest_sandbox import fleet
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports
 from nodeattest_sandbox.definitions import small_definition
-from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["PROVIDERS", "ProviderMachine", "ProviderWorld", "Row"]
+__all__ = ["PROVIDERS", "ProviderMachine", "ProviderWorld"]
 
 _ATTESTOR: Final = "attestation.cluster.x-k8s.io/attestor"
-_CONTRACT: Final[JsonMap] = {"cluster.x-k8s.io/v1beta1": "v1alpha1_v1alpha2_v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"}
 _NUMBERS: Final = count(11)
-Row = dict[str, Any]
-"""A document of providers.yaml."""
 
 
 def _documents() -> dict[str, str]:
     documents = Path(__file__).with_name("providers.yaml").read_text().split("\n---\n")[1:]
-    return {str(yaml.safe_load(document)["provider"]): document for document in documents}
+    return {document.partition("provider: ")[2].partition("\n")[0]: document for document in documents}
 
 
 PROVIDERS: Final = _documents()
+"""The rows as texts, by the providers' names."""
 
 
 class ProviderWorld(World):
-    """A management cluster with real Cluster API kinds, and a workload cluster."""
+    """A management cluster with Cluster API's own kinds, and a workload cluster."""
 
     def __init__(self, directory: Path, management: ControlPlane, workload: ControlPlane, definitions: Path) -> None:
         (port,) = free_ports(1)
         self.webhook = WebhookWorld(management, directory, "v1beta2", port)
         self.webhook.install(definitions)
-        self._policy: JsonMap = {}
+        self._policy: Mapping[str, JsonValue] = {}
         super().__init__(directory, management, workload)
 
     def definitions(self) -> list[JsonMap]:
-        """Return the kinds of the infrastructure providers; ours are installed as they are shipped."""
-        found: dict[str, JsonMap] = {}
-        for document in PROVIDERS.values():
-            row = yaml.safe_load(document)
-            for each in (row["infra"], row.get("host")):
-                if each is not None:
-                    kind = _kind(each)
-                    definition = small_definition(kind.group, kind.plural, kind.kind, [kind.version], labels=_CONTRACT)
-                    found[f"{kind.plural}.{kind.group}"] = definition
-        return list(found.values())
+        """Return the kinds of the infrastructure providers; our own are installed as they are shipped."""
+        described = [yaml.safe_load(Template(document).substitute(_Anything())) for document in PROVIDERS.values()]
+        kinds = {_kind(row[role]) for row in described for role in ("infra", "host") if role in row}
+        return [_definition(kind) for kind in kinds]
 
     def _make_cluster(self) -> JsonMap:
-        label: JsonMap = {"name": NAMESPACE, "labels": {LABEL: "enabled"}}
-        self.admin.create("/api/v1/namespaces", {"metadata": label})
-        references = {
-            "controlPlaneRef": {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "KubeadmControlPlane", "name": "cp"},
+        label: JsonMap = {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}}
+        self.admin.create("/api/v1/namespaces", label)
+        spec: JsonMap = {
+            "controlPlaneRef": {
+                "apiGroup": "controlplane.cluster.x-k8s.io",
+                "kind": "KubeadmControlPlane",
+                "name": "cp",
+            },
             "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "DevCluster", "name": "c1"},
         }
         return fleet.create_cluster(
             self.admin,
-            CLUSTER_NAME,
+            CLUSTER,
             namespace=NAMESPACE,
             kubeconfig=self.workload.admin_kubeconfig.read_bytes(),
             ca_certificate=self.workload.ca_certificate.read_bytes(),
             ca_key=self.workload.ca_key.read_bytes(),
-            spec=cast("JsonMap", references),
+            spec=spec,
             contract="v1beta2",
         )
 
     @contextmanager
-    def served(self) -> Generator[Controller]:
+    def served(self, platforms: JsonMap) -> Generator[Controller]:
         """Run the controller as its service account, with the rights of the manifests."""
-        more = ("--leader-elect", "false", "--controllers=*,bootstrap-signer,token-cleaner")
-        with self.webhook.replica("controller", more=more) as running:
+        settings = self.directory / "controller.yaml"
+        head = {"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}
+        settings.write_text(yaml.safe_dump({**head, "platforms": platforms}))
+        flags = ["--config", str(settings), "--webhook-bind-address", f"127.0.0.1:{self.webhook.port}"]
+        flags += ["--leader-elect", "false", "--controllers=*,bootstrap-signer,token-cleaner"]
+        with self.controller(*flags, kubeconfig=self.webhook.account()) as running:
             self.webhook.await_announced()
             self.await_service(running)
             operate(self, "cluster-info", "publish", "--token", "", "--replace")
             yield running
 
-    def require(self, policy: JsonMap, *, observed: bool = True) -> None:
-        """Make this the cluster's policy, and wait until a controller that runs goes by it."""
+    def require(self, policy: Mapping[str, JsonValue]) -> None:
+        """Make this the cluster's policy, and wait until the controller goes by it."""
         if policy != self._policy:
             self.set_policy(tokenBinding="Required", **policy)
+            self.await_policy()
             self._policy = policy
-            if observed:
-                self.await_policy()
+
+
+class _Anything(dict[str, str]):
+    """A value for every variable."""
+
+    def __missing__(self, key: str) -> str:
+        return "0"
 
 
 def _kind(described: Mapping[str, str]) -> Kind:
@@ -117,21 +123,56 @@ def _kind(described: Mapping[str, str]) -> Kind:
     return Kind(group, described["plural"], described["kind"], version)
 
 
+def _reference(group: str, kind: str, name: str) -> JsonMap:
+    return {"apiGroup": group, "kind": kind, "name": name}
+
+
+def _definition(kind: Kind) -> JsonMap:
+    contract = f"cluster.x-k8s.io/{'v1beta2' if kind.version == 'v1beta2' else 'v1beta1'}"
+    labels: JsonMap = {contract: kind.version} if kind.group.startswith("infrastructure.") else {}
+    return small_definition(kind.group, kind.plural, kind.kind, [kind.version], labels=labels)
+
+
 @dataclass
 class ProviderMachine:
     """A Machine of a provider with everything that belongs to it."""
 
     world: ProviderWorld
+    clouds: CloudInstances
     provider: str
     name: str
     token: str = ""
+    uid: str = ""
     number: int = field(default_factory=lambda: next(_NUMBERS))
-    guest: Guest | None = None
-    written: set[tuple[Kind, str]] = field(default_factory=set[tuple[Kind, str]])
+    _guest: Guest | None = None
+    _written: set[tuple[Kind, str]] = field(default_factory=set[tuple[Kind, str]])
+
+    @property
+    def row(self) -> Any:
+        """The provider's row with the values of this machine."""
+        return yaml.safe_load(Template(PROVIDERS[self.provider]).substitute(self._values()))
 
     @cached_property
-    def tpm(self) -> SoftwareTpm:
-        return self.world.tpm(self.name)
+    def attestor(self) -> str:
+        return PROVIDERS[self.provider].partition("attestor: ")[2].partition("\n")[0]
+
+    @cached_property
+    def node(self) -> str:
+        return str(self.row["expect"]["node"])
+
+    @property
+    def provider_id(self) -> str:
+        """The ID in the machine's record, which must be the expected one."""
+        return text_at(self.world.ledger(self.name), "spec", "providerID")
+
+    @cached_property
+    def expected(self) -> str:
+        """The provider ID, perhaps with a final asterisk."""
+        return str(self.row["expect"]["providerID"])
+
+    @cached_property
+    def instance(self) -> Instance:
+        return self.clouds.launch(self.attestor, self.name)
 
     @cached_property
     def secret_file(self) -> Path:
@@ -139,104 +180,115 @@ class ProviderMachine:
         path = self.world.directory / f"{self.name}.secret"
         path.touch(mode=0o600)
         path.write_bytes(secrets.token_hex(32).encode())
-        body = secret(f"{self.name}-attestation", CLUSTER_NAME, {"secret": path.read_bytes()})
-        self.world.admin.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", cast("JsonMap", body))
+        self._keep_secret(f"{self.name}-attestation", {"secret": path.read_bytes()})
         return path
 
-    @cached_property
-    def row(self) -> Row:
-        """The provider's row with the values of this machine."""
-        document = PROVIDERS[self.provider]
-        values = {
-            "name": self.name,
-            "namespace": NAMESPACE,
-            "host": f"rack-{self.number}",
-            "number": str(self.number),
-            "uuid": str(uuid5(NAMESPACE_URL, self.name)),
-            "address": f"10.0.0.{self.number}",
-            "ek": self.tpm.endorsement_fingerprint() if "$ek" in document else "",
-        }
-        return cast("Row", yaml.safe_load(Template(document).substitute(values)))
-
     @property
-    def node(self) -> str:
-        return str(self.row["expect"]["node"])
-
-    @property
-    def provider_id(self) -> str:
-        return str(self.row["expect"]["providerID"])
+    def guest(self) -> Guest:
+        assert self._guest is not None
+        return self._guest
 
     def create(self) -> None:
         """Make what a MachineSet clones, what the provider writes at once, and what the bootstrap provider makes."""
         row = self.row
         self.step("created")
-        config = made(CONFIG, self.name, CLUSTER_NAME, {"joinConfiguration": {"nodeRegistration": self._registration()}})
-        config["metadata"]["annotations"] = {_ATTESTOR: row["attestor"]}
-        config = self._create(CONFIG, config)
+        registration = {"nodeRegistration": _registration(row["template"])}
+        config = made(CONFIG, self.name, CLUSTER, {"joinConfiguration": registration})
+        config["metadata"]["annotations"] = {_ATTESTOR: self.attestor}
+        self._create(CONFIG, config)
         infra = _kind(row["infra"])
-        references = {
-            "clusterName": CLUSTER_NAME,
-            "bootstrap": {"configRef": {"apiGroup": CONFIG.group, "kind": CONFIG.kind, "name": self.name}},
-            "infrastructureRef": {"apiGroup": infra.group, "kind": infra.kind, "name": self.name},
+        self.uid = text_at(self.world.admin.get(infra.path(NAMESPACE, self.name)), "metadata", "uid")
+        references: Object = {
+            "clusterName": CLUSTER,
+            "bootstrap": {"configRef": _reference(CONFIG.group, CONFIG.kind, self.name)},
+            "infrastructureRef": _reference(infra.group, infra.kind, self.name),
         }
-        machine = self._create(MACHINE, made(MACHINE, self.name, CLUSTER_NAME, references))
+        machine = self._create(MACHINE, made(MACHINE, self.name, CLUSTER, references))
         for kind in (CONFIG, infra):
             self._patch(kind, {"metadata": {"ownerReferences": [owner(machine)]}})
         self._bootstrap()
 
     def step(self, name: str) -> None:
         """Write what the provider writes in this step, then what Cluster API makes of it."""
-        for change in self.row.get(name, []):
+        row = self.row
+        for change in row.get(name) or ():
             for role, content in change.items():
-                self._write(_kind(self.row[role]), self._name_of(role), content)
+                self._write(_kind(row[role]), self.name if role == "infra" else row[role]["name"], content)
         if name != "created":
-            self._copy()
+            self._copy(_kind(row["infra"]))
 
     def boot(self) -> None:
         """Start the machine by what is stored in its bootstrap configuration."""
-        known = self.row["guest"]
-        spec = cast("Object", self._read(CONFIG))["spec"]
-        self.guest = Guest(
+        row, spec = self.row, self._read(CONFIG)["spec"]
+        known = row["guest"]
+        configuration = dict(spec["joinConfiguration"])
+        text = join_configuration(configuration.pop("discovery"), **configuration)
+        for placeholder, value in row.get("replaced", {}).items():
+            text = text.replace(placeholder, value)
+        self._guest = Guest(
             folder=self.world.directory / "guests" / self.name,
             hostname=known["hostname"],
-            agent_flags=(*self._proof_flags(), *self.row.get("agent", ())),
+            agent_flags=(*self._proof_flags(), *row.get("agent", ())),
             dmi=known.get("dmi", {}),
             instance_data=known.get("instanceData", {}),
         )
-        configuration = dict(spec["joinConfiguration"])
-        self.guest.boot(spec, join_configuration(configuration.pop("discovery"), **configuration))
+        self._guest.boot(spec, text)
+
+    def stop(self) -> None:
+        """Switch it off."""
+        if self._guest is not None:
+            self._guest.stop()
 
     def becomes_node(self) -> None:
         """Register the Node as its kubelet does, and let provider and Cluster API see it."""
-        node = {"metadata": {"name": self.node, "labels": self.row.get("nodeLabels", {})}}
-        created = cast("Object", self.world.workload_admin.create("/api/v1/nodes", cast("JsonMap", node)))
+        node: JsonMap = {"metadata": {"name": self.node, "labels": self.row.get("nodeLabels", {})}}
+        self.world.workload_admin.create("/api/v1/nodes", node)
         self.step("joined")
-        reference = {"nodeRef": {"name": self.node}}
-        self._patch(MACHINE, {"status": reference}, "status")
         self.world.workload_admin.patch(f"/api/v1/nodes/{self.node}", {"spec": {"providerID": self.provider_id}})
-        assert created["metadata"]["name"] == self.node
+        self._patch(MACHINE, {"status": {"nodeRef": {"name": self.node}}}, "status")
 
-    def thief(self, proofs: ProviderMachine) -> Agent:
-        """Make an agent that claims to be this machine with the proofs of another."""
-        flags = {"tpm": {"tcti": proofs.tpm.tcti}, "challenge": {"secretFile": str(proofs.secret_file)}}
-        attestor = str(self.row["attestor"])
-        directory = f"{self.name}-by-{proofs.name}"
+    def claimed_by(self, thief: ProviderMachine, *, proofs: ProviderMachine) -> Agent:
+        """Make an agent of another machine that claims to be this one, with these proofs."""
         return self.world.agent(
-            self.node, attestor, directory=directory, provider_id=self.provider_id, **flags[attestor]
+            self.node,
+            self.attestor,
+            directory=f"{self.name}-by-{thief.name}-{proofs.name}",
+            provider_id=self.expected.replace("*", "stolen"),
+            **proofs.proof_settings(),
         )
 
-    def _proof_flags(self) -> Sequence[str]:
-        return {
-            "tpm": lambda: ("--tcti", self.tpm.tcti),
-            "challenge": lambda: ("--set", f"secretFile={self.secret_file}"),
-        }[self.row["attestor"]]()
+    def proof_settings(self) -> dict[str, str]:
+        """Return the agent's settings that say where the machine's proofs are."""
+        settings: dict[str, Callable[[], dict[str, str]]] = {
+            "tpm": lambda: {"tcti": self.world.tpm(self.name).tcti},
+            "challenge": lambda: {"secretFile": str(self.secret_file)},
+            **{cloud: lambda: dict(self.instance.settings) for cloud in CLOUDS},
+        }
+        return settings[self.attestor]()
 
-    def _registration(self) -> Object:
-        template = self.row["template"]
-        found: Object = {"name": template["name"]} if "name" in template else {}
-        if "providerID" in template:
-            found["kubeletExtraArgs"] = [{"name": "provider-id", "value": template["providerID"]}]
-        return found
+    def _proof_flags(self) -> Sequence[str]:
+        return [word for key, value in self.proof_settings().items() for word in ("--set", f"{key}={value}")]
+
+    def _values(self) -> dict[str, str]:
+        uuid = uuid5(NAMESPACE_URL, self.name)
+        document = PROVIDERS[self.provider]
+        values = {
+            "name": self.name,
+            "namespace": NAMESPACE,
+            "host": f"rack-{self.number}",
+            "number": str(self.number),
+            "uuid": str(uuid),
+            "vmware": _vmware(uuid),
+            "address": f"10.0.0.{self.number}",
+            "uid": self.uid,
+        }
+        if "$ek" in document:
+            values["ek"] = self.world.tpm(self.name).endorsement_fingerprint()
+        if "$recorded" in document:
+            values["recorded"] = self.provider_id
+        if self.attestor in CLOUDS:
+            values |= {"cloud": self.instance.provider_id, "dns": self.instance.dns}
+        return values
 
     def _bootstrap(self) -> None:
         """Do as the bootstrap provider does: a token, discovery, the data Secret, the status."""
@@ -250,8 +302,7 @@ class ProviderMachine:
         }
         self._patch(CONFIG, {"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": by_token}}}})
         name = f"{self.name}-bootstrap"
-        body = secret(name, CLUSTER_NAME, {"value": b"#cloud-config\n"})
-        self.world.admin.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", cast("JsonMap", body))
+        self._keep_secret(name, {"value": b"#cloud-config\n"})
         done = {"dataSecretName": name, "initialization": {"dataSecretCreated": True}}
         self._patch(CONFIG, {"status": done}, "status")
         self._patch(MACHINE, {"spec": {"bootstrap": {"dataSecretName": name}}})
@@ -259,29 +310,28 @@ class ProviderMachine:
         self.world.workload.await_token(token)
         await_signature(self.world, token.partition(".")[0])
 
-    def _copy(self) -> None:
+    def _copy(self, infra: Kind) -> None:
         """Copy what a provisioned infrastructure machine says, as the Machine controller does."""
-        infra = self._read(_kind(self.row["infra"]))
-        status = infra.get("status", {})
-        provider_id = infra.get("spec", {}).get("providerID")
-        if not (status.get("ready") or status.get("initialization", {}).get("provisioned")) or not provider_id:
-            return
-        self._patch(MACHINE, {"spec": {"providerID": provider_id}})
-        said = {"addresses": status.get("addresses", []), "initialization": {"infrastructureProvisioned": True}}
-        self._patch(MACHINE, {"status": said}, "status")
+        found = self._read(infra)
+        provider_id, status = found["spec"].get("providerID"), found.get("status", {})
+        if provider_id and (status.get("ready") or status.get("initialization", {}).get("provisioned")):
+            self._patch(MACHINE, {"spec": {"providerID": provider_id}})
+            done = {"addresses": status.get("addresses", []), "initialization": {"infrastructureProvisioned": True}}
+            self._patch(MACHINE, {"status": done}, "status")
 
     def _write(self, kind: Kind, name: str, content: Object) -> None:
-        if (kind, name) not in self.written:
-            value = made(kind, name, CLUSTER_NAME, content.get("spec", {}), **content.get("metadata", {}))
+        if (kind, name) not in self._written:
+            value = made(kind, name, CLUSTER, content.get("spec", {}), **content.get("metadata", {}))
             self._create(kind, value)
-            self.written.add((kind, name))
+            self._written.add((kind, name))
         elif content.keys() - {"status"}:
             self._patch(kind, {key: value for key, value in content.items() if key != "status"}, name=name)
         if "status" in content:
             self._patch(kind, {"status": content["status"]}, "status", name=name)
 
-    def _name_of(self, role: str) -> str:
-        return self.name if role == "infra" else str(self.row[role]["name"])
+    def _keep_secret(self, name: str, data: Mapping[str, bytes]) -> None:
+        body = cast("JsonMap", secret(name, CLUSTER, data))
+        self.world.admin.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)
 
     def _create(self, kind: Kind, value: Object) -> Object:
         return cast("Object", self.world.admin.create(kind.path(NAMESPACE), cast("JsonMap", value)))
@@ -291,3 +341,17 @@ class ProviderMachine:
 
     def _patch(self, kind: Kind, patch: Object, subresource: str = "", *, name: str = "") -> None:
         self.world.admin.patch(kind.path(NAMESPACE, name or self.name, subresource), cast("JsonMap", patch))
+
+
+def _registration(template: Mapping[str, str]) -> Object:
+    """Write nodeRegistration as a user does for this provider."""
+    found: Object = {"name": template["name"]} if "name" in template else {}
+    if "providerID" in template:
+        found["kubeletExtraArgs"] = [{"name": "provider-id", "value": template["providerID"]}]
+    return found
+
+
+def _vmware(uuid: UUID) -> str:
+    """Write a BIOS UUID as VMware's serial number."""
+    octets = [f"{octet:02x}" for octet in uuid.bytes]
+    return f"VMware-{' '.join(octets[:8])}-{' '.join(octets[8:])}"

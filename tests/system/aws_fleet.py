@@ -42,8 +42,11 @@ class AwsFleet:
 
     def authorize(self, *others: str) -> None:
         """Let instances join, and machines of other providers."""
-        section: JsonMap = {"accounts": [ACCOUNT], "regions": [REGION], "roles": [ROLE], "tags": dict(TAGS)}
-        self.world.set_policy(authorizedAttestors=["aws", *others], aws=section)
+        self.world.set_policy(authorizedAttestors=["aws", *others], aws=self.section())
+
+    def section(self) -> JsonMap:
+        """Return the policy's section: which instances may join."""
+        return {"accounts": [ACCOUNT], "regions": [REGION], "roles": [ROLE], "tags": dict(TAGS)}
 
     def flags(self, file: str) -> tuple[str, ...]:
         """Write the controller's configuration, and return the flags with which it is started."""

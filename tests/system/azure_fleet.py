@@ -29,12 +29,11 @@ class AzureFleet:
 
     def authorize(self, *others: str) -> None:
         """Let machines of the group join, and machines of other providers."""
-        section: JsonMap = {
-            "subscriptions": [self.cloud.subscription],
-            "resourceGroups": [GROUP.lower()],
-            "tags": dict(TAGS),
-        }
-        self.world.set_policy(authorizedAttestors=["azure", *others], azure=section)
+        self.world.set_policy(authorizedAttestors=["azure", *others], azure=self.section())
+
+    def section(self) -> JsonMap:
+        """Return the policy's section: which machines may join."""
+        return {"subscriptions": [self.cloud.subscription], "resourceGroups": [GROUP.lower()], "tags": dict(TAGS)}
 
     def flags(self, file: str) -> tuple[str, ...]:
         """Write the controller's configuration, and return the flags with which it is started."""
@@ -52,12 +51,16 @@ class AzureFleet:
         addresses: Sequence[tuple[str, str]] = (),
     ) -> SandboxMachine:
         """Run a machine and create its Machine, whose addresses may be made up."""
-        number = str(len(self.cloud.state.machines))
-        made = self.cloud.launch(
-            number if scale_set else name, group=GROUP, computer_name=name, scale_set=scale_set, tags=tags
-        )
+        made = self.run(name, scale_set=scale_set, tags=tags)
         self._register(name, made, addresses)
         return made
+
+    def run(self, name: str, *, scale_set: str | None = None, tags: dict[str, str] = TAGS) -> SandboxMachine:
+        """Run a machine."""
+        number = str(len(self.cloud.state.machines))
+        return self.cloud.launch(
+            number if scale_set else name, group=GROUP, computer_name=name, scale_set=scale_set, tags=tags
+        )
 
     def _register(self, name: str, made: SandboxMachine, addresses: Sequence[tuple[str, str]]) -> None:
         fleet.create_machine(

@@ -38,8 +38,11 @@ class GcpFleet:
 
     def authorize(self, *others: str) -> None:
         """Let instances join, and machines of other providers."""
-        section: JsonMap = {"projects": list(self.projects), "labels": dict(LABELS), "requireSecureBoot": True}
-        self.world.set_policy(authorizedAttestors=["gcp", *others], gcp=section)
+        self.world.set_policy(authorizedAttestors=["gcp", *others], gcp=self.section())
+
+    def section(self) -> JsonMap:
+        """Return the policy's section: which instances may join."""
+        return {"projects": list(self.projects), "labels": dict(LABELS), "requireSecureBoot": True}
 
     def flags(self, file: str) -> tuple[str, ...]:
         """Write the controller's configuration, and return the flags with which it is started."""
@@ -55,8 +58,20 @@ class GcpFleet:
 
     def launch(self, name: str, *, project: str = PROJECT, addresses: Sequence[tuple[str, str]] = ()) -> CloudInstance:
         """Create an instance with a vTPM, and its Machine, whose addresses may be made up."""
+        instance = self.run(name, project=project)
+        fleet.create_machine(
+            self.world.admin,
+            name,
+            cluster=self.world.cluster,
+            provider_id=instance.provider_id,
+            addresses=[("InternalDNS", name), *addresses],
+        )
+        return instance
+
+    def run(self, name: str, *, project: str = PROJECT) -> CloudInstance:
+        """Create an instance with a vTPM."""
         number = next(NUMBERS)
-        instance = self.cloud.add(
+        return self.cloud.add(
             CloudInstance(
                 project=project,
                 zone=ZONE,
@@ -67,14 +82,6 @@ class GcpFleet:
                 keys={"encryptionKey": pem_of(self.world.tpm(f"gcp-{name}"))},
             )
         )
-        fleet.create_machine(
-            self.world.admin,
-            name,
-            cluster=self.world.cluster,
-            provider_id=instance.provider_id,
-            addresses=[("InternalDNS", name), *addresses],
-        )
-        return instance
 
     def agent(self, instance: CloudInstance, *, tpm: SoftwareTpm | None = None, directory: str = "") -> Agent:
         """Make the agent of an instance."""
