@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
+from nodeattest_controller.model.machine_view import ContractReference
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.platform_cache import MOST_AHEAD
 from nodeattest_kube.errors import Forbidden, Unreachable
@@ -137,3 +138,19 @@ async def test_a_name_that_no_object_has_is_not_asked_for(pki: ClusterPki) -> No
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         with pytest.raises(Unavailable, match="a name that is none"):
             await world.management.platforms.object_of(member)
+
+
+async def test_a_kind_is_found_in_a_version_that_its_group_does_not_prefer(pki: ClusterPki) -> None:
+    world = World(pki, ReadsInfrastructure())
+    api = world.management_api
+    versions: list[JsonValue] = [{"version": "v1beta2"}, {"version": "v1alpha2"}]
+    api.documents[f"/apis/{GROUP}"] = {"preferredVersion": {"version": "v1beta2"}, "versions": versions}
+    for version, name in (("v1beta2", "metal3machines"), ("v1alpha2", "lxcmachines")):
+        kinds: list[JsonValue] = [{"name": name, "kind": name}]
+        api.documents[f"/apis/{GROUP}/{version}"] = {"resources": kinds}
+    api.put(f"/apis/{GROUP}/v1alpha2/namespaces/fleet/lxcmachines/i", {"metadata": {"name": "i", "namespace": "fleet"}})
+    async with world.running():
+        found = await world.management.platforms.get(ContractReference(GROUP, "lxcmachines", "i"), "fleet")
+        assert mapping(found, "metadata")["name"] == "i"
+        with pytest.raises(Unavailable, match=f"{GROUP} serves no kvms"):
+            await world.management.platforms.get(ContractReference(GROUP, "kvms", "i"), "fleet")

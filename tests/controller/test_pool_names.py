@@ -76,7 +76,7 @@ class Pool:
         """Give the pool an infrastructure object, whose provider has Machines made of a kind, or of none."""
         api, group = self.world.management_api, "farm.example.com"
         served: JsonObject = {"resources": [{"name": "farmpools", "kind": "FarmPool"}]}
-        api.documents |= {f"/apis/{group}": {"preferredVersion": {"version": "v1"}}, f"/apis/{group}/v1": served}
+        api.documents |= {f"/apis/{group}": {"versions": [{"version": "v1"}]}, f"/apis/{group}/v1": served}
         status: JsonObject = {"infrastructureMachineKind": machine_kind} if machine_kind else {}
         meta: JsonObject = {"name": "workers", "namespace": "fleet"}
         api.put(f"/apis/{group}/v1/namespaces/fleet/farmpools/workers", {"metadata": meta, "status": status})

@@ -22,7 +22,7 @@ from nodeattest_controller.model.node_names import names_of_host
 from nodeattest_controller.model.objects import items, mapping, object_identity, text, text_map
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.informers import StartWatch
-from nodeattest_controller.runtime.restmapper import makes_machines
+from nodeattest_controller.runtime.restmapper import makes_machines, served_resource
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -39,8 +39,6 @@ _READS: Final = 4
 _LONGEST_NAME: Final = 253
 _DEPTH: Final = 6
 _ELEMENTS: Final = 4
-_VERSIONS: Final = 16
-"""Of an API group, that are asked for a kind."""
 MOST_AHEAD: Final = 8
 """Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
 
@@ -162,26 +160,9 @@ class PlatformCache:
                 self._caches[kind] = await self._watch(reference)
             return self._caches[kind]
 
-    async def _served(self, reference: ContractReference) -> tuple[str, str]:
-        """Return a version in which a kind is served, the group's preferred one first, and its resource.
-
-        A group may have kinds of several infrastructure providers, each in versions of its own.
-        """
-        versions = [reference.version]
-        if not reference.version:
-            group = await self._client.get(paths.api_group(reference.group))
-            listed = [text(each, "version") for each in items(group, "versions")]
-            versions = list(dict.fromkeys([text(group, "preferredVersion", "version"), *listed]))[:_VERSIONS]
-        for version in versions:
-            served = await self._client.get(paths.api_group(reference.group, version))
-            for name, kind in _resources(served):
-                if kind == reference.kind:
-                    return version, name
-        raise no_platform(f"{reference.group}/{', '.join(versions)} serves no {reference.kind}")
-
     async def _watch(self, reference: ContractReference) -> _Kind:
         try:
-            version, resource = await self._served(reference)
+            version, resource = await served_resource(self._client, reference)
             objects = self._start_watch(reference.group, version, resource, keep=slim_object)
             objects.index("provider-id", lambda obj: _values(obj, "spec", "providerID"))
             objects.index("key", lambda obj: _values(obj, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY))
@@ -193,6 +174,8 @@ class PlatformCache:
             return _Kind(reference.group, version, resource, objects)
         except ValueError as error:
             raise no_platform("its reference names a group, version or resource that is none") from error
+        except NotFound as error:
+            raise no_platform(f"{reference.group} serves no {reference.kind}") from error
         except ApiError as error:
             raise no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
 
@@ -249,10 +232,3 @@ def no_platform(detail: str) -> Unavailable:
         detail,
         remedy="let the controller get, list and watch the cluster's infrastructure objects, and see that they exist",
     )
-
-
-def _resources(served: JsonObject) -> Iterable[tuple[str, str]]:
-    found = served.get("resources")
-    for resource in found if isinstance(found, list) else []:
-        if isinstance(resource, dict) and "/" not in text(resource, "name"):
-            yield text(resource, "name"), text(resource, "kind")

@@ -11,7 +11,7 @@ from nodeattest_controller.model.objects import items, text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 
-__all__ = ["makes_machines", "path_of_reference"]
+__all__ = ["makes_machines", "path_of_reference", "served_resource"]
 
 
 async def makes_machines(client: ApiClient, reference: ContractReference, namespace: str) -> bool:
@@ -28,19 +28,28 @@ async def makes_machines(client: ApiClient, reference: ContractReference, namesp
 
 async def path_of_reference(client: ApiClient, reference: ContractReference, namespace: str) -> str:
     """Return the path of the object that is referred to; raises NotFound where nobody serves its kind, or ApiError."""
-    if not all(map(paths.is_segment, (reference.group, reference.name))):
+    if not paths.is_segment(reference.name):
         raise _not_served(reference)
-    version = reference.version
-    if not version:
-        version = text(await client.get(paths.api_group(reference.group)), "preferredVersion", "version")
-    if not paths.is_segment(version):
+    version, resource = await served_resource(client, reference)
+    return paths.object_path(reference.group, version, resource, reference.name, namespace=namespace)
+
+
+async def served_resource(client: ApiClient, reference: ContractReference) -> tuple[str, str]:
+    """Return a version that serves a kind, and the kind's resource; raises NotFound where none does, or ApiError.
+
+    Infrastructure providers share a group, and each has versions of its own: the group's preferred version, which is
+    listed first, does not serve all its kinds.
+    """
+    if not paths.is_segment(reference.group):
         raise _not_served(reference)
-    served = await client.get(paths.api_group(reference.group, version))
-    for resource in items(served, "resources"):
-        if text(resource, "kind") == reference.kind and "/" not in text(resource, "name"):
-            return paths.object_path(
-                reference.group, version, text(resource, "name"), reference.name, namespace=namespace
-            )
+    versions = [reference.version]
+    if not reference.version:
+        served = await client.get(paths.api_group(reference.group))
+        versions = [text(version, "version") for version in items(served, "versions")]
+    for version in filter(paths.is_segment, versions):
+        for resource in items(await client.get(paths.api_group(reference.group, version)), "resources"):
+            if text(resource, "kind") == reference.kind and "/" not in text(resource, "name"):
+                return version, text(resource, "name")
     raise _not_served(reference)
 
 

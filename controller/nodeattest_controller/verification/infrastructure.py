@@ -70,7 +70,7 @@ async def read_infrastructure(
         "spec": {"clusterName": machine.cluster_name},
     }
     found = {"machine": about, "infra": infra}
-    if kind.host is None:
+    if kind.host is None or not kind.host.expects(found):  # such as a RemoteMachine without a pool
         return Infrastructure(kind=kind, objects=found)
     if not counts and not _needs_host(kind, found, machine):
         key = kind.host.key(found, machine.namespace)
