@@ -7,6 +7,7 @@ Source: Cluster API book, provider contracts; bootstrap/kubeadm/internal/control
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from nodeattest_sandbox.definitions import small_definition
 
 __all__ = ["PROVIDERS", "ProviderMachine", "ProviderWorld"]
 
+_MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 _ATTESTOR: Final = "attestation.cluster.x-k8s.io/attestor"
 _NUMBERS: Final = count(11)
 
@@ -58,6 +60,8 @@ class ProviderWorld(World):
         (port,) = free_ports(1)
         self.webhook = WebhookWorld(management, directory, "v1beta2", port)
         self.webhook.install(definitions)
+        for group in ("metal3", "tinkerbell"):
+            self.webhook.kubectl("apply", "-k", str(_MANIFESTS / f"host-objects-{group}"))
         self._policy: Mapping[str, JsonValue] = {}
         super().__init__(directory, management, workload)
 
@@ -247,6 +251,10 @@ class ProviderMachine:
         self.world.workload_admin.patch(f"/api/v1/nodes/{self.node}", {"spec": {"providerID": self.provider_id}})
         self._patch(MACHINE, {"status": {"nodeRef": {"name": self.node}}}, "status")
 
+    def has_provider_id(self) -> bool:
+        """Tell whether Cluster API has set it on the Machine yet."""
+        return bool(self._read(MACHINE)["spec"].get("providerID"))
+
     def claimed_by(self, thief: ProviderMachine, *, proofs: ProviderMachine) -> Agent:
         """Make an agent of another machine that claims to be this one, with these proofs."""
         return self.world.agent(
@@ -284,6 +292,8 @@ class ProviderMachine:
         }
         if "$ek" in document:
             values["ek"] = self.world.tpm(self.name).endorsement_fingerprint()
+        if "$authority" in document:
+            values["authority"] = json.dumps(self.world.tpm(self.name).authority_pem)
         if "$recorded" in document:
             values["recorded"] = self.provider_id
         if self.attestor in CLOUDS:

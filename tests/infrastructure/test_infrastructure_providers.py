@@ -25,7 +25,7 @@ FOREIGN_PROOF: Final = {
     "challenge": "ProofInvalid",
     "aws": "PlatformInstanceMismatch",
     "azure": "PlatformInstanceMismatch",
-    "gcp": "PlatformInstanceMismatch",
+    "gcp": "EndorsementKeyUntrusted",
 }
 
 
@@ -90,8 +90,10 @@ def test_a_machine_joins_by_its_own_token_and_proof_and_renews_when_its_provider
     machine.guest.joins()
     assert text_at(world.ledger(machine.name), "spec", "nodeName") == machine.node
     assert is_expected(machine)
-    assert_refused(other.claimed_by(machine, proofs=other), machine.token, "TokenNotThisMachines")
-    assert_refused(other.claimed_by(machine, proofs=machine), other.token, FOREIGN_PROOF[machine.attestor])
+    foreign_token = "TokenNotThisMachines" if other.has_provider_id() else "ProviderIDMismatch"
+    assert_refused(other.claimed_by(machine, proofs=other), machine.token, foreign_token)
+    foreign_proof = machine.row["expect"].get("foreignProof", FOREIGN_PROOF[machine.attestor])
+    assert_refused(other.claimed_by(machine, proofs=machine), other.token, foreign_proof)
     machine.becomes_node()
     machine.guest.renews()
     assert is_expected(machine)
@@ -100,7 +102,7 @@ def test_a_machine_joins_by_its_own_token_and_proof_and_renews_when_its_provider
 def assert_refused(agent: Agent, token: str, reason: str) -> None:
     done = agent.join(token)
     assert done.returncode != 0
-    assert reason in done.stderr
+    assert reason in done.stderr, done.stderr
 
 
 def is_expected(machine: ProviderMachine) -> bool:
