@@ -104,3 +104,14 @@ def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait() -> None:
         server.session(60).wait_for_decision(OURS, certificate)
     assert caught.value.reason == AgentReason.TIMEOUT
     assert server.slept == [60]
+
+
+def test_a_request_that_is_not_decided_names_the_provider_id_that_was_sent() -> None:
+    server = Server(creates=[OURS], watches=[replace(OURS, waiting="MachineNotFound: check it")])
+    with pytest.raises(AgentError) as caught:
+        server.session(10).wait_for_decision(OURS, certificate)
+    assert caught.value.reason == AgentReason.TIMEOUT
+    assert "with provider ID 'sandbox://0' was not decided in time (it waits: MachineNotFound" in caught.value.message
+    without = replace(server.session(10), provider_id=None)
+    with pytest.raises(AgentError, match="without a provider ID was not decided"):
+        without.wait_for_decision(OURS, certificate)

@@ -293,13 +293,6 @@ def test_the_controllers_answer_is_filed_and_kept_for_the_next_join(joiner: Join
     assert filed_ids(joiner.api) == ["", "sandbox://told", "sandbox://told"]
 
 
-def test_a_request_that_is_not_decided_names_the_provider_id_that_was_sent(joiner: Joiner) -> None:
-    joiner.api.on_create = lambda api, name: api.annotate(name, reason="MachineNotFound: check it")
-    done = joiner.join(timeout="1")
-    assert done.returncode == 1
-    assert "with provider ID 'sandbox://machine-0' was not decided" in done.stderr
-
-
 @pytest.mark.parametrize("source", ["file", "command"])
 def test_the_provider_id_comes_from_a_file_or_a_command(joiner: Joiner, tmp_path: Path, source: str) -> None:
     tmp_path.joinpath("id").write_text("sandbox://from-elsewhere\n")

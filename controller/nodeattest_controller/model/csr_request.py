@@ -150,12 +150,7 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
             remedy="a node may only ask for its own name; join with a bootstrap token to get another",
         )
     if not node_csr.provider_id and not _is_bootstrap_token(username, groups):  # 7
-        raise Denied(
-            Reason.PROVIDER_ID_INVALID,
-            expected="the provider ID extension in a node's request",
-            got="none",
-            remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
-        )
+        raise _no_provider_id()
     _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
     created = moment(text(csr, "metadata", "creationTimestamp"))
     if created is None:
@@ -202,6 +197,15 @@ def _check_requester(username: str, groups: frozenset[str]) -> None:
 
 def _is_bootstrap_token(username: str, groups: frozenset[str]) -> bool:
     return bool(_BOOTSTRAP_USER.match(username)) and BOOTSTRAP_GROUP in groups
+
+
+def _no_provider_id() -> Denied:
+    return Denied(
+        Reason.PROVIDER_ID_INVALID,
+        expected="the provider ID extension in a node's request",
+        got="none",
+        remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
+    )
 
 
 def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
