@@ -15,7 +15,7 @@ from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.documents import read_text
 from nodeattest_cli.endorsement_keys.changes import host_manifest, policy_manifest
 from nodeattest_cli.endorsement_keys.key_file import HostRef, KeyRow, parse_key_file
-from nodeattest_cli.endorsement_keys.write import Change, PolicyRef, plan_changes, write_change
+from nodeattest_cli.endorsement_keys.write import KeyChange, PolicyRef, plan_changes, write_change
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.lazy import LazyGroup
 from nodeattest_cli.machines.reset import ask_confirmation
@@ -110,10 +110,13 @@ def _print_manifests(rows: Sequence[KeyRow], policy: PolicyRef | None) -> None:
     if policy is not None:
         others = [row for row in rows if not isinstance(row.machine, HostRef)]
         documents.append(policy_manifest(others, policy.namespace, policy.name))
-    print_document("---\n".join(map(to_yaml, documents)))
+    for number, document in enumerate(documents):
+        if number:
+            print_lines("---")
+        print_document(to_yaml(document))
 
 
-async def _write(client: ApiClient, changes: Sequence[Change]) -> int:
+async def _write(client: ApiClient, changes: Sequence[KeyChange]) -> int:
     return sum([await write_change(client, change) for change in changes])
 
 

@@ -19,7 +19,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["Change", "PolicyRef", "plan_changes", "write_change"]
+__all__ = ["KeyChange", "PolicyRef", "plan_changes", "write_change"]
 
 _POLICIES: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "nodeattestationpolicies")
 _TRIES: Final = 5
@@ -37,7 +37,7 @@ class PolicyRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class KeyChange:
     """What an import does to one object."""
 
     target: str
@@ -55,7 +55,7 @@ class Change:
 
 async def plan_changes(
     client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef | None, *, overwrite: bool
-) -> list[Change]:
+) -> list[KeyChange]:
     """Read every object concerned and check each row against it; raises StateError."""
     hosts = [(row, row.machine) for row in rows if isinstance(row.machine, HostRef)]
     others = [row for row in rows if not isinstance(row.machine, HostRef)]
@@ -69,7 +69,7 @@ async def plan_changes(
     return changes
 
 
-async def write_change(client: ApiClient, change: Change) -> bool:
+async def write_change(client: ApiClient, change: KeyChange) -> bool:
     """Write one object, and return whether it changed; raises StateError."""
     found = change.found
     for _ in range(_TRIES):
@@ -117,13 +117,13 @@ def _host_change(
     holders: Mapping[str, Sequence[HostRef]],
     *,
     overwrite: bool,
-) -> Change:
+) -> KeyChange:
     found = objects.get(host)
     if found is None:
         raise StateError(f"{row.position}: expected {host}, got no such object; correct the row, or create it first")
     check_key_is_free(row, holders)
     kind = HOST_KINDS[host.kind]
-    change = Change(
+    change = KeyChange(
         target=str(host),
         summary=f"{host}: {'.'.join(kind.field[:1])} {kind.field[-1]} {row.fingerprint}",
         path=paths.object_path(kind.group, kind.version, kind.resource, host.name, namespace=host.namespace),
@@ -134,14 +134,14 @@ def _host_change(
     return change
 
 
-async def _policy_change(client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef, *, overwrite: bool) -> Change:
+async def _policy_change(client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef, *, overwrite: bool) -> KeyChange:
     path = paths.object_path(*_POLICIES, policy.name, namespace=policy.namespace)
     try:
         found = await client.get(path)
     except NotFound:
         raise StateError(f"--policy: expected {policy}, got no such object; create it first, or set -n") from None
     keys = "1 key" if len(rows) == 1 else f"{len(rows)} keys"
-    change = Change(
+    change = KeyChange(
         target=str(policy),
         summary=f"{policy}: spec.tpm.endorsementKeys registers {keys}",
         path=path,

@@ -106,24 +106,7 @@ def _check_binding(
        has opened the machine on record. Else a thief of that certificate would choose the machine's TPM.
     5. A certificate chain alone is refused: it proves a genuine TPM, not whose.
     """
-    # 1
-    platform = facts.machine.endorsement_keys
-    registered = policy.registered.get(facts.machine.provider_id)
-    named = [f"{key} ({source})" for source, key in platform.items()]
-    if platform:
-        _require(checks, set(platform.values()) == {got}, "named by the platform", " and ".join(named), got)
-    asks_ec2 = policy.asks_ec2(facts.machine.provider_id)
-    if asks_ec2:
-        _check_ec2(checks, ec2_key, got)
-    # 2
-    if registered is not None:
-        expected = one_of(registered, "registered keys")
-        _require(checks, got in registered, "on the allow-list", expected, " and ".join([got, *named]))
-    else:
-        is_another = got in policy.listed
-        what = "a key of this machine"
-        _require(checks, not is_another, "on no other machine's entry", what, "a key of another machine")
-    if platform or asks_ec2 or registered is not None:
+    if _is_named(checks, got, facts, policy, ec2_key=ec2_key):  # 1, 2
         return
     # 3
     bound = facts.machine.annotations.get(MACHINE_ANNOTATION)
@@ -150,6 +133,27 @@ def _check_binding(
         remedy=f"{_REGISTER}; or open the Machine on record (nodeattest machines adopt NODE --open, or machines reset)",
     )
     check_chain()
+
+
+def _is_named(
+    checks: Checks, got: str, facts: Facts, policy: TpmPolicy, *, ec2_key: NamedEndorsementKey | None
+) -> bool:
+    """Check a key against the platform's word and the policy's allow-list; returns whether one of them names it."""
+    platform, registered = facts.machine.endorsement_keys, policy.registered.get(facts.machine.provider_id)
+    named = [f"{key} ({source})" for source, key in platform.items()]
+    if platform:
+        _require(checks, set(platform.values()) == {got}, "named by the platform", " and ".join(named), got)
+    asks_ec2 = policy.asks_ec2(facts.machine.provider_id)
+    if asks_ec2:
+        _check_ec2(checks, ec2_key, got)
+    if registered is not None:
+        expected = one_of(registered, "registered keys")
+        _require(checks, got in registered, "on the allow-list", expected, " and ".join([got, *named]))
+    else:
+        is_another = got in policy.listed
+        what = "a key of this machine"
+        _require(checks, not is_another, "on no other machine's entry", what, "a key of another machine")
+    return bool(platform) or asks_ec2 or registered is not None
 
 
 def _check_ec2(checks: Checks, expected: str, got: str) -> None:

@@ -33,6 +33,7 @@ _REMEMBERED: Final = 300.0
 """Seconds."""
 _MAX_REMEMBERED: Final = 4096
 _CALLS: Final = 2
+_RSA_BITS: Final = 2048
 _RUNNING: Final = "running"
 _PENDING: Final = "pending"
 _NITRO: Final = "launch the instance with NitroTPM: an AMI whose TpmSupport is v2.0, booted by UEFI"
@@ -49,7 +50,7 @@ class KeyType(StrEnum):
     def of(cls, key: PublicKey) -> Self | None:
         """Return the type of a key; None for one that EC2 does not tell."""
         if isinstance(key, rsa.RSAPublicKey):
-            return cls("rsa-2048") if key.key_size == 2048 else None  # noqa: PLR2004 - the bits that the name says
+            return cls("rsa-2048") if key.key_size == _RSA_BITS else None
         return cls("ecc-sec-p384") if isinstance(key.curve, ec.SECP384R1) else None
 
 
