@@ -135,9 +135,7 @@ def _check_binding(
     check_chain()
 
 
-def _is_named(
-    checks: Checks, got: str, facts: Facts, policy: TpmPolicy, *, ec2_key: NamedEndorsementKey | None
-) -> bool:
+def _is_named(checks: Checks, got: str, facts: Facts, policy: TpmPolicy, *, ec2_key: str) -> bool:
     """Check a key against the platform's word and the policy's allow-list; returns whether one of them names it."""
     platform, registered = facts.machine.endorsement_keys, policy.registered.get(facts.machine.provider_id)
     named = [f"{key} ({source})" for source, key in platform.items()]
