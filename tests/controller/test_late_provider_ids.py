@@ -15,6 +15,7 @@ from csr_world import CSRS, OneRound, World, request
 from late_machines import put_machine, put_metal3, serve_metal3
 
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.sources import machine_key
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
@@ -182,3 +183,27 @@ async def test_an_insecure_provider_waits_until_the_certificate_could_last(pki: 
     async with late(pki, Insecure()) as world:
         ask(world)
         assert await decided(world) == Reason.MACHINE_NOT_READY
+
+
+async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        put_machine(world, "m-2", "fedcba", host="")
+        await world.settle()
+        for name, provider_id in (("r-1", ""), ("r-2", "metal3://fleet/rack-2/m-2")):
+            ask(world, name, provider_id=provider_id, username="system:bootstrap:fedcba")
+            assert (await world.reconcile(name)).waits_for == machine_key("uid-m-2")
+        ask(world, "r-3", provider_id="", username="system:bootstrap:ffffff")
+        result = await world.reconcile("r-3")
+        assert result.waits_for is not None
+        assert result.waits_for not in {"", machine_key("uid-m-1"), machine_key("uid-m-2")}
+
+
+async def test_a_duplicate_provider_id_ends_no_renewal(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        ask(world)
+        assert await decided(world) == "Approved"
+        put_metal3(world, "other", provider_id=EXPECTED)
+        world.workload_api.put("/api/v1/nodes/m-1", {"metadata": {"name": "m-1"}, "spec": {"providerID": EXPECTED}})
+        await world.settle()
+        ask(world, "r-2", username="system:node:m-1", groups=["system:nodes"])
+        assert await decided(world, "r-2") == "Approved"

@@ -61,6 +61,7 @@ def test_a_machine_without_a_provider_id_is_found_by_its_uid_and_by_no_provider_
     assert found is not None
     assert found.name == "a"
     assert [one.name for one in inventory.members_by_node_name(CLUSTER, "b")] == ["b"]
+    assert [one.name for one in inventory.conflicting_members(CLUSTER, "b", "x://other")] == ["b"]
 
 
 @pytest.mark.parametrize("value", ["", "true"])

@@ -68,7 +68,7 @@ def test_the_token_finds_a_machine_that_has_no_provider_id_yet() -> None:
 def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -> None:
     assert select_machine(make_request(), [make_member()], [make_member()], binding) == make_member()
     with pytest.raises(Denied) as refused:
-        select_machine(make_request(), [make_member()], [other()], binding)
+        select_machine(make_request(), [make_member()], [other(provider_id=ProviderID("sandbox://node-1"))], binding)
     assert refused.value.reason is Reason.TOKEN_NOT_THIS_MACHINES
     assert "node-0" in refused.value.got
     assert "node-1" in refused.value.expected
@@ -160,11 +160,21 @@ def test_a_free_suffix_is_one_dns_label(suffix: str, matches: bool) -> None:
     assert not expected.matches(f"byoh://host2/{suffix}")
 
 
-def test_a_free_suffix_that_the_controller_proposes_is_one_that_it_accepts() -> None:
+def test_a_free_suffix_is_not_told_because_kubelet_needs_the_same_one() -> None:
     expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
     with pytest.raises(Denied) as refused:
         check_provider_id(make_request(provider_id=""), nameless(), expected)
-    assert expected.matches(refused.value.annotations[ANNOTATION_PROVIDER_ID])
+    assert refused.value.reason is Reason.PROVIDER_ID_REQUIRED
+    assert refused.value.annotations == {}
+    assert "byoh://host/" in refused.value.remedy
+
+
+def test_a_provider_id_that_a_record_and_another_machine_have_is_ambiguous_and_both_are_named() -> None:
+    recorded = other().with_provider_id("sandbox://node-0", "an expression")
+    with pytest.raises(Denied) as refused:
+        select_machine(make_request(), [make_member(), recorded], [make_member()], REQUIRED)
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    assert "node-1 (an expression)" in refused.value.got
 
 
 def test_until_cluster_api_confirms_it_nothing_else_may_have_the_provider_id() -> None:

@@ -556,13 +556,6 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         gains=THIEFS + ", on its way out",
     ),
     row(
-        "one provider ID for one Machine",
-        "a join, before Cluster API has the machine's provider ID, as one that another infrastructure machine has",
-        Reason.MACHINE_AMBIGUOUS,
-        id_of_another_infrastructure_machine,
-        gains=THIEFS + ", as one of two machines, nobody knows which",
-    ),
-    row(
         "not bound otherwise",
         "a token used for a Machine that has a nodeRef and never joined attested, while its Node is gone",
         Reason.MACHINE_ALREADY_BOUND,
@@ -618,6 +611,13 @@ ROWS: Final[tuple[Row[Scene], ...]] = (
         Reason.TOKEN_NOT_THIS_MACHINES,
         anothers_token,
         gains=THIEFS,
+    ),
+    row(
+        "one provider ID for one Machine",
+        "a join, before Cluster API has the machine's provider ID, as one that another infrastructure machine has",
+        Reason.MACHINE_AMBIGUOUS,
+        id_of_another_infrastructure_machine,
+        gains=THIEFS + ", as one of two machines, nobody knows which",
     ),
     row(
         "first request still pending",

@@ -33,7 +33,7 @@ from nodeattest_controller.model.retired_keys import (
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
-from nodeattest_providers.pins import COMPOSITE, pins_for
+from nodeattest_providers.pins import COMPOSITE, pins_for, split_pin
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
 __all__ = [
@@ -128,6 +128,11 @@ class Attestation:
         A Machine's ``nodeRef`` says the same later, and not at all for a while after ``clusterctl move``.
         """
         return bool(self.of_purpose(Purpose.CLIENT))
+
+    @property
+    def endorsement_key(self) -> str:
+        """The fingerprint of the endorsement key that is pinned, by whichever provider; empty where none is."""
+        return next((value for pin, value in self.fingerprints.items() if split_pin(pin)[1] == "ek"), "")
 
     def entry_for(self, spki: str, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
         """Return the certificate issued for a key and a purpose."""

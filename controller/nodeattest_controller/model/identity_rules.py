@@ -59,7 +59,7 @@ class NameContext:
     registered: frozenset[ProviderID] = frozenset()
     """Machines to which the policy gives the requested node name."""
     hosts: Sequence[str] = ()
-    """Host objects that give a node the requested name; asked only where addresses alone give it to the machine."""
+    """Other host objects that give a node the requested name."""
     short_names: bool = False
     """Whether a short name stands for a fully qualified one."""
     is_alive: Callable[[Attestation], bool] = lambda _attestation: True
@@ -144,7 +144,7 @@ def check_node_name(request: NodeRequest, machine: MachineView, around: NameCont
         and (claim := claim_to(node_names(other), name, short_names=around.short_names)) is not None
         and claim.strength >= own.strength
     ]
-    others += around.hosts if own.strength is NameStrength.ADDRESS else ()
+    others += around.hosts if own.strength is not NameStrength.REGISTERED else ()
     if others:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,

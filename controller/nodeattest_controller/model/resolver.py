@@ -9,7 +9,6 @@ Source: docs/identity-rules.md, rule 1; docs/infrastructure.md.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.identity_rules import check_machine_ready, find_machine
-from nodeattest_controller.model.infrastructure_kinds import InfrastructureKind, Objects
+from nodeattest_controller.model.infrastructure_kinds import InfrastructureKind, ObjectKey, Objects
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import text, text_map
+from nodeattest_controller.model.objects import mapping, text, text_map
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -42,7 +41,6 @@ __all__ = [
 ]
 
 _MAX_LISTED: Final = 8
-_SUFFIX_DIGITS: Final = 8
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 UNCONFIRMED_LIFETIME: Final = 24 * 3600
 """Seconds that a certificate lasts at most while the Machine itself has no provider ID."""
@@ -83,6 +81,12 @@ class Infrastructure:
         """The infrastructure machine."""
         return self.objects.get("infra", {})
 
+    @property
+    def host_key(self) -> ObjectKey | None:
+        """Which host object it is; None where there is none."""
+        host, meta = self.kind.host, mapping(self.objects.get("host", {}), "metadata")
+        return ObjectKey(host.group, host.kind, text(meta, "namespace"), text(meta, "name")) if host and meta else None
+
 
 def select_machine(
     request: NodeRequest, by_provider_id: Sequence[MachineView], by_token: Sequence[MachineView], binding: TokenBinding
@@ -105,6 +109,13 @@ def select_machine(
         return find_machine(request, by_provider_id)
     machine = by_token[0]
     others = [one for one in by_provider_id if one.uid != machine.uid]
+    if others and machine.provider_id == provider_id:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine with this provider ID",
+            got=", ".join(f"{one.kind} {one.name} ({one.provider_id_source})" for one in (machine, others[0])),
+            remedy="delete the Machine that has it wrongly, or correct its infrastructure objects",
+        )
     if others:
         raise Denied(
             Reason.TOKEN_NOT_THIS_MACHINES,
@@ -170,13 +181,20 @@ def check_provider_id(request: NodeRequest, machine: MachineView, expected: Expe
 
 
 def _required(expected: ExpectedProviderID, machine: MachineView) -> Denied:
-    suffix = hashlib.sha256(machine.uid.encode()).hexdigest()[:_SUFFIX_DIGITS] if expected.is_prefix else ""
+    what = f"a request with the provider ID of {machine.kind} {machine.name}"
+    if expected.is_prefix:  # kubelet needs the same suffix, and nobody tells it one
+        return Denied(
+            Reason.PROVIDER_ID_REQUIRED,
+            expected=f"{what}, which begins with {expected.value}",
+            got="a request without one",
+            remedy=f"give agent and kubelet one provider ID that begins with {expected.value}",
+        )
     return Denied(
         Reason.PROVIDER_ID_REQUIRED,
-        expected=f"a request with the provider ID of {machine.kind} {machine.name}",
+        expected=what,
         got="a request without one",
         remedy="file another request with the provider ID in the annotation; the agent does so by itself",
-        annotations={ANNOTATION_PROVIDER_ID: f"{expected.value}{suffix}"},
+        annotations={ANNOTATION_PROVIDER_ID: expected.value},
     )
 
 
@@ -203,7 +221,7 @@ def _changed(machine: MachineView, recorded: str, got: str) -> Denied:
         Reason.PROVIDER_ID_CHANGED,
         expected=f"{recorded}, with which {machine.kind} {machine.name} joined",
         got=got,
-        remedy="delete the Machine, or correct the expression in the policy and run nodeattest machines reset",
+        remedy="correct what is wrong, the infrastructure objects or the policy's expression, and delete the Machine",
     )
 
 

@@ -321,7 +321,12 @@ class Inventory:
     def conflicting_members(self, cluster: ClusterKey, place: str, provider_id: str) -> list[MachineView]:
         """Return the other members of a cluster that list a name or address, claim it, or are bound to it."""
         listing = [self._recorded(cluster, machine) for machine in self._members.find(cluster, "place", place)]
-        found = listing + self.members_of_node(cluster, place)
+        bound = [
+            member
+            for holder in self.attestations_by_node_name(cluster, place)
+            for member in self.members(cluster, holder.provider_id)
+        ]
+        found = listing + self.members_by_node_name(cluster, place) + bound
         return [member for member in found if member.provider_id != provider_id]
 
     def attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference
+from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference, ObjectKey
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, ContractReference, MachineView
 from nodeattest_controller.model.node_names import names_of_host
 from nodeattest_controller.model.objects import items, mapping, object_identity, text, text_map
@@ -88,20 +88,22 @@ class PlatformCache:
             raise no_platform(f"{host.kind} objects are being listed")
         return kind.objects.by_index("consumer", consumer) if consumer else []
 
-    async def hosts_with_name(self, policy: InfrastructurePolicy, namespace: str, name: str) -> list[str]:
-        """Return the host objects that give a node this name, of those that count; raises Unavailable."""
+    async def hosts_with_name(
+        self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, namespace: str, name: str
+    ) -> list[ObjectKey]:
+        """Return the host objects of these kinds that give a node this name, where they count; raises Unavailable."""
         counting = {namespace, *policy.host_namespaces}
-        found: list[str] = []
-        for host in [one for one in HOSTS.values() if one.kind in policy.host_objects]:
+        found: list[ObjectKey] = []
+        for host in hosts:
             kind = await self._cache(ContractReference(host.group, host.kind, ""))
             if not kind.objects.synced:
                 raise no_platform(f"{host.kind} objects are being listed")
             named = kind.objects.by_index("label" if policy.short_node_names and "." not in name else "name", name)
-            found += [
-                f"{host.kind} {text(each, 'metadata', 'name')}"
+            keys = [
+                ObjectKey(host.group, host.kind, text(each, "metadata", "namespace"), text(each, "metadata", "name"))
                 for each in named
-                if text(each, "metadata", "namespace") in counting
             ]
+            found += [key for key in keys if key.namespace in counting]
         return found
 
     async def others_with(self, machine: MachineView, provider_id: str) -> list[str]:

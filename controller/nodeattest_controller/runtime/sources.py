@@ -37,6 +37,7 @@ __all__ = [
     "Changed",
     "InformerRef",
     "Source",
+    "machine_key",
     "namespaces",
     "node_key",
     "sources_of",
@@ -97,6 +98,11 @@ def sources_of(
     )
 
 
+def machine_key(uid: str) -> str:
+    """Name a Machine among what changed; one without a provider ID has no other name there."""
+    return f"machine:{uid}"
+
+
 def node_key(node_name: str) -> str:
     """Spell a node's name among provider IDs, for requests that name a node only."""
     return f"node:{node_name}"
@@ -155,7 +161,8 @@ class BaseSource:
         """Notify of Machines or records; of a cluster that nobody has asked for, nobody waits for one of them."""
         concerned: set[str] = set()
         for member in members:
-            concerned.add(member.provider_id)
+            concerned.update({member.provider_id} - {""})
+            concerned.add(machine_key(member.uid))
             concerned.update(map(node_key, claimed_names(member)))
         self._on_change(cluster_of_object(obj), frozenset(concerned))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 
@@ -40,8 +40,9 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
-from nodeattest_controller.verification.infrastructure import has_unique_expression, read_infrastructure
+from nodeattest_controller.verification.infrastructure import has_unique_expression, kind_of, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_kube.batches import in_batches
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
@@ -63,6 +64,8 @@ from nodeattest_providers.verifier_interface import (
 __all__ = ["ControllerFacts", "FactSource", "RequestFacts", "Verification", "fact"]
 
 _EMPTY: Final = LedgerFacts()
+_MAX_READ: Final = 8
+"""KubeadmConfigs of one token that are read again: from two on the token is refused."""
 S = TypeVar("S", bound="RequestFacts")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -364,15 +367,23 @@ class ControllerFacts:
         """
         if is_needed:
             await self.kubeadm_configs.follow()
-        machines = [
+        machines = self._machines_naming(token_id)
+        if len(machines) > 1:
+            machines = [one for one in machines[:_MAX_READ] if await self.kubeadm_configs.names_now(one, token_id)]
+        return machines + self.inventory.records_of_token(self.key, token_id)
+
+    def machine_of_token(self, token_id: str) -> MachineView | None:
+        """Return the one Machine whose KubeadmConfig names a token, as the watch shows it."""
+        machines = self._machines_naming(token_id)
+        return machines[0] if len(machines) == 1 else None
+
+    def _machines_naming(self, token_id: str) -> list[MachineView]:
+        return [
             machine
             for config in self.kubeadm_configs.naming(self.key.partition("/")[0], token_id)
             for machine in self.inventory.machines_of_config(self.key, config.name)
             if is_kubeadm_config(machine) and machine.uid == config.machine_uid
         ]
-        if len(machines) > 1:
-            machines = [one for one in machines[:2] if await self.kubeadm_configs.names_now(one, token_id)]
-        return machines + self.inventory.records_of_token(self.key, token_id)
 
     async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
         """Read them from the caches of their kinds."""
@@ -381,7 +392,17 @@ class ControllerFacts:
     async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
         """Ask the caches of the host objects."""
         policy = self.policy().infrastructure
-        return await self.management.platforms.hosts_with_name(policy, machine.namespace, node_name)
+        if not policy.host_objects:
+            return []
+        references = {
+            (one.infra.group, one.infra.kind): one.infra for one in self.inventory.machines_of(self.key) if one.infra
+        }
+        kinds = {kind_of(reference, policy).host for reference in references.values()}
+        hosts = [host for host in kinds if host is not None and host.kind in policy.host_objects]
+        found = await self.management.platforms.hosts_with_name(hosts, policy, machine.namespace, node_name)
+        infrastructure = await self.infrastructure(machine)
+        own = infrastructure.host_key if infrastructure is not None else None
+        return [f"{key.kind} {key.name}" for key in found if key != own]
 
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
         """Ask the caches of the infrastructure machines."""
@@ -389,7 +410,7 @@ class ControllerFacts:
         policy = self.policy().infrastructure
         if machine.infra is None or has_unique_expression(machine.infra, policy):
             return found
-        for other in self.inventory.machines_of(self.key):
+        async for other in in_batches(self.inventory.machines_of(self.key)):
             if other.infra is None or other.provider_id or other.uid == machine.uid:
                 continue
             with suppress(Unavailable):  # an object that is not there gives no provider ID
@@ -480,11 +501,27 @@ class ControllerFacts:
     async def _machine_facts(
         self, machine: MachineView, verifier: ClusterAPISigner, *, secret: SecretBytes | UnusableSecret | None = None
     ) -> MachineFacts:
-        infrastructure = await self.infrastructure(machine) if reads_infrastructure(verifier) else None
-        recorded = self.inventory.attestation(self.key, machine.provider_id)
-        has_joined = recorded is not None and recorded.has_joined
-        keys = endorsement_keys(machine, infrastructure, has_joined=has_joined)
+        keys = await self._endorsement_keys(machine) if reads_infrastructure(verifier) else machine.endorsement_keys
         return machine.facts(endorsement_keys=keys, secret=secret)
+
+    async def _endorsement_keys(self, machine: MachineView) -> Mapping[str, str]:
+        """Return the fingerprints that the platform's objects give; raises Denied or Unavailable.
+
+        Who writes host objects must not end a node's renewals: where the host object cannot be used, the key with which
+        the machine joined counts in its place.
+        """
+        recorded = self.inventory.attestation(self.key, machine.provider_id)
+        pinned = recorded.endorsement_key if recorded is not None and recorded.has_joined else ""
+        try:
+            infrastructure = await self.infrastructure(machine)
+        except Unavailable:
+            if not pinned:
+                raise
+            without_hosts = replace(self.policy().infrastructure, host_objects=frozenset())
+            infrastructure = await read_infrastructure(machine, without_hosts, self.management.platforms)
+            found = endorsement_keys(machine, infrastructure, has_joined=True)
+            return found or {"MachineAttestation spec.fingerprints": pinned}
+        return endorsement_keys(machine, infrastructure, has_joined=bool(pinned))
 
     async def _secret(
         self, facts: RequestFacts, machine: MachineView, verifier: ClusterAPISigner

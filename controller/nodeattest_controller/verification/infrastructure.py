@@ -81,7 +81,7 @@ async def read_infrastructure(
         raise no_platform(f"{what} has no {kind.host.kind} yet")
     if host is None:
         return Infrastructure(kind=kind, objects=found)
-    shared = await _shared_keys(kind.host, host, policy, objects) if counts else frozenset[str]()
+    shared = await _shared_keys(kind.host, host, machine, policy, objects) if counts else frozenset[str]()
     return Infrastructure(kind=kind, objects={**found, "host": host}, host_counts=counts, keys_of_several_hosts=shared)
 
 
@@ -129,12 +129,16 @@ async def _read_host(
 
 
 async def _shared_keys(
-    reference: HostReference, host: JsonObject, policy: InfrastructurePolicy, objects: ObjectReader
+    reference: HostReference,
+    host: JsonObject,
+    machine: MachineView,
+    policy: InfrastructurePolicy,
+    objects: ObjectReader,
 ) -> frozenset[str]:
     """Return the endorsement key of a host object, where another that may count has it, too."""
     fingerprint = text(host, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY)
     if not fingerprint:
         return frozenset()
     holders = await objects.holders_of_key(ContractReference(reference.group, reference.kind, ""), fingerprint)
-    counting = {text(host, "metadata", "namespace"), *policy.host_namespaces}
+    counting = {machine.namespace, *policy.host_namespaces}
     return frozenset({fingerprint} if sum(namespace in counting for namespace in holders) > 1 else ())

@@ -209,7 +209,9 @@ class CSRFacts(RequestFacts):
         """Return whether the policy takes names from the host object of the request's machine."""
         infra = (await self.machine()).infra
         host = KINDS[infra.group, infra.kind].host if infra and (infra.group, infra.kind) in KINDS else None
-        return host is not None and host.kind in (await self.policy()).infrastructure.host_objects
+        if host is None or await self.recorded_name() is not None:
+            return False
+        return host.kind in (await self.policy()).infrastructure.host_objects
 
     @fact
     async def pool_makes_machines(self) -> bool:
@@ -279,6 +281,7 @@ async def _one_provider_id(facts: CSRFacts) -> None:
     check_recorded_provider_id(machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid))
     if not machine.is_confirmed:
         check_renewable(machine, secure=(await facts.verifier()).secure)
+    if not machine.is_confirmed and not (await facts.attestation()).has_joined:
         check_provider_id_free(machine, await facts.source.others_with_provider_id(machine))
 
 
@@ -309,7 +312,7 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     if machine.is_pool_instance and not node_names(machine, sources):
         check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
     claim = claim_to(node_names(machine, sources), facts.node_name, short_names=around.short_names)
-    if claim is not None and claim.strength is NameStrength.ADDRESS:
+    if claim is not None and claim.strength is not NameStrength.REGISTERED:
         around = replace(around, hosts=await facts.source.hosts_with_name(machine, facts.node_name))
     check_node_name(facts.request, machine, around, sources)
 
@@ -452,13 +455,6 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     ),
     MACHINE_NOW,
     RequestCheck(
-        "one provider ID for one Machine",
-        "The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it.",
-        "identity rule 1",
-        Needs.LIVE,
-        _one_provider_id,
-    ),
-    RequestCheck(
         "not bound otherwise",
         "A machine that is bound already is not bound again by the holder of a token.",
         "identity rules 3 and 4",
@@ -495,6 +491,13 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
         "identity rule 4",
         Needs.LIVE,
         _own_token,
+    ),
+    RequestCheck(
+        "one provider ID for one Machine",
+        "The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it.",
+        "identity rule 1",
+        Needs.LIVE,
+        _one_provider_id,
     ),
     RequestCheck(
         "first request still pending",

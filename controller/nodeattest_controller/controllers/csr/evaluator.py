@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.attestation import Attestation
@@ -16,14 +16,19 @@ from nodeattest_controller.model.certificate_authority import CertificateAuthori
 from nodeattest_controller.model.csr_request import RequestState, parse_request
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.runtime.sources import machine_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import ControllerFacts
+from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = ["Approval", "Evaluator"]
+
+NOTHING: Final = "nothing"
+"""No provider ID or key: no change wakes such a request early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,14 @@ class Evaluator:
             first=await facts.first_object(),
             facts=facts,
         )
+
+    def waits_for(self, workload: WorkloadClient, request: NodeRequest) -> str:
+        """Name what wakes a request: its provider ID, or the Machine of its token while that has none."""
+        source = self._facts_of(workload)
+        if request.csr.provider_id and source.machines(request.csr.provider_id):
+            return request.csr.provider_id
+        machine = source.machine_of_token(request.username.removeprefix(USER_PREFIX))
+        return machine_key(machine.uid) if machine is not None else request.csr.provider_id or NOTHING
 
     async def follow_platforms(self, workload: WorkloadClient) -> None:
         """Start the caches of what the platform says of a cluster's machines, so that no node waits for a first list.

@@ -323,7 +323,13 @@ class Reconciler:
         backoff = max(unavailable.retry_after, min(age.total_seconds() / 2, MAX_BACKOFF))
         backoff *= 1 + JITTER * self._random_unit()
         left = (self._wait_limit - age).total_seconds() + 0.5
-        return Result(requeue_after=min(backoff, left), waits_for=_waits_for(task))
+        return Result(requeue_after=min(backoff, left), waits_for=self._waits_for(task))
+
+    def _waits_for(self, task: _Task) -> str:
+        """Name whose change wakes the request."""
+        if task.stored.is_kubelets:
+            return node_key(requesting_node(task.csr))
+        return self._evaluator.waits_for(task.workload, task.request) if task.request else ""
 
     async def _deny(self, task: _Task, denied: Denied, *, evaluated: bool = True) -> Result:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
@@ -421,13 +427,6 @@ def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: dat
         message=str(denied),
         at=now,
     )
-
-
-def _waits_for(task: _Task) -> str:
-    """Name whose change wakes the request."""
-    if task.stored.is_kubelets:
-        return node_key(requesting_node(task.csr))
-    return task.request.csr.provider_id if task.request else ""
 
 
 def _same_challenge(published: str, derived: str) -> bool:
