@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from cloud_instances import CLOUDS, CloudInstances, cloud_instances
+from kinds import Object
 from needs import ONLY_ROOT
 from polling import eventually
 from provider_world import PROVIDERS, ProviderMachine, ProviderWorld
@@ -67,14 +68,14 @@ def machines(
 
 def policy(clouds: CloudInstances, *machines: ProviderMachine) -> JsonMap:
     """Return the policy that all providers share, with what these machines need besides."""
-    found: JsonMap = {"authorizedAttestors": ["tpm", "challenge", *CLOUDS], **clouds.sections()}
+    found: Object = {"authorizedAttestors": ["tpm", "challenge", *CLOUDS], **clouds.sections()}
     found["infrastructure"] = {"hostObjects": list(HOST_OBJECTS)}
     for machine in machines:
         for section, content in machine.row.get("policy", {}).items():
+            here = found.setdefault(section, {})
             for key, value in content.items():
-                here = found.setdefault(section, {})
                 here[key] = [*here.get(key, []), *value] if isinstance(value, list) else value
-    return found
+    return cast("JsonMap", found)
 
 
 @pytest.mark.parametrize("machines", list(PROVIDERS), indirect=True)
