@@ -15,7 +15,7 @@ from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.oci.config import parse_bundle, parse_platform, parse_policy
+from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.identity_certificate import parse_identity_certificate
 from nodeattest_providers.oci.protocol import OciEvidence
 from nodeattest_providers.oci.provider_id import PREFIX, is_instance, parse_provider_id
@@ -54,7 +54,7 @@ def _provider_id(data: bytes) -> bool:
 
 def _bundle(data: bytes) -> bool:
     try:
-        read = parse_bundle(data)
+        read = parse_roots(data)
     except Denied as denied:
         return refused(denied, Reason.POLICY_INVALID)
     require(bool(read), "a certificate at least")

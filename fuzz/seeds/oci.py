@@ -8,6 +8,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fuzz.keys import authority, certificate, pem_of
 from nodeattest_providers import canonical_json
@@ -27,7 +28,7 @@ def _identity() -> bytes:
     units = ("certtype:instance", f"compartment:{_COMPARTMENT}", f"instance:{_INSTANCE}", f"tenant:{_TENANCY}")
     subject = [(x509.NameOID.COMMON_NAME, _INSTANCE)]
     subject += [(x509.NameOID.ORGANIZATIONAL_UNIT_NAME, f"opc-{unit}") for unit in units]
-    usage = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH])
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
     made = certificate(subject, key, (usage, False))  # pyright: ignore[reportArgumentType] - an RSA key is signed as well
     return made.public_bytes(Encoding.DER)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from work import lines_run
 
 from bench.figures import Figure
@@ -64,7 +64,7 @@ def test_separators_in_texts_are_no_values() -> None:
 
 def test_an_issuer_with_a_long_exponent_is_refused_without_checking_a_signature() -> None:
     leaf, *between = worst.slow_exponents()
-    verifier = ChainVerifier([authority()], NOW, x509.ExtendedKeyUsageOID.CLIENT_AUTH)
+    verifier = ChainVerifier([authority()], NOW, ExtendedKeyUsageOID.CLIENT_AUTH)
     certificate = worst.x509.load_der_x509_certificate(leaf)
     with pytest.raises(ChainError, match="exponent of more than 31 bits"):
         verifier.verify(certificate, between)

@@ -15,6 +15,7 @@ from aws_world import INSTANCE, POLICY, Node, filed_aws, trust_bundle
 from aws_world import facts_of as aws_facts
 from azure_world import document_for, facts_for, request_of, with_document
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from gcp_world import NUMBER, PROJECT, answer_of, instance_of, node_facts, node_request, platform_of
 from mutants import CHALLENGED, CRASHED, GRANTED, ChecksWithout, Ended, ended_by, of_part
 from rows import Row
@@ -776,7 +777,7 @@ def oci(attack: Callable[[OciScene], Awaitable[object]]) -> Callable[[OciScene],
 
 
 def oracles_server(scene: OciScene) -> Awaitable[AttestedNode]:
-    usage = x509.ExtendedKeyUsageOID.SERVER_AUTH
+    usage = ExtendedKeyUsageOID.SERVER_AUTH
     return scene.verified(scene.cloud.launch("victim", usage=usage))
 
 

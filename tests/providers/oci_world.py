@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -201,7 +201,7 @@ def facts_for(instance: Instance, **policy: JsonValue) -> Facts:
 
 
 @contextmanager
-def metadata_service(instance: Instance, *, rotated: list[Instance] | None = None) -> Iterator[str]:
+def metadata_service(instance: Instance, *, rotated: list[Instance] | None = None) -> Generator[str]:
     """Serve an instance's identity; ``rotated``: whose key each next request for one gets instead, once."""
     others = rotated if rotated is not None else []
 

@@ -18,7 +18,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import Purpose, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.attestor import OciAttestor
-from nodeattest_providers.oci.config import parse_bundle, parse_platform, parse_policy
+from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.identity_certificate import parse_identity_certificate
 from nodeattest_providers.oci.provider_id import parse_provider_id
 from nodeattest_providers.oci.verifier import OciSigner
@@ -90,7 +90,7 @@ def test_any_bytes_are_no_identity_certificate_and_no_bundle(content: bytes) -> 
         parse_identity_certificate(content)
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
     with pytest.raises(Denied):
-        parse_bundle(content)
+        parse_roots(content)
 
 
 def test_an_identity_certificate_names_instance_compartment_and_tenancy(cloud: OracleCloud) -> None:
@@ -127,10 +127,10 @@ def test_a_certificate_of_another_key_is_denied(cloud: OracleCloud, key: rsa.RSA
 
 
 def test_a_bundle_holds_authorities_only(cloud: OracleCloud) -> None:
-    assert parse_bundle(cloud.bundle.read_bytes()) == (cloud.root.certificate,)
+    assert parse_roots(cloud.bundle.read_bytes()) == (cloud.root.certificate,)
     leaf = cloud.launch("a").certificate.public_bytes(Encoding.PEM)
     with pytest.raises(Denied, match="all of CAs"):
-        parse_bundle(cloud.bundle.read_bytes() + leaf)
+        parse_roots(cloud.bundle.read_bytes() + leaf)
 
 
 # The node

@@ -22,9 +22,9 @@ from nodeattest_providers.platform_fields import absolute_path
 from nodeattest_providers.reloaded_file import read_bounded
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["Authorities", "OciPolicy", "parse_bundle", "parse_platform", "parse_policy", "read_bundle"]
+__all__ = ["OciPolicy", "Roots", "parse_platform", "parse_policy", "parse_roots", "read_roots"]
 
-Authorities = tuple[x509.Certificate, ...]
+Roots = tuple[x509.Certificate, ...]
 
 _LISTS: Final = ("tenancies", "compartments")
 _TENANCY: Final = re.compile(r"ocid1\.tenancy\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
@@ -64,7 +64,7 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
     return absolute_path(settings, "trustBundle", "platforms.oci")
 
 
-def parse_bundle(pem: bytes) -> Authorities:
+def parse_roots(pem: bytes) -> Roots:
     """Read PEM certificates of CAs."""
     try:
         certificates = tuple(x509.load_pem_x509_certificates(pem))
@@ -78,9 +78,9 @@ def parse_bundle(pem: bytes) -> Authorities:
     return certificates
 
 
-def read_bundle(path: Path) -> Authorities:
+def read_roots(path: Path) -> Roots:
     """Read the bundle's file."""
     try:
-        return parse_bundle(read_bounded(path, _LIMIT, invalid(_BUNDLE, f"at most {_LIMIT} bytes", "more")))
+        return parse_roots(read_bounded(path, _LIMIT, invalid(_BUNDLE, f"at most {_LIMIT} bytes", "more")))
     except OSError as error:
         raise invalid(_BUNDLE, "a file of PEM certificates", f"{path}: {error.strerror}") from None

@@ -24,7 +24,7 @@ from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.oci.config import Authorities, OciPolicy, parse_platform, parse_policy, read_bundle
+from nodeattest_providers.oci.config import OciPolicy, Roots, parse_platform, parse_policy, read_roots
 from nodeattest_providers.oci.identity_certificate import IdentityCertificate, parse_identity_certificate
 from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
 from nodeattest_providers.oci.provider_id import parse_provider_id
@@ -56,7 +56,7 @@ class OciSigner(ClusterAPISigner):
         self._bundle = (
             None
             if path is None
-            else ReloadedFile(path, read_bundle, what="trust bundle of oci", monotonic=time.monotonic)
+            else ReloadedFile(path, read_roots, what="trust bundle of oci", monotonic=time.monotonic)
         )
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -125,7 +125,7 @@ class OciSigner(ClusterAPISigner):
         )
         _require(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
 
-    def _authorities(self, checks: Checks) -> Authorities:
+    def _authorities(self, checks: Checks) -> Roots:
         if self._bundle is None:
             raise checks.unavailable(
                 Reason.PLATFORM_UNAVAILABLE,
