@@ -324,9 +324,9 @@ _CONTROLLER: Final = (
     Mutant(
         check="signature of the PKCS#10",
         scenario="join.pv",
+        query="provider ID",
         edits=(Edit(_POSSESSION, times=3),),
-        expected=Verdict.TRUE,
-        sentence="The quote covers the request. It stays because a key that the requester does not hold helps nobody.",
+        sentence="A machine of the attacker has the key of an honest node certified for itself. He does not hold it.",
     ),
     Mutant(
         check="the certificate's key, name and CA (node)",
