@@ -87,7 +87,7 @@ class WebhookWorld:
     def install(self, definitions: Path) -> None:
         """Install Cluster API's CRDs, our manifests by kubectl, and a policy for clusters with the label env=prod."""
         client = self.client
-        install_definitions(client, list(self._in_version(definitions)))
+        install_definitions(client, list(self.in_version(definitions)))
         self.kubectl("apply", "-f", str(TREE / "base" / "namespace.yaml"))
         for base in ("crd", "rbac", "webhook"):
             self.kubectl("apply", "-k", str(TREE / base))
@@ -238,7 +238,8 @@ class WebhookWorld:
             return {"provider-id": _PROVIDER_ID}
         return [{"name": "provider-id", "value": _PROVIDER_ID}]
 
-    def _in_version(self, definitions: Path) -> Iterable[JsonMap]:
+    def in_version(self, definitions: Path) -> Iterable[JsonMap]:
+        """Yield Cluster API's CRDs, which serve and store this one version."""
         for file in sorted(definitions.glob("*.yaml")):
             definition = map_at(cast("JsonValue", yaml.safe_load(file.read_text())))
             spec = map_at(definition, "spec")

@@ -122,7 +122,10 @@ class Subject:
 
     def changes(self, before: Subject) -> frozenset[JsonPointer]:
         """Return what an update changes in the bootstrap configuration."""
-        return paths(before.spec, self.spec)
+        if self.kind is Kind.CONTROL_PLANE:
+            return paths(before.spec, self.spec)
+        # The bootstrap provider makes a joinConfiguration for the token where there is none.
+        return paths({"joinConfiguration": {}, **before.spec}, {"joinConfiguration": {}, **self.spec})
 
     def is_providers_own(self, changes: frozenset[JsonPointer]) -> bool:
         """Return whether only what the bootstrap provider writes has changed, or nothing at all."""
