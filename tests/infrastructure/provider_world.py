@@ -294,8 +294,6 @@ class ProviderMachine:
             values["ek"] = self.world.tpm(self.name).endorsement_fingerprint()
         if "$authority" in document:
             values["authority"] = json.dumps(self.world.tpm(self.name).authority_pem)
-        if "$recorded" in document:
-            values["recorded"] = self.provider_id
         if self.attestor in CLOUDS:
             values |= {"cloud": self.instance.provider_id, "dns": self.instance.dns}
         return values
