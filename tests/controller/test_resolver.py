@@ -19,9 +19,9 @@ from nodeattest_controller.model.resolver import (
     check_record_owner,
     check_recorded_provider_id,
     check_renewable,
-    endorsement_keys,
     expected_provider_id,
     host_names,
+    platform_endorsement_keys,
     select_machine,
 )
 from nodeattest_kube.jsontypes import JsonObject
@@ -220,14 +220,14 @@ def annotated(key: str) -> JsonObject:
 def test_a_host_object_gives_names_and_keys_only_where_the_policy_takes_them() -> None:
     found = metal(host=annotated(KEY))
     assert host_names(found) == {"BareMetalHost": ("rack-1",)}
-    assert list(endorsement_keys(nameless(), found, has_joined=False).values()) == [KEY]
+    assert list(platform_endorsement_keys(nameless(), found, has_joined=False).values()) == [KEY]
     ignored = replace(found, host_counts=False)
     assert host_names(ignored) == {}
-    assert endorsement_keys(nameless(), ignored, has_joined=False) == {}
+    assert platform_endorsement_keys(nameless(), ignored, has_joined=False) == {}
 
 
 def test_keys_of_infrastructure_machine_and_host_object_are_both_named() -> None:
-    keys = endorsement_keys(nameless(), metal(annotated(OTHER_KEY), annotated(KEY)), has_joined=False)
+    keys = platform_endorsement_keys(nameless(), metal(annotated(OTHER_KEY), annotated(KEY)), has_joined=False)
     assert sorted(keys.values()) == [KEY, OTHER_KEY]
     assert {source.split()[0] for source in keys} == {"Metal3Machine", "BareMetalHost"}
 
@@ -235,12 +235,12 @@ def test_keys_of_infrastructure_machine_and_host_object_are_both_named() -> None
 def test_a_key_of_two_host_objects_binds_no_first_join_and_ends_no_renewal() -> None:
     shared = metal(host=annotated(KEY), keys_of_several_hosts=frozenset({KEY}))
     with pytest.raises(Denied) as refused:
-        endorsement_keys(nameless(), shared, has_joined=False)
+        platform_endorsement_keys(nameless(), shared, has_joined=False)
     assert refused.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
-    assert list(endorsement_keys(nameless(), shared, has_joined=True).values()) == [KEY]
+    assert list(platform_endorsement_keys(nameless(), shared, has_joined=True).values()) == [KEY]
 
 
 def test_a_record_without_infrastructure_names_its_key_itself() -> None:
     record = make_member(kind="MachineRecord", endorsement_keys={"MachineRecord spec.endorsementKeyHash": KEY})
-    assert endorsement_keys(record, None, has_joined=False) == record.endorsement_keys
+    assert platform_endorsement_keys(record, None, has_joined=False) == record.endorsement_keys
     assert new_attestation(record).provider_id == record.provider_id

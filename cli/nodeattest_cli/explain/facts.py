@@ -23,7 +23,7 @@ from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
-from nodeattest_controller.model.resolver import Infrastructure, endorsement_keys
+from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens, named_tokens
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.platform_cache import slim_object
@@ -265,7 +265,9 @@ class DocumentFacts:
         except (NotGiven, Denied, Unavailable):
             infrastructure = None
         recorded = self.inputs.attestation
-        keys = endorsement_keys(machine, infrastructure, has_joined=recorded is not None and recorded.has_joined)
+        keys = platform_endorsement_keys(
+            machine, infrastructure, has_joined=recorded is not None and recorded.has_joined
+        )
         return machine.facts(endorsement_keys=keys, secret=self.inputs.attestation_secret(self._sound_policy()))
 
     def _sound_policy(self) -> Policy | None:

@@ -38,7 +38,7 @@ from nodeattest_controller.model.csr_request import RequestState, parse_request,
 from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.node_names import node_names
 from nodeattest_controller.model.objects import condition, items, text
-from nodeattest_controller.model.resolver import endorsement_keys
+from nodeattest_controller.model.resolver import platform_endorsement_keys
 from nodeattest_controller.verification.checks import RequestCheck, Stage
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_kube.jsontypes import JsonObject
@@ -177,7 +177,7 @@ async def _source_facts(facts: CSRFacts) -> list[tuple[str, str]]:
             found.append(("expected provider ID", f"{expected.value} ({expected.source})"))
         claims = node_names(machine, await facts.name_sources(None))
         found.append(("node names", ", ".join(f"{claim.name} ({claim.source})" for claim in claims) or "none"))
-        keys = endorsement_keys(machine, await facts.infrastructure(), has_joined=True)
+        keys = platform_endorsement_keys(machine, await facts.infrastructure(), has_joined=True)
         found += [("endorsement key", f"{key} ({source})") for source, key in keys.items()]
     return found
 

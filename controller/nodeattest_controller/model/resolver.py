@@ -34,9 +34,9 @@ __all__ = [
     "check_record_owner",
     "check_recorded_provider_id",
     "check_renewable",
-    "endorsement_keys",
     "expected_provider_id",
     "host_names",
+    "platform_endorsement_keys",
     "select_machine",
 ]
 
@@ -250,7 +250,7 @@ def host_names(infrastructure: Infrastructure | None) -> Mapping[str, Sequence[s
     return {infrastructure.kind.host.kind: tuple(name for name in names if name)}
 
 
-def endorsement_keys(
+def platform_endorsement_keys(
     machine: MachineView, infrastructure: Infrastructure | None, *, has_joined: bool
 ) -> Mapping[str, str]:
     """Return the fingerprints that the platform's objects give, by source.

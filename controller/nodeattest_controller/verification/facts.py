@@ -32,7 +32,7 @@ from nodeattest_controller.model.identity_rules import NameContext
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.model.resolver import Infrastructure, endorsement_keys, expected_provider_id
+from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
 from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
@@ -519,9 +519,9 @@ class ControllerFacts:
                 raise
             without_hosts = replace(self.policy().infrastructure, host_objects=frozenset())
             infrastructure = await read_infrastructure(machine, without_hosts, self.management.platforms)
-            found = endorsement_keys(machine, infrastructure, has_joined=True)
+            found = platform_endorsement_keys(machine, infrastructure, has_joined=True)
             return found or {"MachineAttestation spec.fingerprints": pinned}
-        return endorsement_keys(machine, infrastructure, has_joined=bool(pinned))
+        return platform_endorsement_keys(machine, infrastructure, has_joined=bool(pinned))
 
     async def _secret(
         self, facts: RequestFacts, machine: MachineView, verifier: ClusterAPISigner
