@@ -115,12 +115,14 @@ def named(dns_names: Iterable[str], addresses: Iterable[str]) -> list[x509.Gener
     return [*(x509.DNSName(name) for name in dns_names), *(x509.IPAddress(ip_address(one)) for one in addresses)]
 
 
-def tells_provider_id(told: str | None, *, to: str | None = "") -> Callable[[FakeApi, str], None]:
-    """A controller that tells an ID to requests that have ``to`` (None: to all), and signs all others."""
+def tells_provider_id(
+    told: str | None, *, to: str | None = "", then: Callable[[FakeApi, str], None] | None = None
+) -> Callable[[FakeApi, str], None]:
+    """A controller that tells an ID to requests that have ``to`` (None: to all); ``then`` decides all others (sign)."""
 
     def decide(api: FakeApi, name: str) -> None:
         if to is not None and api.envelope(name)[0].provider_id != to:
-            api.sign(name)
+            (then or FakeApi.sign)(api, name)
             return
         if told is not None:
             api.annotate(name, provider_id=told)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 
 
 class VirtualTime:
@@ -270,7 +271,11 @@ def test_a_draft_is_kept_whole(storage: Storage) -> None:
     drafts = PendingRequestFile(storage)
     filed = SubmittedCsr("a", b"1"), SubmittedCsr("b", b"\xff")
     draft = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"\x00d", version=2, first=filed[0], second=filed[1])
-    for kept in (PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d"), draft):
+    for kept in (
+        PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d"),
+        draft,
+        replace(draft, assigned=ProviderID("m://7")),
+    ):
         drafts.save(kept)
         assert drafts.load() == kept
     assert "b'k'" not in repr(draft)

@@ -17,7 +17,7 @@ from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request
 from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
 from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
@@ -26,7 +26,7 @@ from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonObject, PublishedChallenge
 
 
@@ -57,22 +57,6 @@ class Agreements:
 
     def save(self, agreed: AgreedVersion | None) -> None:
         self.agreed = agreed
-
-
-class Told:
-    """Answers of the controller in memory."""
-
-    def __init__(self) -> None:
-        self.kept: list[ProviderID] = []
-        self.fails = False
-
-    def load(self) -> ProviderID | None:
-        return self.kept[-1] if self.kept else None
-
-    def save(self, provider_id: ProviderID) -> None:
-        if self.fails:
-            raise AgentError(AgentReason.CACHE_UNSAFE, "no space left", remedy="none")
-        self.kept.append(provider_id)
 
 
 class Attestor:
@@ -117,7 +101,8 @@ class Bench:
         self.attestor = Attestor()
         self.drafts = Drafts()
         self.agreements = Agreements()
-        self.told = Told()
+        self.provider_id: ProviderID | None = None
+        """Of the last certified request."""
         self.authority = authority
         self.clock = Clock()
         self.seconds = 60.0
@@ -135,18 +120,19 @@ class Bench:
         server = Endpoint.parse(self.fake.url)
         https = ApiServerClient(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
         try:
-            return enroll(
+            enrolled = enroll(
                 self.order,
                 attestor=self.attestor,
                 client=https,
                 store=self.drafts,
                 agreed=self.agreements,
-                assigned=self.told,
                 deadline=deadline,
                 random=lambda: 0.5,
             )
         finally:
             https.close()
+        self.provider_id = enrolled.provider_id
+        return enrolled.credential
 
     def pass_time_at_once(self) -> None:
         """Have the node wait for nothing between its attempts."""
@@ -372,14 +358,14 @@ def test_a_denial_for_its_version_names_the_versions_that_would_do(bench: Bench)
     assert "challenge/v2" in str(bench.refused())
 
 
-def test_a_provider_id_that_the_controller_tells_is_filed_by_the_same_key_and_kept(bench: Bench) -> None:
+def test_a_provider_id_that_the_controller_tells_is_filed_by_the_same_key_and_returned(bench: Bench) -> None:
     bench.attestor = Attestor(two_step=False)
     bench.order = replace(bench.order, provider_id=None)
     bench.fake.on_create = tells_provider_id("metal3://fleet/rack-1/m3m")
     bench.enroll()
     assert filed_ids(bench.fake) == ["", "metal3://fleet/rack-1/m3m"]
     assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 1
-    assert bench.told.kept == ["metal3://fleet/rack-1/m3m"]
+    assert bench.provider_id == "metal3://fleet/rack-1/m3m"
 
 
 @pytest.mark.parametrize("told", [None, "metal://\n7", "x" * 1025, "metal://\u200b7"])
@@ -388,7 +374,7 @@ def test_an_answer_that_is_no_provider_id_is_refused(bench: Bench, told: str | N
     bench.fake.on_create = tells_provider_id(told)
     failure = bench.refused()
     assert (failure.reason, failure.kind) == ("ProviderIDInvalid", FailureKind.DENIED)
-    assert (filed_ids(bench.fake), bench.told.kept, bench.drafts.draft) == ([""], [], None)
+    assert (filed_ids(bench.fake), bench.drafts.draft) == ([""], None)
 
 
 def test_an_answer_to_a_request_that_had_a_provider_id_is_refused(bench: Bench) -> None:
@@ -396,14 +382,14 @@ def test_an_answer_to_a_request_that_had_a_provider_id_is_refused(bench: Bench) 
     failure = bench.refused()
     assert failure.reason == "ProviderIDRequired"
     assert "the request had 'sandbox://0'" in failure.message
-    assert (filed_ids(bench.fake), bench.told.kept) == (["sandbox://0"], [])
+    assert (filed_ids(bench.fake), bench.drafts.draft) == (["sandbox://0"], None)
 
 
 def test_a_second_answer_is_refused(bench: Bench) -> None:
     bench.order = replace(bench.order, provider_id=None)
     bench.fake.on_create = tells_provider_id("sandbox://1", to=None)
     assert bench.refused().reason == "ProviderIDRequired"
-    assert (filed_ids(bench.fake), bench.told.kept) == (["", "sandbox://1"], ["sandbox://1"])
+    assert (filed_ids(bench.fake), bench.drafts.draft) == (["", "sandbox://1"], None)
 
 
 def test_the_annotation_alone_tells_nothing(bench: Bench) -> None:
@@ -414,15 +400,39 @@ def test_the_annotation_alone_tells_nothing(bench: Bench) -> None:
     bench.order = replace(bench.order, provider_id=None)
     bench.fake.on_create = pending
     assert bench.refused().reason == "SignerUnknown"
-    assert (filed_ids(bench.fake), bench.told.kept) == ([""], [])
+    assert (filed_ids(bench.fake), bench.drafts.draft) == ([""], None)
 
 
-def test_a_provider_id_that_cannot_be_kept_is_not_filed(bench: Bench) -> None:
+def test_an_answer_whose_request_is_denied_is_forgotten(bench: Bench) -> None:
     bench.order = replace(bench.order, provider_id=None)
-    bench.fake.on_create = tells_provider_id("sandbox://1")
-    bench.told.fails = True
-    assert bench.refused().reason == "CacheUnsafe"
-    assert filed_ids(bench.fake) == [""]
+    bench.attestor = Attestor(two_step=False)
+    bench.fake.on_create = tells_provider_id("sandbox://1", then=lambda api, name: api.deny(name, "ProviderIDMismatch"))
+    assert bench.refused().reason == "ProviderIDMismatch"
+    bench.fake.on_create = tells_provider_id("sandbox://2")
+    bench.enroll()
+    assert filed_ids(bench.fake) == ["", "sandbox://1", "", "sandbox://2"]
+    assert bench.provider_id == "sandbox://2"
+
+
+@pytest.mark.parametrize("same_cluster", [True, False])
+def test_an_interrupted_request_goes_on_with_the_answer_in_the_same_cluster_only(
+    bench: Bench, same_cluster: bool
+) -> None:
+    bench.order = replace(bench.order, provider_id=None)
+    bench.attestor = Attestor(two_step=False)
+    bench.pass_time_at_once()
+    bench.seconds = 1
+    bench.fake.on_create = tells_provider_id("sandbox://1", then=lambda _api, _name: None)
+    assert bench.refused().reason == "Timeout"
+    bench.seconds = 60
+    bench.fake.on_create = tells_provider_id("sandbox://2")
+    if not same_cluster:
+        bench.order = replace(bench.order, pin=ClusterPin("sha256:" + 64 * "0"))
+    else:
+        bench.fake.sign(list(bench.fake.objects)[-1])
+    bench.enroll()
+    assert filed_ids(bench.fake) == ["", "sandbox://1", *([] if same_cluster else ["", "sandbox://2"])]
+    assert bench.provider_id == ("sandbox://1" if same_cluster else "sandbox://2")
 
 
 def test_a_denial_names_the_provider_id_that_was_sent(bench: Bench) -> None:

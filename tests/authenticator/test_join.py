@@ -293,6 +293,72 @@ def test_the_controllers_answer_is_filed_and_kept_for_the_next_join(joiner: Join
     assert filed_ids(joiner.api) == ["", "sandbox://told", "sandbox://told"]
 
 
+@pytest.mark.parametrize("reason", ["ProviderIDMismatch", "TokenNotThisMachines", "MachineNotFound"])
+def test_a_stored_answer_is_forgotten_when_a_token_is_denied_with_it(joiner: Joiner, reason: str) -> None:
+    joiner.api.on_create = tells_provider_id("sandbox://old")
+    assert joiner.join(provider_id=None).returncode == 0
+    joiner.machine.cache.joinpath("credential").unlink()
+    joiner.api.on_create = tells_provider_id("sandbox://new", then=lambda api, name: api.deny(name, reason))
+    assert reason in joiner.join(provider_id=None).stderr
+    joiner.api.on_create = tells_provider_id("sandbox://new")
+    assert joiner.join(provider_id=None).returncode == 0
+    assert filed_ids(joiner.api) == ["", "sandbox://old", "sandbox://old", "", "sandbox://new"]
+
+
+def test_a_denied_renewal_keeps_the_stored_answer(joiner: Joiner) -> None:
+    joiner.api.on_create = tells_provider_id("sandbox://told")
+    assert joiner.join(provider_id=None).returncode == 0
+    joiner.api.on_create = lambda api, name: api.deny(name, "ProviderIDMismatch")
+    assert "ProviderIDMismatch" in joiner.join("--renew", provider_id=None).stderr
+    joiner.api.on_create = tells_provider_id("sandbox://other")
+    assert joiner.join("--renew", provider_id=None).returncode == 0
+    assert filed_ids(joiner.api) == ["", *["sandbox://told"] * 3]
+
+
+def test_a_configured_provider_id_is_never_forgotten(joiner: Joiner) -> None:
+    joiner.api.on_create = lambda api, name: api.deny(name, "ProviderIDMismatch")
+    assert "ProviderIDMismatch" in joiner.join().stderr
+    assert "ProviderIDMismatch" in joiner.join().stderr
+    assert filed_ids(joiner.api) == ["sandbox://machine-0"] * 2
+    assert load(str(joiner.machine.config), hostname="").provider_id.value == "sandbox://machine-0"
+
+
+def test_another_clusters_answer_is_not_used(joiner: Joiner, tmp_path: Path) -> None:
+    joiner.api.on_create = tells_provider_id("sandbox://here")
+    assert joiner.join(provider_id=None).returncode == 0
+    other = Authority("other")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    folder.joinpath("ca.crt").write_bytes(other.pem)
+    with FakeApi(folder, other) as api:
+        api.on_create = tells_provider_id("sandbox://there")
+        done = joiner.join(provider_id=None, server=api.url, ca_file=str(folder / "ca.crt"))
+        assert done.returncode == 0, done.stderr
+        assert filed_ids(api) == ["", "sandbox://there"]
+
+
+def test_a_renewal_has_the_answer_while_the_cas_are_replaced(joiner: Joiner, tmp_path: Path) -> None:
+    joiner.api.on_create = tells_provider_id("sandbox://told")
+    assert joiner.join(provider_id=None).returncode == 0
+    tmp_path.joinpath("both.crt").write_bytes(Authority("next").pem + joiner.api.authority.pem)
+    assert joiner.join("--renew", provider_id=None, ca_file=str(tmp_path / "both.crt")).returncode == 0
+    assert filed_ids(joiner.api)[2:] == ["sandbox://told"]
+    assert len(json.loads(joiner.machine.cache.joinpath("provider-id").read_bytes())["caPins"]) == 2
+
+
+def test_a_certificate_is_not_stored_without_the_answer(joiner: Joiner) -> None:
+    joiner.api.on_create = tells_provider_id("sandbox://told")
+    joiner.machine.cache.mkdir(mode=0o700)
+    joiner.machine.cache.joinpath("provider-id.new").mkdir()  # fails each write as a full disk would
+    done = joiner.join(provider_id=None)
+    assert (done.returncode, "cannot be stored" in done.stderr) == (0, True)
+    assert not joiner.machine.cache.joinpath("credential").exists()
+    joiner.machine.cache.joinpath("provider-id.new").rmdir()
+    assert joiner.join(provider_id=None).returncode == 0
+    assert filed_ids(joiner.api) == ["", "sandbox://told"]
+    assert joiner.machine.cache.joinpath("credential").exists()
+
+
 @pytest.mark.parametrize("source", ["file", "command"])
 def test_the_provider_id_comes_from_a_file_or_a_command(joiner: Joiner, tmp_path: Path, source: str) -> None:
     tmp_path.joinpath("id").write_text("sandbox://from-elsewhere\n")

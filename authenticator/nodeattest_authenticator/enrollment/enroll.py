@@ -5,9 +5,10 @@ Promises: the returned credential passed every check of ``certificate``; a TPM j
 create, watch); a challenge is only answered when it is on the very object that this node created, else the node
 would decrypt for others; an interrupted call is resumed where it stopped, with the same key and the same bytes; a
 version of the evidence that the controller refuses is followed by one that both know (``evidence_version``), and a
-request without provider ID by one with the ID that the controller tells (``provider_id``).
-Leaves to others: the allowed transitions (``state_machine``), storing the credential, then discarding the pending
-request; remembering failures.
+request without provider ID by one with the ID that the controller tells (``provider_id``). This ID is kept with the
+pending request: a denial discards both, and the next call asks again.
+Leaves to others: the allowed transitions (``state_machine``), storing the credential with the provider ID, then
+discarding the pending request; remembering failures.
 Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 """
 
@@ -41,7 +42,6 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     supported_versions,
     version_to_remember,
 )
-from nodeattest_authenticator.enrollment.provider_id import ProviderIdStore
 from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
 from nodeattest_authenticator.enrollment.state_machine import (
     Certified,
@@ -81,7 +81,7 @@ from nodeattest_providers.node_interface import Attestor, Evidence, PublishedCha
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.serving import SubjectNames
 
-__all__ = ["USAGES", "CertificateSpec", "enroll", "new_pending_request"]
+__all__ = ["USAGES", "CertificateSpec", "Enrolled", "enroll", "new_pending_request"]
 
 USAGES: Final = ("digital signature", "client auth")
 _SERVING_USAGES: Final = ("digital signature", "server auth")
@@ -122,6 +122,15 @@ class CertificateSpec:
         return USAGES if self.names is None else _SERVING_USAGES
 
 
+@record
+class Enrolled:
+    """The result of an enrollment."""
+
+    credential: CachedCredential
+    provider_id: ProviderID | None
+    """What the certified request had: the spec's, else the controller's answer."""
+
+
 def enroll(
     spec: CertificateSpec,
     *,
@@ -131,15 +140,13 @@ def enroll(
     deadline: Deadline,
     random: Callable[[], float],
     agreed: AgreedVersionStore | None = None,
-    assigned: ProviderIdStore | None = None,
-) -> CachedCredential:
-    """Get a certificate; raises ``AgentError``. The caller stores the credential, then discards the pending request.
+) -> Enrolled:
+    """Get a certificate; raises ``AgentError``. The caller stores the result, then discards the pending request.
 
-    Without ``agreed``, each call begins with the newest version of the evidence. Without ``assigned``, the provider ID
-    of the controller's answer is good for this call only.
+    Without ``agreed``, each call begins with the newest version of the evidence.
     """
     session = CsrSession(client, deadline, random, spec.provider_id)
-    return _Enrollment(spec, attestor, session, store, agreed=agreed, assigned=assigned).run()
+    return _Enrollment(spec, attestor, session, store, agreed=agreed).run()
 
 
 def new_pending_request(
@@ -176,14 +183,12 @@ class _Enrollment:
         store: PendingRequestStore,
         *,
         agreed: AgreedVersionStore | None,
-        assigned: ProviderIdStore | None,
     ) -> None:
         self._spec = spec
         self._attestor = attestor
         self._session = session
         self._store = store
         self._agreed = agreed
-        self._assigned = assigned
         self._versions = supported_versions(attestor, spec.minimum_version)
         self._began = session.deadline.clock.now()
         self._before = agreed.load() if agreed else None
@@ -191,10 +196,12 @@ class _Enrollment:
         """Versions of the evidence that were refused in this call."""
         self._restarts = 0
         version = initial_version(self._versions, self._before, now=self._began)
+        self._assigned: ProviderID | None = None
+        """The controller's answer, to this call or an interrupted one."""
         self._pending = self._resume() or new_pending_request(spec, version=version)
         self._state = state_of(self._pending)
 
-    def run(self) -> CachedCredential:
+    def run(self) -> Enrolled:
         """Run until there is a certificate; raises ``AgentError``."""
         while True:
             try:
@@ -207,7 +214,7 @@ class _Enrollment:
             match event:
                 case Certified():
                     self._remember_version()
-                    return event.credential
+                    return Enrolled(event.credential, self._spec.provider_id)
                 case RequestDenied():
                     self._store.discard()
                     raise event.error
@@ -290,6 +297,7 @@ class _Enrollment:
                 self._store.discard()
                 version = self._renegotiated(event, version)
                 self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
+        self._pending = replace(self._pending, assigned=self._assigned)
         self._store.save(self._pending)
         self._restarts += 1
         deadline = self._session.deadline
@@ -300,21 +308,28 @@ class _Enrollment:
     def _renegotiated(self, event: TermsRefused, version: int) -> int:
         """Take over what the controller wants; returns the version to send. Raises ``AgentError``."""
         if event.error.reason == Reason.PROVIDER_ID_REQUIRED:
-            answer = provider_id.accept(event.denied.provider_id, self._spec.provider_id, event.error)
-            if self._assigned is not None:
-                self._assigned.save(answer)
-            self._spec = replace(self._spec, provider_id=answer)
-            self._session = replace(self._session, provider_id=answer)
+            self._assign(provider_id.accept(event.denied.provider_id, self._spec.provider_id, event.error))
             return version
         self._refused.add(version)
         return next_version(self._versions, self._refused, event.denied.supported_versions)
 
+    def _assign(self, answer: ProviderID) -> None:
+        self._assigned = answer
+        self._spec = replace(self._spec, provider_id=answer)
+        self._session = replace(self._session, provider_id=answer)
+
     def _resume(self) -> PendingRequest | None:
         """Load the pending request if it is still for this certificate, and in a version that may still be sent."""
         pending = self._store.load()
-        if pending is None or pending.purpose != self._spec.purpose or pending.version not in self._versions.versions:
+        if pending is None or pending.version not in self._versions.versions:
             return None
-        return pending if _is_coherent(pending) else None
+        assigned = pending.assigned if self._spec.provider_id is None else None
+        spec = self._spec if assigned is None else replace(self._spec, provider_id=assigned)
+        if pending.purpose != spec.purpose or not _is_coherent(pending):
+            return None
+        if assigned is not None:
+            self._assign(assigned)
+        return pending
 
     def _attest(self, challenge: PublishedChallenge | None) -> Evidence:
         version, spec = self._pending.version, self._spec

@@ -1,7 +1,9 @@
 """A new certificate with the parts of this machine: its credentials, attestor and API server, then ``enroll``.
 
 A node asks by its own certificate while that is valid, else by its bootstrap token; if the API server no longer accepts
-the certificate, the token is tried before giving up. A serving certificate is never asked for by the token.
+the certificate, the token is tried before giving up. The provider ID that a controller told is stored with the
+certificate, so that each renewal has it, and forgotten only when a node without a valid certificate is denied with it.
+A serving certificate is never asked for by the token.
 
 A device (a TPM) has one user of ours at a time, by a lock of its own: the client certificate's enrolment holds it from
 beginning to end, a serving certificate's for each piece of evidence only, so that kubelet never waits for the other.
@@ -26,9 +28,11 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential, Ca
 from nodeattest_authenticator.state.evidence_version_store import AGREED_VERSION_FILE, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
+from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
+from nodeattest_parsing.record import record
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
@@ -37,7 +41,6 @@ from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, P
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.serving import SubjectNames
-    from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 
 __all__ = ["attestor_of", "by_certificate", "issue_and_store", "issue_serving"]
 
@@ -49,6 +52,15 @@ class _Closable(Protocol):
     """An attestor that holds a device."""
 
     def close(self) -> None: ...
+
+
+@record
+class _Issued:
+    """A certificate that is not stored yet."""
+
+    credential: CachedCredential
+    told: ProviderID | None
+    """The provider ID by the controller's answer; None where the machine knows its own."""
 
 
 def issue_and_store(
@@ -66,16 +78,18 @@ def issue_and_store(
     store = PendingRequestFile(context.storage, used_key_pem=current.key_pem if current else None)
     try:
         reached = _with_reachable_server(context, deadline)
-        credential = _issue_client(reached, current, store, deadline)
+        issued = _issue_client(reached, current, store, deadline)
     except AgentError as error:
         if error.kind is not FailureKind.USAGE:
             context.remember_failure(error, current)
         raise
     _log_older_evidence(context)
-    made = CacheEntry(credential=credential, config_fingerprint=context.config_fingerprint)
+    made = CacheEntry(credential=issued.credential, config_fingerprint=context.config_fingerprint)
     if info is not None:
         made = made.with_response(info)
     try:
+        if issued.told is not None:  # first: a certificate without its provider ID could not be renewed
+            ProviderIdFile(context.storage, context.settings).save(issued.told)
         credential_cache.save(context.storage, made)
         failure_backoff.forget(context.storage)
         store.discard()
@@ -94,7 +108,7 @@ def issue_serving(
 ) -> CachedCredential:
     """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``AgentError``."""
     reached = _with_reachable_server(context, deadline)
-    return _enroll(reached, by_certificate(reached.settings, current), store, deadline, names=names)
+    return _enroll(reached, by_certificate(reached.settings, current), store, deadline, names=names).credential
 
 
 @contextmanager
@@ -131,9 +145,14 @@ def _with_reachable_server(context: AgentContext, deadline: Deadline) -> AgentCo
 
 def _issue_client(
     context: AgentContext, current: CachedCredential | None, store: PendingRequestStore, deadline: Deadline
-) -> CachedCredential:
+) -> _Issued:
     if current is None:
-        return _enroll(context, _by_token(context), store, deadline)
+        try:
+            return _enroll(context, _by_token(context), store, deadline)
+        except AgentError as error:
+            if error.reason in provider_id.OTHER_MACHINE:
+                ProviderIdFile(context.storage, context.settings).remove()
+            raise
     try:
         return _enroll(context, by_certificate(context.settings, current), store, deadline)
     except AgentError as error:
@@ -153,7 +172,7 @@ def _enroll(
     deadline: Deadline,
     *,
     names: SubjectNames | None = None,
-) -> CachedCredential:
+) -> _Issued:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
     version_file = AGREED_VERSION_FILE if names is None else f"serving.{AGREED_VERSION_FILE}"  # of each lock's holder
@@ -168,35 +187,30 @@ def _enroll(
         shared = None if names is None else _SharedDevice(context, deadline, attestor)
         with _device_lock(context, deadline, attestor, shared) as locked:
             try:
-                machine_id, assigned = _provider_id(context, attestor, may_ask=credentials.token is not None)
-                return enroll(
+                machine_id, is_known = _provider_id(context, attestor, may_ask=credentials.token is not None)
+                enrolled = enroll(
                     _spec(settings, client, names, machine_id),
                     attestor=locked,
                     client=client,
                     store=store,
                     agreed=AgreedVersionFile(context.storage, settings, name=version_file),
-                    assigned=assigned,
                     deadline=deadline,
                     random=context.random,
                 )
+                return _Issued(enrolled.credential, None if is_known else enrolled.provider_id)
             finally:
                 client.close()
 
 
-def _provider_id(
-    context: AgentContext, attestor: Attestor, *, may_ask: bool
-) -> tuple[ProviderID | None, ProviderIdFile | None]:
-    """Find the provider ID; with it the file of the controller's answer, where nothing on this machine knows the ID."""
+def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) -> tuple[ProviderID | None, bool]:
+    """Find the provider ID, and whether the machine knows it; else it is the stored answer of this cluster, or None."""
     found = provider_id.resolve(context.settings.provider_id, attestor)
     if found is not None:
-        return found, None
-    from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
-
-    assigned = ProviderIdFile(context.storage)
-    kept = assigned.load()
+        return found, True
+    kept = ProviderIdFile(context.storage, context.settings).load()
     if kept is None and not may_ask:
         raise provider_id.not_configured(attestor)
-    return kept, assigned
+    return kept, False
 
 
 @contextmanager

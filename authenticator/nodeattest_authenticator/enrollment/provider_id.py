@@ -1,7 +1,7 @@
 """The provider ID: from the settings (value, file, command), the provider, or the controller's answer.
 
 Promises: the controller is asked, and its answer taken, only where nothing on the machine knows the ID and the
-request had none; the answer is kept, and another one is refused.
+request had none; a request that was told an ID takes no other.
 Source: docs/wire-format.md, "A request without a provider ID".
 """
 
@@ -19,7 +19,12 @@ from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import Attestor
 from nodeattest_providers.provider_id_template import check_rendered, fill, has_sources
 
-__all__ = ["KnowsProviderId", "ProviderIdStore", "accept", "not_configured", "resolve"]
+__all__ = ["OTHER_MACHINE", "KnowsProviderId", "accept", "not_configured", "resolve"]
+
+OTHER_MACHINE: Final = frozenset(
+    {Reason.PROVIDER_ID_MISMATCH, Reason.TOKEN_NOT_THIS_MACHINES, Reason.MACHINE_NOT_FOUND}
+)
+"""Denials of a token's request that make a stored answer worthless: the token is of a Machine with another ID."""
 
 _COMMAND_SECONDS: Final = 10
 _REMEDY: Final = "give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command"
@@ -33,18 +38,6 @@ class KnowsProviderId(Protocol):
 
     def provider_id(self) -> str:
         """Return it; raises Unavailable, or Denied for an answer that makes no sense."""
-        ...
-
-
-class ProviderIdStore(Protocol):
-    """Where the controller's answer is kept."""
-
-    def load(self) -> ProviderID | None:
-        """Return it; None when there is none. Raises ``AgentError`` when it cannot be read."""
-        ...
-
-    def save(self, provider_id: ProviderID) -> None:
-        """Keep it for good; raises ``AgentError`` when that fails."""
         ...
 
 

@@ -15,7 +15,10 @@ from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsErr
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_parsing.record import record
+from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
+from nodeattest_providers.identifiers import provider_id
+from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = [
@@ -53,6 +56,8 @@ class PendingRequest:
     """Of the evidence, in both requests."""
     first: SubmittedCsr | None = None
     second: SubmittedCsr | None = None
+    assigned: ProviderID | None = None
+    """The provider ID that the controller told, where the node knew none; part of ``purpose``."""
 
 
 class PendingRequestStore(Protocol):
@@ -87,7 +92,7 @@ class PendingRequestFile:
         try:
             data = self._storage.read(self._name)
             pending = _parse(data) if data is not None else None
-        except (UnsafeFileError, FieldsError):
+        except (UnsafeFileError, FieldsError, Denied):
             return None
         return None if pending is None or pending.key_pem == self._used else pending
 
@@ -110,6 +115,8 @@ def _render(pending: PendingRequest) -> bytes:
         "csr": _text(pending.csr_der),
         "version": pending.version,
     }
+    if pending.assigned is not None:
+        document["assignedProviderID"] = pending.assigned
     for name, request in (("first", pending.first), ("second", pending.second)):
         if request is not None:
             document[name] = {"name": request.name, "request": _text(request.request)}
@@ -121,6 +128,7 @@ def _parse(data: bytes) -> PendingRequest:
     key = fields.required("key")
     if not key.isascii():
         raise FieldsError("key must be PEM")
+    assigned = fields.text("assignedProviderID")
     pending = PendingRequest(
         purpose=fields.required("purpose"),
         key_pem=key.encode(),
@@ -128,6 +136,7 @@ def _parse(data: bytes) -> PendingRequest:
         version=fields.number("version", low=1, high=HIGHEST) or FIRST_VERSION,
         first=_filed(fields.object("first")),
         second=_filed(fields.object("second")),
+        assigned=None if assigned is None else provider_id(assigned),
     )
     fields.end()
     return pending

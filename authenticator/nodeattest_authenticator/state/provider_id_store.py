@@ -1,6 +1,7 @@
-"""The provider ID that the controller told this node, kept in the cache directory for every later request.
+"""The provider ID that the controller told this node, kept in the cache directory with the certificate.
 
-It is a commitment, unlike the agreed version: what cannot be read is an error, so that no other ID takes its place.
+Unlike the agreed version, renewals depend on it: a file that cannot be read is an error. It counts in the cluster of
+the certificate only: one of the cluster's CAs, present or previous, must be among those of the last certificate.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from nodeattest_authenticator.certificate import ca_pins
+from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
@@ -22,36 +25,40 @@ PROVIDER_ID_FILE: Final = "provider-id"
 
 
 class ProviderIdFile:
-    """The answer of the controller. Hold the lock to save."""
+    """The answer of one cluster's controller. Hold the lock to save or remove."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, settings: Settings) -> None:
         self._storage = storage
+        self._settings = settings
 
     def load(self) -> ProviderID | None:
-        """Return what is kept, None when there is none; raises ``AgentError``."""
+        """Return the ID; None where there is none of this cluster. Raises ``AgentError``."""
         try:
             data = self._storage.read(PROVIDER_ID_FILE)
-            return _parse(data) if data is not None else None
+            if data is None:
+                return None
+            assigned, pins = _parse(data)
         except (UnsafeFileError, FieldsError, Denied):
-            raise self._failure("cannot be used") from None
+            raise AgentError(
+                AgentReason.CACHE_UNSAFE,
+                f"{self._storage.path}/{PROVIDER_ID_FILE}, the provider ID that the controller told, cannot be used",
+                remedy="remove it and join again with a bootstrap token, or give join --provider-id",
+            ) from None
+        return None if pins.isdisjoint(ca_pins(self._settings.all_ca_pem)) else assigned
 
-    def save(self, provider_id: ProviderID) -> None:
-        """Keep it; raises ``AgentError``: without it the node could not renew."""
-        try:
-            self._storage.write(PROVIDER_ID_FILE, json.dumps({"providerID": provider_id}).encode())
-        except OSError as error:
-            raise self._failure(f"cannot be written: {error.strerror}") from None
+    def save(self, assigned: ProviderID) -> None:
+        """Store the ID, before each certificate that was issued for it; raises OSError."""
+        document = {"providerID": assigned, "caPins": ca_pins(self._settings.ca_pem)}
+        self._storage.write(PROVIDER_ID_FILE, json.dumps(document).encode())
 
-    def _failure(self, problem: str) -> AgentError:
-        return AgentError(
-            AgentReason.CACHE_UNSAFE,
-            f"{self._storage.path}/{PROVIDER_ID_FILE}, the provider ID that the controller told, {problem}",
-            remedy="remove it and join again with a bootstrap token, or give join --provider-id",
-        )
+    def remove(self) -> None:
+        """Forget the ID: the next request by a token asks the controller."""
+        self._storage.remove(PROVIDER_ID_FILE)
 
 
-def _parse(data: bytes) -> ProviderID:
+def _parse(data: bytes) -> tuple[ProviderID, frozenset[str]]:
     fields = ConfigFields(parse_config_object(data))
-    kept = provider_id(fields.required("providerID"))
+    assigned = provider_id(fields.required("providerID"))
+    pins = frozenset(fields.texts("caPins") or ())
     fields.end()
-    return kept
+    return assigned, pins
