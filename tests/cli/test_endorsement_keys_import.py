@@ -18,7 +18,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_definitions
 
-ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
+ONE, TWO, THREE, FOUR = (f"sha256:{digit * 64}" for digit in "1234")
 POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
 
 
@@ -189,11 +189,11 @@ def test_manifests_are_printed_without_a_server(
 
 def test_another_key_is_replaced_only_where_that_is_asked_for(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.policy([{"providerID": "metal://8", "sha256": THREE, "nodeName": "node-8"}])
-    scene.keys((scene.host("BareMetalHost", "node-7"), "", THREE))
+    scene.keys((scene.host("BareMetalHost", "node-7"), "", FOUR))
     assert scene.run("--yes") == 0
-    for row, words in (
-        ((f"BareMetalHost/{NAMESPACE}/node-7", "", ONE), ()),
-        (("", "metal://8", TWO), ("--policy", "metal")),
+    for row, words, old in (
+        ((f"BareMetalHost/{NAMESPACE}/node-7", "", ONE), (), FOUR),
+        (("", "metal://8", TWO), ("--policy", "metal"), THREE),
     ):
         scene.keys(row)
         before = scene.versions()
@@ -201,7 +201,7 @@ def test_another_key_is_replaced_only_where_that_is_asked_for(scene: Scene, caps
         assert scene.run("--yes", *words) == 1
         said = capsys.readouterr().err
         assert "line 2: expected" in said
-        assert THREE in said
+        assert old in said
         assert "--overwrite" in said
         assert scene.versions() == before
         assert scene.run("--yes", "--overwrite", *words) == 0
@@ -216,17 +216,36 @@ def test_a_key_of_another_machine_is_never_given_to_a_second_one(
     scene.policy([{"providerID": "metal://1", "sha256": ONE}])
     scene.keys((scene.host("BareMetalHost", "node-7"), "", TWO))
     assert scene.run("--yes") == 0
-    other = scene.host("BareMetalHost", "node-8")
+    other, hardware = scene.host("BareMetalHost", "node-8"), scene.host("Hardware", "node-8")
     before = scene.versions()
     for row, words, holder in (
         ((other, "", TWO), (), "BareMetalHost"),
+        ((other, "", ONE), (), f"metal://1 in NodeAttestationPolicy {NAMESPACE}/metal"),
+        ((hardware, "", TWO), (), "BareMetalHost"),
         (("", "metal://8", ONE), ("--policy", "metal"), "metal://1"),
+        (("", "metal://8", TWO), ("--policy", "metal"), "BareMetalHost"),
     ):
         scene.keys(row)
         capsys.readouterr()
         assert scene.run("--yes", *words, *overwrite) == 1
         assert holder in capsys.readouterr().err
     assert scene.versions() == before
+
+
+def test_a_record_and_an_entry_of_one_provider_id_are_one_machine(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.policy([{"providerID": "metal://7", "sha256": ONE}])
+    spec: JsonMap = {"clusterName": "cellar", "nodeName": "node-7"}
+    row = scene.host("MachineRecord", "node-7", spec | {"providerID": "metal://7"})
+    scene.keys((row, "", ONE))
+    assert scene.run("--yes") == 0
+    scene.policy()
+    scene.keys(("", "metal://7", ONE))
+    assert scene.run("--yes", "--policy", "metal") == 0
+    scene.keys((scene.host("MachineRecord", "node-7", spec | {"providerID": "metal://8"}), "", ONE))
+    assert scene.run("--yes") == 1
+    assert "metal://7" in capsys.readouterr().err
 
 
 @dataclass(frozen=True, slots=True)

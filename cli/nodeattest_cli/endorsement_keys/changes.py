@@ -7,42 +7,79 @@ Leaves to others: reading and writing the objects (``write``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS, MAX_ROWS, HostRef, KeyRow
 from nodeattest_cli.errors import StateError
+from nodeattest_controller.model.machine_record import MACHINE_RECORD
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.tpm.config import parse_policy
 
-__all__ = ["check_key_is_free", "host_manifest", "host_patch", "policy_manifest", "policy_patch", "recorded_key"]
+__all__ = [
+    "KeyHolder",
+    "check_key_is_free",
+    "host_holder",
+    "host_manifest",
+    "host_patch",
+    "policy_holders",
+    "policy_manifest",
+    "policy_patch",
+]
 
 _OVERWRITE: Final = "compare both with the machine, and set --overwrite if the file is right"
 _POLICY: Final = ("attestation.cluster.x-k8s.io/v1alpha1", "NodeAttestationPolicy")
 
 
-def recorded_key(host: HostRef, found: JsonObject) -> str:
-    """Return the fingerprint on a host object; empty where there is none."""
-    return text(found, *HOST_KINDS[host.kind].field)
+class KeyHolder(NamedTuple):
+    """A host object or a policy's entry that has a key."""
+
+    key: str
+    """The fingerprint; empty where a host has none."""
+    machine: frozenset[HostRef | ProviderID]
+    """All that names the machine: the host, and its provider ID where a MachineRecord or an entry has it."""
+    source: str
+    """For messages."""
 
 
-def check_key_is_free(row: KeyRow, holders: Mapping[str, Sequence[HostRef]]) -> None:
-    """Refuse a key that another host has; ``holders`` are the hosts by the key on them. Raises StateError."""
-    others = [host for host in holders.get(row.fingerprint, ()) if host != row.machine]
+def host_holder(host: HostRef, found: JsonObject) -> KeyHolder:
+    """Return the key on a host object."""
+    machine: set[HostRef | ProviderID] = {host}
+    if host.kind == MACHINE_RECORD:
+        machine.add(ProviderID(text(found, "spec", "providerID")))
+    return KeyHolder(text(found, *HOST_KINDS[host.kind].field), frozenset(machine), str(host))
+
+
+def policy_holders(policy: JsonObject) -> Iterable[KeyHolder]:
+    """Yield the keys of a policy's entries."""
+    where = f"NodeAttestationPolicy {text(policy, 'metadata', 'namespace')}/{text(policy, 'metadata', 'name')}"
+    for entry in _entries(policy):
+        machine = ProviderID(text(entry, "providerID"))
+        yield KeyHolder(text(entry, "sha256"), frozenset({machine}), f"{machine} in {where}")
+
+
+def check_key_is_free(
+    row: KeyRow, machine: frozenset[HostRef | ProviderID], holders: Mapping[str, Sequence[KeyHolder]]
+) -> None:
+    """Refuse a key that another host or entry has; ``machine`` names the row's. Raises StateError.
+
+    Only a MachineRecord has the provider ID that makes it one machine with an entry.
+    """
+    others = [holder for holder in holders.get(row.fingerprint, ()) if holder.machine.isdisjoint(machine)]
     if others:
         raise StateError(
-            f"{row.position}: expected a key of {row.machine} alone, got the key of {others[0]}; a key on two hosts "
-            "counts for neither: remove it from the wrong one"
+            f"{row.position}: expected a key of {row.machine} alone, got the key of {others[0].source}; a key of two "
+            "machines counts for neither: remove the wrong one. If both are one machine, register its key once"
         )
 
 
 def host_patch(row: KeyRow, host: HostRef, found: JsonObject, *, overwrite: bool) -> JsonObject | None:
     """Return the merge patch that records a key on its host object, None where it is there; raises StateError."""
-    recorded = recorded_key(host, found)
+    recorded = host_holder(host, found).key
     if recorded == row.fingerprint:
         return None
     if recorded and not overwrite:
@@ -58,8 +95,7 @@ def policy_patch(rows: Sequence[KeyRow], policy: JsonObject, *, overwrite: bool)
     Entries of other machines keep their order; new ones follow in the file's.
     """
     section = mapping(policy, "spec", "tpm")
-    listed = section.get("endorsementKeys")
-    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    entries = _entries(policy)
     owners = {text(entry, "sha256"): text(entry, "providerID") for entry in entries}
     wanted = {str(row.machine): row for row in rows}
     for row in rows:
@@ -112,6 +148,11 @@ def policy_manifest(rows: Sequence[KeyRow], namespace: str, name: str) -> JsonOb
         "metadata": metadata,
         "spec": {"tpm": {"endorsementKeys": entries}},
     }
+
+
+def _entries(policy: JsonObject) -> list[JsonObject]:
+    listed = mapping(policy, "spec", "tpm").get("endorsementKeys")
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def _nested(host: HostRef, fingerprint: str) -> JsonObject:

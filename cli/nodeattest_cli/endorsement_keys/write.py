@@ -7,13 +7,21 @@ on the object that was checked, and is checked again after a conflict. An import
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_cli.endorsement_keys.changes import check_key_is_free, host_patch, policy_patch, recorded_key
+from nodeattest_cli.endorsement_keys.changes import (
+    KeyHolder,
+    check_key_is_free,
+    host_holder,
+    host_patch,
+    policy_holders,
+    policy_patch,
+)
 from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS, HostRef, KeyRow
 from nodeattest_cli.errors import StateError
+from nodeattest_cli.management import OWN, list_objects, list_served
 from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, Conflict, NotFound
@@ -21,7 +29,7 @@ from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["KeyChange", "PolicyRef", "plan_changes", "write_change"]
 
-_POLICIES: Final = ("attestation.cluster.x-k8s.io", "v1alpha1", "nodeattestationpolicies")
+_POLICIES: Final = "nodeattestationpolicies"
 _TRIES: Final = 5
 
 
@@ -56,14 +64,25 @@ class KeyChange:
 async def plan_changes(
     client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef | None, *, overwrite: bool
 ) -> list[KeyChange]:
-    """Read every object concerned and check each row against it; raises StateError."""
+    """Read every object concerned and check each row against it; raises StateError.
+
+    A key is looked for on every host and policy of the namespaces that the rows and ``policy`` are in.
+    """
     hosts = [(row, row.machine) for row in rows if isinstance(row.machine, HostRef)]
     others = [row for row in rows if not isinstance(row.machine, HostRef)]
-    objects = await _read_hosts(client, [host for _, host in hosts])
-    holders: defaultdict[str, list[HostRef]] = defaultdict(list)
+    namespaces = sorted({host.namespace for _, host in hosts} | ({policy.namespace} if policy is not None else set()))
+    objects = await _read_hosts(client, namespaces, kinds={host.kind for _, host in hosts})
+    holders: defaultdict[str, list[KeyHolder]] = defaultdict(list)
     for host, found in objects.items():
-        holders[recorded_key(host, found)].append(host)
+        holder = host_holder(host, found)
+        holders[holder.key].append(holder)
+    for namespace in namespaces:
+        async for found in list_served(client, OWN, _POLICIES, namespace):
+            for holder in policy_holders(found):
+                holders[holder.key].append(holder)
     changes = [_host_change(row, host, objects, holders, overwrite=overwrite) for row, host in hosts]
+    for row in others:
+        check_key_is_free(row, frozenset({row.machine}), holders)
     if policy is not None and others:
         changes.append(await _policy_change(client, others, policy, overwrite=overwrite))
     return changes
@@ -90,23 +109,23 @@ async def write_change(client: ApiClient, change: KeyChange) -> bool:
     raise StateError(f"{change.target} is written all the time; import again")
 
 
-async def _read_hosts(client: ApiClient, hosts: Sequence[HostRef]) -> Mapping[HostRef, JsonObject]:
-    """List the kinds in the namespaces that are named, every host of these, whether it is in the file or not."""
+async def _read_hosts(
+    client: ApiClient, namespaces: Sequence[str], *, kinds: Collection[str]
+) -> Mapping[HostRef, JsonObject]:
+    """List every host of the namespaces, whether it is in the file or not; the server must have ``kinds``."""
     objects: dict[HostRef, JsonObject] = {}
-    for kind, namespace in sorted({(host.kind, host.namespace) for host in hosts}):
-        row = HOST_KINDS[kind]
-        try:
-            async for page in client.pages(
-                paths.collection_path(row.group, row.version, row.resource, namespace=namespace)
-            ):
-                items = page.get("items")
-                for item in items if isinstance(items, list) else []:
-                    if isinstance(item, dict):
-                        objects[HostRef(kind, namespace, text(item, "metadata", "name"))] = item
-        except NotFound:
-            raise StateError(
-                f"{client.server} has no {kind} of {row.api_version}; point --kubeconfig at the management cluster"
-            ) from None
+    for kind, row in HOST_KINDS.items():
+        for namespace in namespaces:
+            path = paths.collection_path(row.group, row.version, row.resource, namespace=namespace)
+            try:
+                async for item in list_objects(client, path):
+                    objects[HostRef(kind, namespace, text(item, "metadata", "name"))] = item
+            except NotFound:
+                if kind not in kinds:
+                    continue
+                raise StateError(
+                    f"{client.server} has no {kind} of {row.api_version}; point --kubeconfig at the management cluster"
+                ) from None
     return objects
 
 
@@ -114,14 +133,14 @@ def _host_change(
     row: KeyRow,
     host: HostRef,
     objects: Mapping[HostRef, JsonObject],
-    holders: Mapping[str, Sequence[HostRef]],
+    holders: Mapping[str, Sequence[KeyHolder]],
     *,
     overwrite: bool,
 ) -> KeyChange:
     found = objects.get(host)
     if found is None:
         raise StateError(f"{row.position}: expected {host}, got no such object; correct the row, or create it first")
-    check_key_is_free(row, holders)
+    check_key_is_free(row, host_holder(host, found).machine, holders)
     kind = HOST_KINDS[host.kind]
     change = KeyChange(
         target=str(host),
@@ -135,7 +154,7 @@ def _host_change(
 
 
 async def _policy_change(client: ApiClient, rows: Sequence[KeyRow], policy: PolicyRef, *, overwrite: bool) -> KeyChange:
-    path = paths.object_path(*_POLICIES, policy.name, namespace=policy.namespace)
+    path = paths.object_path(*OWN, _POLICIES, policy.name, namespace=policy.namespace)
     try:
         found = await client.get(path)
     except NotFound:
