@@ -19,7 +19,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionO
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.challenge_secret.controller import NOT_CREATED, ChallengeSecretController
 from nodeattest_controller.controllers.challenge_secret.decide import Step, candidate, evaluate
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE, new_secret, read_secret
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE, new_secret, owner_uid, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
@@ -27,7 +27,7 @@ from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_kube.client import Forbidden
+from nodeattest_kube.client import ApiError, Forbidden, Invalid
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.periodic import ResyncConfig
@@ -175,7 +175,7 @@ class Site:
     """A management cluster, and the controller in it."""
 
     api: FakeApi = field(default_factory=management_api)
-    events: list[str] = field(default_factory=list[str])
+    now: float = 1000.0
 
     def __post_init__(self) -> None:
         self.api.documents[BOOTSTRAP] = {"preferredVersion": {"version": "v1beta2"}}
@@ -185,6 +185,14 @@ class Site:
         self.api.answers[f"{SECRETS}?dryRun=All"] = self._probed
         self.api.put(f"{MACHINES}/w", machine())
         self.api.put(f"{CONFIGS}/w", own_config())
+
+    def add_machine(self, name: str) -> None:
+        """Add another Machine and its KubeadmConfig."""
+        source: JsonObject = {"secret": {"name": f"{name}-attestation-challenge", "key": "secret"}}
+        whole = own_config(owners=(machine_owner(f"uid-{name}"),), files=({**FILE, "contentFrom": source},))
+        whole["metadata"] = {**mapping(whole, "metadata"), "name": name, "uid": f"uid-config-{name}"}
+        self.api.put(f"{MACHINES}/{name}", machine(name=name))
+        self.api.put(f"{CONFIGS}/{name}", whole)
 
     def policy(self, enforcement: str = "Enforce", **challenge: JsonValue) -> None:
         add_policy(self.api, authorizedAttestors=["challenge"], challenge=challenge, enforcement=enforcement)
@@ -206,6 +214,7 @@ class Site:
                 guard=ClusterGuard(management, LeaderOwnsAll(lambda: True)),
                 events=EventRecorder(self.api, component="test", instance="test", now=lambda: datetime.now(UTC)),
                 resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02),
+                clock=lambda: self.now,
             )
             task = asyncio.create_task(controller.for_cluster(KEY, self.api).run())
             try:
@@ -217,11 +226,7 @@ class Site:
 
 async def test_each_machine_gets_a_secret_of_its_own_once() -> None:
     site = Site()
-    site.api.put(f"{MACHINES}/v", machine(name="v"))
-    file: JsonObject = {**FILE, "contentFrom": {"secret": {"name": "v-attestation-challenge", "key": "secret"}}}
-    other = own_config(owners=(machine_owner("uid-v"),), files=(file,))
-    other["metadata"] = {**mapping(other, "metadata"), "name": "v", "uid": "uid-config-v"}
-    site.api.put(f"{CONFIGS}/v", other)
+    site.add_machine("v")
     async with site.running():
         await until(lambda: site.api.count("POST", SECRETS) >= 3, "both Secrets")
     made = [site.api.objects[f"{SECRETS}/{name}-attestation-challenge"] for name in ("w", "v")]
@@ -271,6 +276,74 @@ async def test_a_missing_right_is_reported_with_the_manifest_that_gives_it() -> 
     async with site.running():
         await until(lambda: bool(site.recorded()), "the Event")
     assert "manifests/challenge-secrets" in text(site.recorded()[0], "message")
+
+
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", ""), Invalid(422, "Invalid", ""), ApiError(500, "", "")])
+async def test_a_machine_whose_secret_is_refused_delays_no_other(error: ApiError) -> None:
+    site = Site()
+    site.add_machine("v")
+    site.add_machine("x")
+    created: set[str] = set()
+
+    def refuse_one(secret: JsonObject) -> JsonObject:
+        if text(secret, "metadata", "name") == "w-attestation-challenge":
+            raise error
+        created.add(text(secret, "metadata", "name"))
+        return secret
+
+    site.api.answers[SECRETS] = refuse_one
+    async with site.running():
+        await until(lambda: created == {"v-attestation-challenge", "x-attestation-challenge"}, "the others' Secrets")
+
+
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", ""), ApiError(500, "", "")])
+async def test_a_refused_secret_is_tried_again(error: ApiError) -> None:
+    site = Site()
+
+    def refuse(_secret: JsonObject) -> JsonObject:
+        raise error
+
+    site.api.answers[SECRETS] = refuse
+    async with site.running():
+        await until(lambda: site.api.count("POST", SECRETS) >= 2, "the refusal")
+        del site.api.answers[SECRETS]
+        site.now += 73.0  # the period's longest
+        await until(lambda: OWN in site.api.objects, "the Secret")
+
+
+async def test_a_secret_deleted_before_the_bootstrap_data_exists_is_created_again() -> None:
+    site = Site()
+    async with site.running():
+        await until(lambda: OWN in site.api.objects, "the Secret")
+        site.api.remove(OWN)
+        site.now += 60.0
+        await until(lambda: OWN in site.api.objects, "another Secret")
+
+
+async def test_a_replaced_configuration_gets_a_secret_of_its_own() -> None:
+    site = Site()
+    async with site.running():
+        await until(lambda: OWN in site.api.objects, "the Secret")
+        replaced = own_config()
+        replaced["metadata"] = {**mapping(replaced, "metadata"), "uid": "uid-replaced"}
+        site.api.remove(f"{CONFIGS}/w")
+        site.api.put(f"{CONFIGS}/w", replaced)
+        site.api.remove(OWN)  # by the garbage collector
+        site.now += 60.0
+        await until(lambda: OWN in site.api.objects, "another Secret")
+    assert owner_uid(site.api.objects[OWN]) == "uid-replaced"
+
+
+async def test_a_secret_deleted_after_the_bootstrap_data_exists_is_not_created_again() -> None:
+    site = Site()
+    async with site.running():
+        await until(lambda: OWN in site.api.objects, "the Secret")
+        site.api.put(f"{CONFIGS}/w", own_config(dataSecretName="w"))
+        site.api.remove(OWN)
+        for looks in (2, 3):
+            site.now += 60.0
+            await until(lambda looks=looks: site.api.count("GET", f"{CONFIGS}/w") >= looks, "another look")
+    assert OWN not in site.api.objects
 
 
 async def test_a_configuration_without_an_owner_is_looked_at_again() -> None:

@@ -3,6 +3,7 @@
 Promises: nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement:
 Audit``; a Secret that exists is never changed; no value is logged. Nothing is created either while this ServiceAccount
 may create other Secrets than these: a dry run of one that the shipped ValidatingAdmissionPolicy refuses tells.
+A Secret that cannot be created delays no other Machine's.
 Out of scope: referring to the Secret (the webhook), deleting it (the garbage collector, by its owner).
 """
 
@@ -49,7 +50,8 @@ _RESYNC: Final = ResyncConfig(min_interval=1.0, share_of_changes=50, max_retry=6
 _AGAIN: Final = 2.0
 """Seconds until a Machine is looked at again whose KubeadmConfig Cluster API has not given to it yet."""
 _LOOK_AGAIN: Final = 60.0
-"""The same for a KubeadmConfig that refers to no Secret, or to one that somebody else made."""
+"""The same for any other Machine. Until the bootstrap data exists, its Secret may be deleted, its KubeadmConfig may be
+replaced, and whatever refused the Secret may be corrected."""
 _LIMITED_FOR: Final = 600.0
 """Seconds for which the answer to a dry run is believed."""
 
@@ -119,7 +121,7 @@ class _Task:
                 continue
             due = self._next.get(wanted.uid, -math.inf)
             if due <= self._clock():
-                due = await self._reconcile(wanted, cluster)
+                due = await self._attempt(wanted, cluster)
                 waits = waits or due <= self._clock()
             self._next[wanted.uid] = found[wanted.uid] = due
         self._next = found
@@ -133,6 +135,15 @@ class _Task:
         if due and remedy:
             self._events.event("Warning", NOT_CREATED, f"{what}: {error}; {remedy}")
 
+    async def _attempt(self, wanted: Candidate, cluster: JsonObject) -> float:
+        """Do what a candidate needs, and report a failure; returns when to look at it again."""
+        try:
+            return await self._reconcile(wanted, cluster)
+        except ApiError as error:
+            delay = _LOOK_AGAIN if isinstance(error, (Forbidden, Invalid)) else 0.0
+            await self.failed(error, 1, delay or _AGAIN)
+            return self._clock() + delay
+
     async def _reconcile(self, wanted: Candidate, cluster: JsonObject) -> float:
         """Do what a candidate needs; returns when to look at it again. Raises ApiError."""
         try:
@@ -141,21 +152,19 @@ class _Task:
             about = ("unreadable", wanted.uid)
             self._events.warn(about, "cannot read a KubeadmConfig", machine=wanted.name, detail=unavailable.detail)
             return self._clock()
-        match evaluate(config, wanted):
-            case Step.WAIT:
-                return self._clock()
-            case Step.NOTHING:
-                return self._clock() + _LOOK_AGAIN
-            case Step.CREATE:
-                is_created = await self._is_limited(wanted.namespace) and await self._create(wanted, config, cluster)
-                return math.inf if is_created else self._clock() + _LOOK_AGAIN
+        step = evaluate(config, wanted)
+        if step is Step.WAIT:
+            return self._clock()
+        if step is Step.CREATE and await self._is_limited(wanted.namespace):
+            await self._create(wanted, config, cluster)
+        return self._clock() + _LOOK_AGAIN
 
-    async def _create(self, wanted: Candidate, config: JsonObject, cluster: JsonObject) -> bool:
-        """Create the Secret; returns whether the one that exists now is ours. Raises ApiError."""
+    async def _create(self, wanted: Candidate, config: JsonObject, cluster: JsonObject) -> None:
+        """Create the Secret, or report that the one that exists is not ours. Raises ApiError."""
         name = challenge_secret_name(text(config, "metadata", "name"))
         secret = new_secret(config, cluster=text(cluster, "metadata", "name"), value=secrets.token_hex(32))
         if self._writable_cluster() is None:
-            return False
+            return
         try:
             await self._management.client.create(paths.core_path("secrets", namespace=wanted.namespace), secret)
         except AlreadyExists:
@@ -163,10 +172,8 @@ class _Task:
             found = read_secret(stored, kept_config(slim_config(config)), wanted.uid)
             if isinstance(found, UnusableSecret):
                 self._report_foreign(wanted, name, found)
-                return False
-            return True
+            return
         self._events.info("created a Secret for provider challenge", machine=wanted.name, secret=name)
-        return True
 
     async def _is_limited(self, namespace: str) -> bool:
         """Return whether the API server refuses another Secret of ours; reports where it does not. Raises ApiError."""
