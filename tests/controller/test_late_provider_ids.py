@@ -82,6 +82,8 @@ async def test_a_request_without_a_provider_id_is_told_it_and_never_verified(pki
         ask(world, provider_id="")
         assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
         assert world.annotation(ANNOTATION_PROVIDER_ID) == EXPECTED
+        await world.events.drain()
+        assert world.warnings() == []  # a normal step of a join
         assert verifier.calls == 0
         assert world.attestations() == []
 

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from needs import lacks
 
+from nodeattest_providers.errors import Reason
+
 TREE: Final = Path(__file__).parents[2]
 RULES: Final[Any] = yaml.safe_load((TREE / "manifests/prometheus/rules.yaml").read_text(encoding="utf-8"))["spec"]
 EVERY: Final = [rule for group in RULES["groups"] for rule in group["rules"]]
@@ -132,6 +134,12 @@ def _case(series: str, wanted: str | None, name: str) -> dict[str, object]:
 
 def _filled(text: str, labels: dict[str, str]) -> str:
     return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda hit: labels.get(hit[1], ""), text).replace("{{ $value }}", "2")
+
+
+def test_denials_that_are_normal_steps_of_a_join_fire_no_alert() -> None:
+    [pattern] = re.findall(r'reason!~"(.*?)"', ALERTS["NodeAttestationDenials"]["expr"])
+    normal = {reason for reason in Reason if re.fullmatch(pattern, reason)}
+    assert normal == {Reason.SUPERSEDED, Reason.PROVIDER_ID_REQUIRED}
 
 
 def test_alerts_fire_where_they_should(tmp_path: Path) -> None:

@@ -354,7 +354,8 @@ class Reconciler:
                 got=denied.got,
             ),
         )
-        self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
+        if denied.reason is not Reason.PROVIDER_ID_REQUIRED:  # how each join without a provider ID begins
+            self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
         if task.request is not None:
             verdict = replace(_refused(workload.key, task.request, denied, self._now()), evaluated=evaluated)
             for observer in self._observers:
