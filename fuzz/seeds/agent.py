@@ -110,7 +110,8 @@ def _credentials(found: bytes) -> list[bytes]:
 def _drafts() -> list[object]:
     filed = {"name": "node-csr-0", "request": base64.b64encode(b"request").decode()}
     draft = {"purpose": "p", "key": key_pem(NODE_KEY).decode(), "csr": filed["request"]}
-    return [draft, {**draft, "first": filed}, {**draft, "first": filed, "second": filed}, {**draft, "key": "é"}]
+    both = {**draft, "first": filed, "second": filed}
+    return [draft, {**draft, "first": filed}, both, {**draft, "key": "é"}, {**both, "assignedProviderID": "m://7"}]
 
 
 def _failures() -> list[bytes]:

@@ -60,7 +60,7 @@ def status(context: AgentContext) -> JsonObject:
         "node": context.settings.node_name,
         "provider": context.settings.provider,
         "olderEvidence": _older_evidence(context),
-        "assignedProviderID": ProviderIdFile(context.storage, context.settings).load(),
+        "assignedProviderID": ProviderIdFile(context.storage).load(ca_pins(context.settings.all_ca_pem)),
         "signer": context.settings.signer,
         "server": context.settings.endpoint.url,
         "caPins": list[JsonValue](ca_pins(context.settings.ca_pem)),

@@ -59,7 +59,7 @@ class _Issued:
     """A certificate that is not stored yet."""
 
     credential: CachedCredential
-    told: ProviderID | None
+    assigned: ProviderID | None
     """The provider ID by the controller's answer; None where the machine knows its own."""
 
 
@@ -88,8 +88,9 @@ def issue_and_store(
     if info is not None:
         made = made.with_response(info)
     try:
-        if issued.told is not None:  # first: a certificate without its provider ID could not be renewed
-            ProviderIdFile(context.storage, context.settings).save(issued.told)
+        if issued.assigned is not None:  # first: a certificate without its provider ID could not be renewed
+            pins = certificate.ca_pins(context.settings.ca_pem)
+            ProviderIdFile(context.storage).save(issued.assigned, pins)
         credential_cache.save(context.storage, made)
         failure_backoff.forget(context.storage)
         store.discard()
@@ -151,7 +152,7 @@ def _issue_client(
             return _enroll(context, _by_token(context), store, deadline)
         except AgentError as error:
             if error.reason in provider_id.OTHER_MACHINE:
-                ProviderIdFile(context.storage, context.settings).remove()
+                ProviderIdFile(context.storage).remove()
             raise
     try:
         return _enroll(context, by_certificate(context.settings, current), store, deadline)
@@ -207,7 +208,7 @@ def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) ->
     found = provider_id.resolve(context.settings.provider_id, attestor)
     if found is not None:
         return found, True
-    kept = ProviderIdFile(context.storage, context.settings).load()
+    kept = ProviderIdFile(context.storage).load(certificate.ca_pins(context.settings.all_ca_pem))
     if kept is None and not may_ask:
         raise provider_id.not_configured(attestor)
     return kept, False

@@ -7,10 +7,9 @@ the certificate only: one of the cluster's CAs, present or previous, must be amo
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_authenticator.certificate import ca_pins
-from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
@@ -27,12 +26,11 @@ PROVIDER_ID_FILE: Final = "provider-id"
 class ProviderIdFile:
     """The answer of one cluster's controller. Hold the lock to save or remove."""
 
-    def __init__(self, storage: Storage, settings: Settings) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._settings = settings
 
-    def load(self) -> ProviderID | None:
-        """Return the ID; None where there is none of this cluster. Raises ``AgentError``."""
+    def load(self, ca_pins: Sequence[str]) -> ProviderID | None:
+        """Return the ID; None where there is none of the cluster with these CAs. Raises ``AgentError``."""
         try:
             data = self._storage.read(PROVIDER_ID_FILE)
             if data is None:
@@ -44,11 +42,11 @@ class ProviderIdFile:
                 f"{self._storage.path}/{PROVIDER_ID_FILE}, the provider ID that the controller told, cannot be used",
                 remedy="remove it and join again with a bootstrap token, or give join --provider-id",
             ) from None
-        return None if pins.isdisjoint(ca_pins(self._settings.all_ca_pem)) else assigned
+        return None if pins.isdisjoint(ca_pins) else assigned
 
-    def save(self, assigned: ProviderID) -> None:
+    def save(self, assigned: ProviderID, ca_pins: Sequence[str]) -> None:
         """Store the ID, before each certificate that was issued for it; raises OSError."""
-        document = {"providerID": assigned, "caPins": ca_pins(self._settings.ca_pem)}
+        document = {"providerID": assigned, "caPins": ca_pins}
         self._storage.write(PROVIDER_ID_FILE, json.dumps(document).encode())
 
     def remove(self) -> None:
