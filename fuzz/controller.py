@@ -90,7 +90,8 @@ def _ledger(data: bytes) -> bool:
         return False
     read = attestation.parse_attestation(found)
     require(bool(serving_names.network_of(found).service_domain), "services have a domain")
-    members = [*machine_view.views_of_machine(found), *machine_view.views_of_pool(found)]
+    views = [machine_view.view_of_machine(found), *machine_view.views_of_pool(found)]
+    members = [view for view in views if view.provider_id]
     inventory = Inventory()
     for put in (inventory.put_machine, inventory.put_pool, inventory.put_attestation):
         put("key", found)

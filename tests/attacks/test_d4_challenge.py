@@ -24,7 +24,7 @@ from nodeattest_controller.model.challenge_secret import (
     secret_value,
 )
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
-from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, views_of_machine
+from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, view_of_machine
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.node_interface import SecretBytes
@@ -56,7 +56,7 @@ def of_control_plane() -> SecretBytes | UnusableSecret:
     reference: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": "w"}
     labels: JsonObject = {CONTROL_PLANE_LABEL: ""}
     spec: JsonObject = {"providerID": "x://w", "clusterName": "c", "bootstrap": {"configRef": reference}}
-    [view] = views_of_machine({"metadata": {"name": "w", "uid": "uid-w", "labels": labels}, "spec": spec})
+    view = view_of_machine({"metadata": {"name": "w", "uid": "uid-w", "labels": labels}, "spec": spec})
     assert not has_own_config(view)
     return no_own_config(view)
 

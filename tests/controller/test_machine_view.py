@@ -110,7 +110,9 @@ def test_the_inventory_knows_who_claims_a_name() -> None:
     )
     assert {m.name for m in inventory.members_by_node_name(CLUSTER, "a")} == {"a", "b"}
     assert [m.name for m in inventory.members_by_node_name(CLUSTER, "b")] == ["b"]
-    assert {m.name for m in inventory.members_by_short_name(CLUSTER, "a")} == {"a", "b"}
+    full = machine("c", provider_id="x://3", status={"addresses": [{"type": "Hostname", "address": "d.example"}]})
+    inventory.put_machine("fleet/c", full)
+    assert [m.name for m in inventory.members_by_short_name(CLUSTER, "d")] == ["c"]
 
 
 def test_a_pool_counts_once_where_its_machines_are_listed_too() -> None:

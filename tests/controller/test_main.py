@@ -129,7 +129,7 @@ def test_a_user_s_mistake_is_one_line_and_exit_code_2(arguments: tuple[str, ...]
     [
         ("{tmp: {}}", "did you mean .platforms.tpm?"),
         ("{wholly-unknown: {}}", "known are "),
-        ("{tpm: {region: x}}", ".platforms.tpm: expected no settings: this provider asks no platform, got 'region'"),
+        ("{tpm: {region: x}}", ".platforms.tpm: expected no settings of its own, got 'region'"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "print-config"])

@@ -304,7 +304,7 @@ class Inventory:
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "name", node_name)]
 
     def members_by_short_name(self, cluster: ClusterKey, label: str) -> list[MachineView]:
-        """Return the members of a cluster with a name whose first label this is."""
+        """Return the members of a cluster with a fully qualified name whose first label this is."""
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "label", label)]
 
     def machines_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
@@ -327,7 +327,8 @@ class Inventory:
             for member in self.members(cluster, holder.provider_id)
         ]
         found = listing + self.members_by_node_name(cluster, place) + bound
-        return [member for member in found if member.provider_id != provider_id]
+        distinct = {(member.uid, member.provider_id): member for member in found}
+        return [member for member in distinct.values() if member.provider_id != provider_id]
 
     def attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
         """Return the ledger of one machine."""
@@ -374,7 +375,7 @@ def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
     names = dict.fromkeys(claimed_names(member))
     for name in names:
         yield ("name", name)
-    for label in {name.partition(".")[0] for name in names}:
+    for label in {name.partition(".")[0] for name in names if "." in name}:
         yield ("label", label)
     for place in san_candidates(member):
         yield ("place", place)
