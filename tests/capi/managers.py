@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
 
-__all__ = ["COMPONENTS", "Managers", "deployment_of", "found_managers", "prepared"]
+__all__ = ["COMPONENTS", "Managers", "deployment_of", "found_managers", "prepared", "start_manager"]
 
 COMPONENTS: Final[Mapping[str, str]] = {
     "capi-manager": "core-components.yaml",
@@ -150,25 +150,39 @@ class Managers:
         asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": _TOKEN}
         path = f"/api/v1/namespaces/{of}/serviceaccounts/{account}/token"
         token = text_at(plane.client().create(path, asked), "status", "token")
-        directory = plane.directory / program
-        directory.mkdir(exist_ok=True)
-        kubeconfig = plane.pki.token_kubeconfig(directory / "kubeconfig", plane.server, token)
-        shutil.copy(plane.pki.server_certificate, directory / "tls.crt")
-        shutil.copy(plane.pki.server_key, directory / "tls.key")
-        health, diagnostics = free_ports(2)
-        flags = [
-            f"--kubeconfig={kubeconfig}",
-            f"--webhook-port={self._ports[plane.name, program]}",
-            f"--webhook-cert-dir={directory}",
-            f"--health-addr={LOOPBACK}:{health}",
-            f"--diagnostics-address={LOOPBACK}:{diagnostics}",
-            "--insecure-diagnostics=true",
-        ]
-        pid_file = directory / "pid"
-        wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
-        variables = {"POD_NAMESPACE": of, "POD_NAME": program, "POD_UID": program}
-        command = [*wrapper, str(self.folder / program), *arguments, *flags]
-        return Process(program, command, directory, pid_file, environment=variables)
+        kubeconfig = plane.pki.token_kubeconfig(plane.directory / f"{program}.kubeconfig", plane.server, token)
+        port = self._ports[plane.name, program]
+        return start_manager(self.folder / program, plane, kubeconfig, port=port, namespace=of, arguments=arguments)
+
+
+def start_manager(
+    program: Path,
+    plane: ControlPlane,
+    kubeconfig: Path,
+    *,
+    port: int,
+    namespace: str = "default",
+    arguments: Sequence[str] = (),
+) -> Process:
+    """Start a manager; ``port`` is that of its webhooks."""
+    directory = plane.directory / program.name
+    directory.mkdir(exist_ok=True)
+    shutil.copy(plane.pki.server_certificate, directory / "tls.crt")
+    shutil.copy(plane.pki.server_key, directory / "tls.key")
+    health, diagnostics = free_ports(2)
+    flags = [
+        f"--kubeconfig={kubeconfig}",
+        f"--webhook-port={port}",
+        f"--webhook-cert-dir={directory}",
+        f"--health-addr={LOOPBACK}:{health}",
+        f"--diagnostics-address={LOOPBACK}:{diagnostics}",
+        "--insecure-diagnostics=true",
+    ]
+    pid_file = directory / "pid"
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
+    variables = {"POD_NAMESPACE": namespace, "POD_NAME": program.name, "POD_UID": program.name}
+    command = [*wrapper, str(program), *arguments, *flags]
+    return Process(program.name, command, directory, pid_file, environment=variables)
 
 
 def found_managers(assets: Path) -> Managers | str:

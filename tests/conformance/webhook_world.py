@@ -34,7 +34,10 @@ CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookcon
 VALIDATION: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/nodeattest-bootstrap-config"
 POLICIES: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
 SECRET: Final = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-webhook-certificates"
-_NEEDED: Final = {"kubeadmconfigs", "kubeadmcontrolplanes", "clusters", "machines", "machinepools"}
+_NEEDED: Final = {
+    *("clusters", "kubeadmconfigs", "kubeadmconfigtemplates", "kubeadmcontrolplanes"),
+    *("machinedeployments", "machinepools", "machines", "machinesets"),
+}
 _TOKEN: Final = "/api/v1/namespaces/nodeattest-system/serviceaccounts/node-attestation-controller/token"
 _PROVIDER_ID: Final = "metal://{{ ds.meta_data.instance_id }}"
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from bootstrap_config_kit import CLUSTER, config, control_plane, enforce, subject
 from cel_rules import admits
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nodeattest_controller.controllers.bootstrap_config.decide import Allow, decide, needs_no_facts
@@ -227,6 +227,9 @@ def updates(draw: st.DrawFn) -> tuple[JsonObject, JsonObject]:
     return before, after
 
 
+@example(
+    (changed(config(), "spec", to={}), changed(config(), "spec", to={"joinConfiguration": {"discovery": DISCOVERY}}))
+)
 @given(updates())
 def test_an_update_without_a_call_is_one_that_the_webhook_allows_unchanged(
     update: tuple[JsonObject, JsonObject],
