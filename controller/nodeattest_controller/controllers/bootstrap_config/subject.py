@@ -101,7 +101,8 @@ class Subject:
 
     def joins_pool(self, before: Subject | None) -> bool:
         """Tell whether it becomes a MachinePool's, before any bootstrap data was made of it."""
-        return bool(self.pool) and (before is None or not before.pool) and not self.settled
+        joins = bool(self.pool) and (before is None or not before.pool)
+        return self.kind is Kind.CONFIG and joins and not self.settled
 
     @property
     def paused(self) -> bool:
