@@ -173,7 +173,7 @@ def test_the_insecure_provider_still_refuses_other_names_and_second_keys(tmp_pat
         "another machine's token": "TokenNotThisMachines",
         "another node's name": "NodeNameMismatch",
         "a joined machine, a second key": "MachineAlreadyBound",
-        "a machine that nobody made": "MachineNotFound",
+        "a machine that nobody made": "ProviderIDMismatch",
     }
 
 

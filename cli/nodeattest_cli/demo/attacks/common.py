@@ -81,7 +81,7 @@ def _members_secret(context: AttackContext) -> CsrOutcome:
 def _other_name(context: AttackContext) -> CsrOutcome:
     """Be an enrolled machine, honest in everything but its name."""
     identity = ClaimedIdentity(node=context.victim.identity.node, provider_id=context.member.identity.provider_id)
-    return join_with_agent(context, identity, context.member.attestor)
+    return join_with_agent(context, identity, context.member.attestor, by=context.insider)
 
 
 def _other_name_insecure(context: AttackContext) -> CsrOutcome:
@@ -112,7 +112,7 @@ def _without_evidence(context: AttackContext) -> CsrOutcome:
 
 
 def _unknown_machine(context: AttackContext) -> CsrOutcome:
-    """Claim a provider ID that no Machine has; the controller waits a little, for the Machine might yet appear."""
+    """Claim a provider ID that no Machine has, with the token of a Machine that has another."""
     identity = ClaimedIdentity(node="worker-nobody", provider_id="demo://rack-9/9")
     attestor = context.victim.attestor
     return submit_with_evidence(context, identity, attestor, lambda _: Evidence(ProviderName("insecure"), 1, {}))
@@ -160,5 +160,5 @@ _INSECURE: Final = (
     _OTHER_TOKEN,
     Attack(name="another node's name", expected=(Reason.NODE_NAME_MISMATCH,), run=_other_name_insecure),
     Attack(name="a joined machine, a second key", expected=(Reason.MACHINE_ALREADY_BOUND,), run=_second_key),
-    Attack(name="a machine that nobody made", expected=(Reason.MACHINE_NOT_FOUND,), run=_unknown_machine),
+    Attack(name="a machine that nobody made", expected=(Reason.PROVIDER_ID_MISMATCH,), run=_unknown_machine),
 )
