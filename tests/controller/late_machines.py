@@ -9,18 +9,21 @@ from csr_world import CAPI, World, machine
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["BOOTSTRAP", "GROUP", "put_machine", "put_metal3", "serve_metal3"]
+__all__ = ["BOOTSTRAP", "GROUP", "put_host", "put_machine", "put_metal3", "serve_metal3"]
 
 GROUP: Final = "infrastructure.cluster.x-k8s.io"
 BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+HOSTS: Final = "metal3.io"
 
 
 def serve_metal3(world: World) -> None:
-    """Let the management cluster serve KubeadmConfigs and Metal3Machines."""
+    """Let the management cluster serve KubeadmConfigs, Metal3Machines and BareMetalHosts."""
     documents = world.management_api.documents
     documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta1"}}
     kinds: list[JsonValue] = [{"name": "metal3machines", "kind": "Metal3Machine"}]
     documents[f"/apis/{GROUP}/v1beta1"] = {"resources": kinds}
+    documents[f"/apis/{HOSTS}"] = {"versions": [{"version": "v1alpha1"}]}
+    documents[f"/apis/{HOSTS}/v1alpha1"] = {"resources": [{"name": "baremetalhosts", "kind": "BareMetalHost"}]}
 
 
 def owned(name: str, owner: str, **more: JsonValue) -> JsonObject:
@@ -54,3 +57,12 @@ def put_metal3(world: World, name: str, *, host: str = "rack-1", provider_id: st
     spec: JsonObject = {"providerID": provider_id} if provider_id else {}
     path = f"/apis/{GROUP}/v1beta1/namespaces/fleet/metal3machines/{name}"
     world.management_api.put(path, {"metadata": owned(name, owner or name, annotations=annotations), "spec": spec})
+
+
+def put_host(world: World, name: str, *, namespace: str = "fleet", consumer: str = "") -> str:
+    """Write a BareMetalHost, which CAPM3 has given to a Metal3Machine; returns its path."""
+    reference: JsonObject = {"kind": "Metal3Machine", "namespace": "fleet", "name": consumer}
+    path = f"/apis/{HOSTS}/v1alpha1/namespaces/{namespace}/baremetalhosts/{name}"
+    meta: JsonObject = {"name": name, "namespace": namespace}
+    world.management_api.put(path, {"metadata": meta, "spec": {"consumerRef": reference} if consumer else {}})
+    return path

@@ -288,23 +288,22 @@ async def test_a_block_that_may_not_be_installed_is_reported_before_the_control_
 
 async def test_a_short_outage_changes_no_condition_and_a_longer_one_makes_it_unknown() -> None:
     world = AutoApprovalWorld()
-    async with world.running():
-        await world.reports("Closed")
-        failures = 0
-
-        async def on_call(method: str, path: str) -> None:
-            nonlocal failures
-            if (method, path) == ("GET", POLICY):
-                failures += 1
-                if failures < 3:
-                    assert world.condition()["reason"] == "Closed"
-                raise Unreachable("no route")
-
-        world.workload.on_call = on_call
-        assert "no route" in await world.reports("CannotVerify", "Unknown")
-        world.workload.on_call = None
-        await world.reports("Closed")
-    assert failures >= 3
+    async with world.reconciler() as reconciler, asyncio.TaskGroup() as tasks:
+        watches = [tasks.create_task(watch) for watch in reconciler.watches()]
+        await until(lambda: world.workload.count("WATCH") >= len(watches), "the watches")
+        while world.condition().get("reason") != "Closed":
+            await reconciler.reconcile()
+            await asyncio.sleep(0)
+        reasons: list[object] = []
+        for failures in (1, 2, 3):
+            await reconciler.failed(Unreachable("no route"), failures, 1.0)
+            reasons.append(world.condition()["reason"])
+        assert reasons == ["Closed", "Closed", "CannotVerify"]
+        assert "no route" in str(world.condition())
+        await reconciler.reconcile()
+        assert world.condition()["reason"] == "Closed"
+        for watch in watches:
+            watch.cancel()
 
 
 async def test_a_control_plane_that_does_not_answer_yet_is_not_initialized() -> None:

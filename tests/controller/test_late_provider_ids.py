@@ -12,10 +12,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CSRS, OneRound, World, request
-from late_machines import put_machine, put_metal3, serve_metal3
+from late_machines import put_host, put_machine, put_metal3, serve_metal3
 
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.sources import machine_key
+from nodeattest_kube.jsontypes import JsonValue
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
@@ -31,12 +32,13 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
 
 
 @asynccontextmanager
-async def late(pki: ClusterPki, verifier: OneRound | None = None) -> AsyncGenerator[World]:
-    """Run a world whose Machine m-1 has no provider ID yet."""
+async def late(pki: ClusterPki, verifier: OneRound | None = None, **infrastructure: JsonValue) -> AsyncGenerator[World]:
+    """Run a world whose Machine m-1, on the host rack-1, has no provider ID yet; ``infrastructure`` is the policy's."""
     world = World(pki, verifier or OneRound())
     serve_metal3(world)
-    world.policy(tokenBinding="Required")
+    world.policy(tokenBinding="Required", infrastructure=infrastructure)
     put_machine(world, "m-1", "abcdef")
+    put_host(world, "rack-1", consumer="m-1")
     async with world.running():
         await world.evaluator.follow_platforms(world.workload)
         await world.settle()
@@ -208,4 +210,29 @@ async def test_a_duplicate_provider_id_ends_no_renewal(pki: ClusterPki) -> None:
         world.workload_api.put("/api/v1/nodes/m-1", {"metadata": {"name": "m-1"}, "spec": {"providerID": EXPECTED}})
         await world.settle()
         ask(world, "r-2", username="system:node:m-1", groups=["system:nodes"])
+        assert await decided(world, "r-2") == "Approved"
+
+
+async def test_a_name_that_two_host_objects_have_is_neithers(pki: ClusterPki) -> None:
+    async with late(pki, hostObjects=["BareMetalHost"], hostNamespaces=["iron"]) as world:
+        ask(world, node="rack-1")
+        assert await decided(world) == "Approved"
+    async with late(pki, hostObjects=["BareMetalHost"], hostNamespaces=["iron"]) as world:
+        put_host(world, "rack-1", namespace="iron")
+        await world.settle()
+        ask(world, node="rack-1")
+        assert await decided(world) == Reason.MACHINE_AMBIGUOUS
+
+
+async def test_a_node_renews_while_its_host_object_is_gone(pki: ClusterPki) -> None:
+    async with late(pki, hostObjects=["BareMetalHost"]) as world:
+        ask(world, node="rack-1")
+        assert await decided(world) == "Approved"
+        world.management_api.remove(put_host(world, "rack-1", consumer="m-1"))
+        put_machine(world, "m-1", "abcdef", provider_id=EXPECTED)
+        world.workload_api.put(
+            "/api/v1/nodes/rack-1", {"metadata": {"name": "rack-1"}, "spec": {"providerID": EXPECTED}}
+        )
+        await world.settle()
+        ask(world, "r-2", node="rack-1", username="system:node:rack-1", groups=["system:nodes"])
         assert await decided(world, "r-2") == "Approved"

@@ -29,8 +29,10 @@ from nodeattest_controller.model.machine_record import (
 )
 from nodeattest_controller.model.node_names import NameSources
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -266,7 +268,7 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
             assert waits.value.reason is Reason.RECORD_INVALID
             [member] = management.inventory.members(metal, "sandbox://node-0")
             assert await management.live_member(member) == member
-            assert await management.platforms.object_of(member) is None
+            assert await read_infrastructure(member, InfrastructurePolicy(), management.platforms) is None
             assert [text(one, "metadata", "name") for one in management.objects_of(metal, "machinerecords")] == [
                 "unit-7"
             ]

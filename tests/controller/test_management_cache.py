@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller.manifests import crds
-from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.machine_view import ContractReference
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.names import ProviderID
 from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
@@ -21,16 +20,6 @@ KIND = ContractReference("infrastructure.cluster.x-k8s.io", "DevMachine", "not-t
 
 
 async def test_a_burst_of_joins_watches_an_infrastructure_kind_once(tmp_path: Path) -> None:
-    member = MachineView(
-        kind="Machine",
-        api_version="cluster.x-k8s.io/v1beta1",
-        name="machine-0",
-        namespace="default",
-        uid="uid-0",
-        cluster_name="demo",
-        provider_id=ProviderID("dev://0"),
-        infra=KIND,
-    )
     with start_sandbox(tmp_path, name="management") as plane:
         install_cluster_api(plane.client())
         install_definitions(plane.client(), crds())
@@ -41,7 +30,7 @@ async def test_a_burst_of_joins_watches_an_infrastructure_kind_once(tmp_path: Pa
             running = asyncio.create_task(management.run(ready))
             await asyncio.wait_for(ready.wait(), 60)
             for _ in range(2):
-                asked = [management.platforms.object_of(member) for _ in range(JOINS)]
+                asked = [management.platforms.get(KIND, "default") for _ in range(JOINS)]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
                 assert all(isinstance(answer, Unavailable) for answer in answers), answers
             running.cancel()

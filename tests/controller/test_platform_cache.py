@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
-from nodeattest_controller.model.machine_view import ContractReference
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import mapping
-from nodeattest_controller.runtime.platform_cache import MOST_AHEAD
+from nodeattest_controller.runtime.platform_cache import MOST_AHEAD, PlatformCache
 from nodeattest_kube.errors import Forbidden, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.pki import ClusterPki
 
 GROUP = "infrastructure.cluster.x-k8s.io"
+
+
+async def object_of(platforms: PlatformCache, machine: MachineView) -> JsonObject:
+    """Read a Machine's infrastructure machine."""
+    assert machine.infra is not None
+    return await platforms.get(machine.infra, machine.namespace)
 
 
 class ReadsInfrastructure(OneRound):
@@ -67,7 +73,7 @@ async def test_where_they_cannot_be_listed_the_first_request_tries_again(pki: Cl
         assert world.management_api.count("LIST", "/kind") == 0
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", {"metadata": {"name": "i"}})
-        assert await world.management.platforms.object_of(member) is not None
+        assert await object_of(world.management.platforms, member) is not None
 
 
 async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: ClusterPki) -> None:
@@ -89,19 +95,19 @@ async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: Clust
         await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         with pytest.raises(Unavailable, match="Kind0 i is not there"):
-            await platforms.object_of(member)
+            await object_of(platforms, member)
         api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", there)
-        found = await platforms.object_of(member)
+        found = await object_of(platforms, member)
         assert found is not None
         assert mapping(found, "spec") == {"providerID": "x://1", "disks": [{"size": 3}]}, "no long text"
         assert mapping(found, "metadata", "annotations") == {"a": "b"}
         api.fail("GET", "/kind0s/i", Unreachable("away"))
         with pytest.raises(Unavailable, match="cannot read Kind0 i"):
-            await platforms.object_of(member)
+            await object_of(platforms, member)
         listed.set()
         await world.settle()
         before = len(api.calls)
-        assert await platforms.object_of(member) is not None
+        assert await object_of(platforms, member) is not None
         assert len(api.calls) == before, "from the cache"
 
 
@@ -116,7 +122,7 @@ async def test_objects_of_a_kind_that_cannot_be_listed_are_not_read(pki: Cluster
         await world.settle()
         for _ in range(3):
             with pytest.raises(Unavailable, match="cannot list Kind0"):
-                await world.management.platforms.object_of(member)
+                await object_of(world.management.platforms, member)
         assert world.management_api.count("GET", "/kind0s/i") == 0
 
 
@@ -137,7 +143,7 @@ async def test_a_name_that_no_object_has_is_not_asked_for(pki: ClusterPki) -> No
         await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         with pytest.raises(Unavailable, match="a name that is none"):
-            await world.management.platforms.object_of(member)
+            await object_of(world.management.platforms, member)
 
 
 async def test_a_kind_is_found_in_a_version_that_its_group_does_not_prefer(pki: ClusterPki) -> None:

@@ -21,7 +21,7 @@ from nodeattest_cli.machines.row import MachineRow, rows_of
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_controller.model.infrastructure_kinds import KINDS
+from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.machine_kinds import MACHINE_KINDS, machine_views
@@ -283,11 +283,11 @@ async def _view_by_token(client: ApiClient, found: Collected) -> MachineView | N
 
 async def _read_host(client: ApiClient, view: MachineView | None, found: Collected) -> None:
     """Read the host object that the infrastructure machine names."""
-    kind = KINDS.get((view.infra.group, view.infra.kind)) if view is not None and view.infra is not None else None
-    if kind is None or kind.host is None or view is None or view.infra is None:
+    host = known_kind(view.infra).host if view is not None else None
+    if host is None or view is None or view.infra is None:
         return
     infra = next((one for one in found.documents if text(one, "kind") == view.infra.kind), None)
-    key = kind.host.key({"infra": infra}, view.namespace) if infra is not None else None
+    key = host.key({"infra": infra}, view.namespace) if infra is not None else None
     if key is not None:
         await _read(client, ContractReference(key.group, key.kind, key.name), key.namespace, found.documents, found)
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.identity_rules import NameContext, check_node_name
-from nodeattest_controller.model.infrastructure_kinds import KINDS, InfrastructureKind
+from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.node_names import NameSources
 from nodeattest_controller.model.objects import text
@@ -208,7 +208,7 @@ class Simulator:
     def _machine_facts(self, machine: MachineView, signer: ClusterAPISigner, policy: Policy) -> MachineFacts:
         if machine.infra is None or not reads_infrastructure(signer):
             return machine.facts()
-        host = KINDS.get((machine.infra.group, machine.infra.kind), InfrastructureKind()).host
+        host = known_kind(machine.infra).host
         if host is not None and host.kind in policy.infrastructure.host_objects:
             return replace(machine.facts(), endorsement_keys=_Unread(f"{host.kind} objects are not read here"))
         annotations = self._infra.of(machine.infra)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from nodeattest_controller.model.machine_view import ContractReference
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.identifiers import is_dns_name
 
@@ -28,6 +29,7 @@ __all__ = [
     "InfrastructureKind",
     "ObjectKey",
     "Objects",
+    "known_kind",
     "parse_expression",
 ]
 
@@ -203,6 +205,7 @@ class InfrastructureKind:
     host: HostReference | None = None
 
 
+_UNKNOWN: Final = InfrastructureKind()
 _INFRASTRUCTURE: Final = "infrastructure.cluster.x-k8s.io"
 
 
@@ -293,6 +296,12 @@ KINDS: Final[Mapping[GroupKind, InfrastructureKind]] = MappingProxyType(
     }
 )
 """By group and kind of the infrastructure machine. Any other has no expression and no host object."""
+
+
+def known_kind(reference: ContractReference | None) -> InfrastructureKind:
+    """Return what is known of the kind of an infrastructure machine; of most kinds, and of None, it is nothing."""
+    return KINDS.get((reference.group, reference.kind), _UNKNOWN) if reference is not None else _UNKNOWN
+
 
 HOSTS: Final[Mapping[GroupKind, HostReference]] = MappingProxyType(
     {(kind.host.group, kind.host.kind): kind.host for kind in KINDS.values() if kind.host is not None}

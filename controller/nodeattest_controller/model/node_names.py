@@ -15,7 +15,7 @@ from enum import IntEnum
 from ipaddress import ip_address
 from typing import Final
 
-from nodeattest_controller.model.infrastructure_kinds import KINDS, HostReference, InfrastructureKind
+from nodeattest_controller.model.infrastructure_kinds import HostReference, known_kind
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.identifiers import is_dns_name
@@ -133,8 +133,7 @@ def _of_objects(machine: MachineView) -> Iterator[NameClaim]:
     yield from _claims([machine.name], NameStrength.OBJECT, f"{machine.kind} metadata.name")
     if machine.infra is not None:
         infra: JsonObject = {"metadata": {"name": machine.infra.name, "namespace": machine.namespace}}
-        kind = KINDS.get((machine.infra.group, machine.infra.kind), InfrastructureKind())
-        names = [machine.infra.name, *(name.value({"infra": infra}) for name in kind.node_names)]
+        names = [machine.infra.name, *(name.value({"infra": infra}) for name in known_kind(machine.infra).node_names)]
         yield from _claims(names, NameStrength.OBJECT, f"{machine.infra.kind} metadata.name")
 
 

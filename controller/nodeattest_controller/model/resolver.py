@@ -36,7 +36,9 @@ __all__ = [
     "check_renewable",
     "expected_provider_id",
     "host_names",
+    "identified",
     "platform_endorsement_keys",
+    "record_of_other_id",
     "select_machine",
 ]
 
@@ -177,7 +179,14 @@ def check_provider_id(request: NodeRequest, machine: MachineView, expected: Expe
             remedy=f"give the node the provider ID of {machine.kind} {machine.name}, or none: then the controller "
             "tells it",
         )
-    return machine if machine.provider_id else machine.with_provider_id(requested, expected.source)
+    return identified(machine, requested, expected)
+
+
+def identified(machine: MachineView, provider_id: ProviderID, expected: ExpectedProviderID | None) -> MachineView:
+    """Give a Machine without a provider ID the requested one, by the source that expects one."""
+    if machine.provider_id or expected is None:
+        return machine
+    return machine.with_provider_id(provider_id, expected.source)
 
 
 def _required(expected: ExpectedProviderID, machine: MachineView) -> Denied:
@@ -209,11 +218,18 @@ def check_provider_id_free(machine: MachineView, others: Sequence[str]) -> None:
         )
 
 
+def record_of_other_id(machine: MachineView, records: Sequence[Attestation]) -> Attestation | None:
+    """Return the record of a Machine that joined with another provider ID; ``records`` are those that it owns."""
+    if machine.kind != "Machine":  # the instances of a pool share an owner
+        return None
+    return next((one for one in records if one.has_joined and one.provider_id != machine.provider_id), None)
+
+
 def check_recorded_provider_id(machine: MachineView, records: Sequence[Attestation]) -> None:
     """Rule 1: a Machine that joined keeps its provider ID. ``records`` are those that it owns."""
-    for record in records:
-        if machine.kind == "Machine" and record.has_joined and record.provider_id != machine.provider_id:
-            raise _changed(machine, record.provider_id, f"{machine.provider_id} ({machine.provider_id_source})")
+    record = record_of_other_id(machine, records)
+    if record is not None:
+        raise _changed(machine, record.provider_id, f"{machine.provider_id} ({machine.provider_id_source})")
 
 
 def _changed(machine: MachineView, recorded: str, got: str) -> Denied:

@@ -32,6 +32,7 @@ __all__ = [
     "asking_token",
     "check_token_binding",
     "check_token_named",
+    "has_bootstrap_data",
     "is_kubeadm_config",
     "named_tokens",
     "no_token",
@@ -103,13 +104,18 @@ def named_tokens(config: JsonObject) -> NamedTokens:
     tokens = [token for token in named if token]
     if not all(is_token(token) for token in tokens):
         raise no_token(text(config, "metadata", "name"))
-    status = mapping(config, "status")
-    done = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
     return NamedTokens(
         ids=frozenset(token.partition(".")[0] for token in tokens),
-        settled=done or bool(text(status, "dataSecretName")),
+        settled=has_bootstrap_data(config),
         by_file=bool(mapping(discovery, "file")),
     )
+
+
+def has_bootstrap_data(config: JsonObject) -> bool:
+    """Return whether the bootstrap data was made of a KubeadmConfig, by the contract of v1beta1 or v1beta2."""
+    status = mapping(config, "status")
+    made = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
+    return made or bool(text(status, "dataSecretName"))
 
 
 def no_token(name: str) -> Unavailable:

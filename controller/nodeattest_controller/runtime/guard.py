@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nodeattest_controller.model.machine_record import cluster_active
+from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["ClusterGuard", "LeaderOwnsAll", "Ownership"]
 
@@ -55,6 +57,15 @@ class ClusterGuard:
         """Return the Cluster if it is this replica's, exists, is not paused and is not being deleted; else None."""
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None
         return cluster if cluster is not None and cluster_active(cluster) else None
+
+    def enforced_cluster(self, key: ClusterKey) -> tuple[JsonObject, Policy] | None:
+        """Return such a Cluster with its policy, if that can be read and says ``enforcement: Enforce``; else None."""
+        cluster = self.active_cluster(key)
+        try:
+            policy = self._management.policy_of(cluster) if cluster is not None else None
+        except (Denied, Unavailable):
+            return None
+        return (cluster, policy) if cluster is not None and policy is not None and policy.enforce else None
 
     def may_act(self, key: ClusterKey) -> bool:
         """Return whether there is such a Cluster."""

@@ -252,10 +252,6 @@ class Inventory:
         """Return the Machines of a cluster whose bootstrap configuration is the KubeadmConfig of this name."""
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "config", config)]
 
-    def pools_of_config(self, cluster: ClusterKey, config: str) -> list[MachineView]:
-        """Return the MachinePools of a cluster whose bootstrap configuration is the KubeadmConfig of this name."""
-        return [pool.pool for pool in self._pools.find(cluster, "config", config)]
-
     def records_of_token(self, cluster: ClusterKey, token_id: str) -> list[MachineView]:
         """Return the MachineRecords of a cluster that name a bootstrap token, by its id."""
         return self._members.find(cluster, "token", token_id)
@@ -384,9 +380,7 @@ def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:
 def _pool_keys(pool: PoolView) -> Iterable[tuple[str, ...]]:
     """As a list, which costs no call for each provider ID."""
     unread = [("unread",)] if pool.pool.flaw else []
-    config = [("config", pool.pool.bootstrap.name)] if pool.pool.bootstrap is not None else []
-    own = [("all",), ("uid", pool.pool.uid), *unread, *config]
-    return own + [("id", provider_id) for provider_id in pool.provider_ids]
+    return [("all",), ("uid", pool.pool.uid), *unread, *[("id", provider_id) for provider_id in pool.provider_ids]]
 
 
 def _attestation_keys(attestation: Attestation) -> Iterable[tuple[str, ...]]:

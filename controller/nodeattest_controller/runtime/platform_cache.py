@@ -66,27 +66,15 @@ class PlatformCache:
         self._reads = asyncio.Semaphore(_READS)
         """Of pools' objects."""
 
-    async def object_of(self, member: MachineView) -> JsonObject | None:
-        """Return the infrastructure object of a Machine; None only where the Machine names none.
-
-        What the platform says must be known before anything else is believed, so an object that cannot be read raises
-        Unavailable.
-        """
-        return await self.get(member.infra, member.namespace) if member.infra is not None else None
-
     async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
         """Return the namespaces of the objects of a kind that have an endorsement key, one each; raises Unavailable."""
-        kind = await self._cache(reference)
-        if not kind.objects.synced:
-            raise no_platform(f"{reference.kind} objects are being listed")
-        return [text(found, "metadata", "namespace") for found in kind.objects.by_index("key", fingerprint)]
+        objects = await self._listed(reference)
+        return [text(found, "metadata", "namespace") for found in objects.by_index("key", fingerprint)]
 
     async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
         """Return the host objects that name an infrastructure machine (``HostReference.names``); raises Unavailable."""
-        kind = await self._cache(ContractReference(host.group, host.kind, ""))
-        if not kind.objects.synced:
-            raise no_platform(f"{host.kind} objects are being listed")
-        return kind.objects.by_index("consumer", consumer) if consumer else []
+        objects = await self._listed(ContractReference(host.group, host.kind, ""))
+        return objects.by_index("consumer", consumer) if consumer else []
 
     async def hosts_with_name(
         self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, namespace: str, name: str
@@ -95,10 +83,8 @@ class PlatformCache:
         counting = {namespace, *policy.host_namespaces}
         found: list[ObjectKey] = []
         for host in hosts:
-            kind = await self._cache(ContractReference(host.group, host.kind, ""))
-            if not kind.objects.synced:
-                raise no_platform(f"{host.kind} objects are being listed")
-            named = kind.objects.by_index("label" if policy.short_node_names and "." not in name else "name", name)
+            objects = await self._listed(ContractReference(host.group, host.kind, ""))
+            named = objects.by_index("label" if policy.short_node_names and "." not in name else "name", name)
             keys = [
                 ObjectKey(host.group, host.kind, text(each, "metadata", "namespace"), text(each, "metadata", "name"))
                 for each in named
@@ -111,8 +97,7 @@ class PlatformCache:
         own = machine.infra
         if own is None:
             return []
-        if not (await self._cache(own)).objects.synced:
-            raise no_platform(f"{own.kind} objects are being listed")
+        await self._listed(own)
         return [
             f"{name} {text(found, 'metadata', 'name')}"
             for (group, name), kind in self._caches.items()
@@ -122,8 +107,19 @@ class PlatformCache:
             and (group, name, text(found, "metadata", "name")) != (own.group, own.kind, own.name)
         ]
 
+    async def _listed(self, reference: ContractReference) -> Reflector:
+        """Return all objects of a kind; raises Unavailable while they are being listed."""
+        objects = (await self._cache(reference)).objects
+        if not objects.synced:
+            raise no_platform(f"{reference.kind} objects are being listed")
+        return objects
+
     async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
-        """Return an object, from a cache that starts with its kind; raises Unavailable."""
+        """Return an object, from a cache that starts with its kind.
+
+        What the platform says must be known before anything else is believed, so an object that cannot be read raises
+        Unavailable.
+        """
         kind = await self._cache(reference)
         if not kind.objects.synced:
             if kind.objects.last_error is not None:

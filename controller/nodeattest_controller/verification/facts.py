@@ -29,6 +29,7 @@ from nodeattest_controller.model.challenge_secret import (
 )
 from nodeattest_controller.model.csr_request import CSRSummary, summarize
 from nodeattest_controller.model.identity_rules import NameContext
+from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
@@ -40,7 +41,7 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
-from nodeattest_controller.verification.infrastructure import has_unique_expression, kind_of, read_infrastructure
+from nodeattest_controller.verification.infrastructure import has_unique_expression, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.jsontypes import JsonObject
@@ -394,11 +395,8 @@ class ControllerFacts:
         policy = self.policy().infrastructure
         if not policy.host_objects:
             return []
-        references = {
-            (one.infra.group, one.infra.kind): one.infra for one in self.inventory.machines_of(self.key) if one.infra
-        }
-        kinds = {kind_of(reference, policy).host for reference in references.values()}
-        hosts = [host for host in kinds if host is not None and host.kind in policy.host_objects]
+        known = {known_kind(one.infra).host for one in self.inventory.machines_of(self.key)}
+        hosts = [host for host in known if host is not None and host.kind in policy.host_objects]
         found = await self.management.platforms.hosts_with_name(hosts, policy, machine.namespace, node_name)
         infrastructure = await self.infrastructure(machine)
         own = infrastructure.host_key if infrastructure is not None else None

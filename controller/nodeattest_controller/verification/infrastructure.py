@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from nodeattest_controller.model.infrastructure_kinds import KINDS, HostReference, InfrastructureKind, Objects
+from nodeattest_controller.model.infrastructure_kinds import HostReference, InfrastructureKind, Objects, known_kind
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import strings, text
 from nodeattest_controller.model.policy import InfrastructurePolicy
@@ -41,8 +41,7 @@ class ObjectReader(Protocol):
 
 def kind_of(reference: ContractReference, policy: InfrastructurePolicy) -> InfrastructureKind:
     """Return what is known of the kind of an infrastructure machine, by the shipped table and by the policy."""
-    group_kind = (reference.group, reference.kind)
-    known, own = KINDS.get(group_kind, InfrastructureKind()), policy.provider_ids.get(group_kind)
+    known, own = known_kind(reference), policy.provider_ids.get((reference.group, reference.kind))
     return known if own is None else replace(known, provider_ids=(own,))
 
 

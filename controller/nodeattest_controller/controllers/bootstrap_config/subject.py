@@ -14,7 +14,8 @@ from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.json_patch import JsonPointer, paths
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
-from nodeattest_controller.model.objects import flag, items, mapping, number, text
+from nodeattest_controller.model.objects import items, mapping, number, text
+from nodeattest_controller.model.token_binding import has_bootstrap_data
 from nodeattest_kube.jsontypes import JsonObject, dig
 
 __all__ = ["Kind", "Subject", "machines_of", "subject_of"]
@@ -89,9 +90,8 @@ class Subject:
         """
         if self.kind is Kind.CONTROL_PLANE:
             return bool(number(self.whole, "status", "replicas"))
-        made = flag(self.whole, "status", "ready") or flag(self.whole, "status", "initialization", "dataSecretCreated")
         token = text(self.spec, "joinConfiguration", "discovery", "bootstrapToken", "token")
-        return made or bool(text(self.whole, "status", "dataSecretName")) or bool(token)
+        return has_bootstrap_data(self.whole) or bool(token)
 
     @property
     def pool(self) -> str:

@@ -28,7 +28,6 @@ from nodeattest_kube.client import ApiClient, ApiError, Forbidden
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
-from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["CONTROLLER", "LOST", "REASON", "REMEDY", "BootstrapTokenController", "TokenEvents"]
 
@@ -104,7 +103,6 @@ class _Task:
     ) -> None:
         self._key = key
         self._client = client
-        self._management = management
         self._events = events
         self._guard = guard
         self._now = now
@@ -125,11 +123,8 @@ class _Task:
 
     def _writable_cluster(self) -> JsonObject | None:
         """Return the Cluster if its tokens may be written now."""
-        cluster = self._guard.active_cluster(self._key)
-        try:
-            return cluster if cluster is not None and self._management.policy_of(cluster).enforce else None
-        except (Denied, Unavailable):
-            return None
+        enforced = self._guard.enforced_cluster(self._key)
+        return enforced[0] if enforced is not None else None
 
     def _server_time(self) -> datetime:
         """Tell the time by the clock that decides on the tokens: the workload cluster's API server's."""

@@ -211,11 +211,8 @@ class _Task:
 
     def _writable_cluster(self) -> JsonObject | None:
         """Return the Cluster if its Secrets may be created now."""
-        cluster = self._guard.active_cluster(self._key)
-        if cluster is None:
-            return None
+        enforced = self._guard.enforced_cluster(self._key)
         try:
-            policy = self._management.policy_of(cluster)
-            return cluster if policy.enforce and creates_secrets(policy) else None
-        except (Denied, Unavailable):
+            return enforced[0] if enforced is not None and creates_secrets(enforced[1]) else None
+        except Denied:
             return None

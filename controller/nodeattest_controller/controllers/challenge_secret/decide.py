@@ -17,8 +17,8 @@ from nodeattest_controller.model.machine_view import (
     ContractReference,
     bootstrap_config_ref,
 )
-from nodeattest_controller.model.objects import flag, mapping, text
-from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, has_bootstrap_data
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["Candidate", "Step", "candidate", "evaluate"]
@@ -71,8 +71,7 @@ def evaluate(config: JsonObject, machine: Candidate) -> Step:
     meta = mapping(config, "metadata")
     if "deletionTimestamp" in meta or PAUSED_ANNOTATION in mapping(meta, "annotations"):  # 1
         return Step.NOTHING
-    has_data = flag(config, "status", "ready") or flag(config, "status", "initialization", "dataSecretCreated")
-    if has_data or text(config, "status", "dataSecretName") or not refers_to_secret(config):  # 2
+    if has_bootstrap_data(config) or not refers_to_secret(config):  # 2
         return Step.NOTHING
     owner = machine_uid(config)
     if not owner:  # 3

@@ -32,7 +32,7 @@ from nodeattest_controller.model.identity_rules import (
     check_takeover,
     find_machine,
 )
-from nodeattest_controller.model.infrastructure_kinds import KINDS
+from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.issuance_rules import (
     check_approval_known,
     check_key_is_new,
@@ -54,6 +54,7 @@ from nodeattest_controller.model.resolver import (
     check_renewable,
     expected_provider_id,
     host_names,
+    identified,
     select_machine,
 )
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
@@ -155,10 +156,9 @@ class CSRFacts(RequestFacts):
     @fact
     async def cached_machine(self) -> MachineView:
         """Return the machine with the requested provider ID; whether it is the machine's is a check of its own."""
-        machine, expected = await self.selected_machine(), await self.expected_provider_id()
-        if machine.provider_id or expected is None:
-            return machine
-        return machine.with_provider_id(self.request.csr.provider_id, expected.source)
+        return identified(
+            await self.selected_machine(), self.request.csr.provider_id, await self.expected_provider_id()
+        )
 
     async def machine_for_memory_checks(self) -> MachineView:
         """Return the machine, which was read live by then where the request could be granted."""
@@ -207,8 +207,7 @@ class CSRFacts(RequestFacts):
 
     async def reads_host(self) -> bool:
         """Return whether the policy takes names from the host object of the request's machine."""
-        infra = (await self.machine()).infra
-        host = KINDS[infra.group, infra.kind].host if infra and (infra.group, infra.kind) in KINDS else None
+        host = known_kind((await self.machine()).infra).host
         if host is None or await self.recorded_name() is not None:
             return False
         return host.kind in (await self.policy()).infrastructure.host_objects
@@ -309,9 +308,10 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     machines = frozenset(machine for machine, name in registered.items() if name == facts.node_name)
     around = replace(await facts.name_context(), registered=machines)
     machine, sources = await facts.machine(), await facts.name_sources(proven)
-    if machine.is_pool_instance and not node_names(machine, sources):
+    claims = node_names(machine, sources)
+    if machine.is_pool_instance and not claims:
         check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
-    claim = claim_to(node_names(machine, sources), facts.node_name, short_names=around.short_names)
+    claim = claim_to(claims, facts.node_name, short_names=around.short_names)
     if claim is not None and claim.strength is not NameStrength.REGISTERED:
         around = replace(around, hosts=await facts.source.hosts_with_name(machine, facts.node_name))
     check_node_name(facts.request, machine, around, sources)

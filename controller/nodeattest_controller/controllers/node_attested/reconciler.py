@@ -41,6 +41,7 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView, pool_view
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.model.resolver import record_of_other_id
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -345,18 +346,9 @@ class NodeAttestedReconciler:
         written = condition(items(machine, "status", "conditions"), CONDITION)
         counted = parse_refused_claims(text(dict(written), "message")) if written is not None else None
         claims = self._pending.claims(member.provider_id, counted)
-        return condition_of_machine(
-            member, attestation, self._deps.now(), claims, changed=self._changed_provider_id(member)
-        )
-
-    def _changed_provider_id(self, machine: MachineView) -> Attestation | None:
-        """Return the record of a Machine that joined with another provider ID than Cluster API has set."""
-        if machine.kind != "Machine":
-            return None
-        for record in self._deps.management.inventory.attestations_of_owner(self._key, machine.uid):
-            if record.has_joined and record.provider_id != machine.provider_id:
-                return record
-        return None
+        records = self._deps.management.inventory.attestations_of_owner(self._key, member.uid)
+        changed = record_of_other_id(member, records)
+        return condition_of_machine(member, attestation, self._deps.now(), claims, changed=changed)
 
     async def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         view, inventory = pool_view(pool), self._deps.management.inventory
