@@ -68,3 +68,10 @@ def test_without_the_kubeadm_config_the_machine_is_not_known(documents: list[Jso
     explanation = explain_request(stored(EXPECTED), given)
     step = next(step for step in explanation.steps if step.name == "one Machine, alive and ready")
     assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "not given: the KubeadmConfig that names the token")
+
+
+def test_claims_of_objects_that_are_not_given_are_not_checked(documents: list[JsonObject]) -> None:
+    explanation = explain_request(stored(EXPECTED), documents)
+    said = [step.got for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
+    assert f"not given: the other infrastructure machines, which may have provider ID {EXPECTED}" in said
+    assert "not given: the other host objects, which may give the name m-1" in said

@@ -155,14 +155,15 @@ class DocumentFacts:
         return await read_infrastructure(machine, self.policy().infrastructure, self)
 
     async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
-        """Ask nobody: not all host objects are given."""
-        del machine, node_name
+        """Report what cannot be checked: not all host objects are given."""
+        del machine
+        if self.policy().infrastructure.host_objects:
+            raise NotGiven(f"the other host objects, which may give the name {node_name}")
         return []
 
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
-        """Ask nobody: not all infrastructure machines of the cluster are given."""
-        del machine
-        return []
+        """Report what cannot be checked: not all infrastructure machines are given."""
+        raise NotGiven(f"the other infrastructure machines, which may have provider ID {machine.provider_id}")
 
     async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
         """Return an infrastructure provider's object as it was given."""
