@@ -153,7 +153,7 @@ class CapiWorld:
         self.managers.install(plane)
         install_definitions(plane.client(), list(yaml.load_all(DEFINITIONS.read_text(), yaml.CSafeLoader)))
         self.kubectl(plane, "apply", "-f", str(MANIFESTS / "base" / "namespace.yaml"))
-        for folder in ("crd", "rbac", "webhook"):
+        for folder in ("crd", "rbac", "webhook", "challenge-secrets"):
             self.kubectl(plane, "apply", "-k", str(MANIFESTS / folder))
         self.kubectl(plane, "create", "namespace", NAMESPACE)
         self.kubectl(plane, *label_command(NAMESPACE).split()[1:])

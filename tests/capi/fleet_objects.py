@@ -74,8 +74,13 @@ def cluster(name: str, version: str) -> list[tuple[Kind, Object]]:
     ]
 
 
-def deployment(name: str, cluster_name: str, version: str, replicas: int = 1) -> list[tuple[Kind, Object]]:
-    """Make a MachineDeployment with its bootstrap template; the cluster's machine template serves it, too."""
+def deployment(
+    name: str, cluster_name: str, version: str, annotations: dict[str, str] | None = None
+) -> list[tuple[Kind, Object]]:
+    """Make a MachineDeployment with its bootstrap template; the cluster's machine template serves it, too.
+
+    ``annotations``: of each KubeadmConfig.
+    """
     labels = {CLUSTER_LABEL: cluster_name, "deployment": name}
     machine = {
         "clusterName": cluster_name,
@@ -86,12 +91,12 @@ def deployment(name: str, cluster_name: str, version: str, replicas: int = 1) ->
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
     spec = {
         "clusterName": cluster_name,
-        "replicas": replicas,
+        "replicas": 1,
         "selector": {"matchLabels": labels},
         "rollout": {"strategy": rolling},
         "template": {"metadata": {"labels": labels}, "spec": machine},
     }
-    config = {"template": {"spec": {"joinConfiguration": joining()}}}
+    config = {"template": {"metadata": {"annotations": annotations or {}}, "spec": {"joinConfiguration": joining()}}}
     return [
         (CONFIG_TEMPLATE, made(CONFIG_TEMPLATE, name, cluster_name, config)),
         (DEPLOYMENT, made(DEPLOYMENT, name, cluster_name, spec)),

@@ -37,12 +37,15 @@ from kinds import (
 )
 from world import World
 
+from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
+from nodeattest_controller.model.challenge_secret import SECRET_FILE
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import ApiRefusal
 
 pytestmark = [pytest.mark.conformance, pytest.mark.swtpm, pytest.mark.timeout(1800)]
 
 WORKERS: Final = "workers"
+SECRET_HOLDERS: Final = "secret-holders"
 VICTIM: Final = "victim"
 
 
@@ -81,9 +84,9 @@ def thief(world: CapiWorld) -> Generator[list[str]]:
         thread.join(20)
 
 
-def joined(world: CapiWorld, machines: int = 1) -> list[Object] | None:
+def joined(world: CapiWorld, machines: int = 1, deployment: str = WORKERS) -> list[Object] | None:
     """Return the workers where so many there are, each a Node and attested."""
-    found = world.management.workers(deployment=WORKERS)
+    found = world.management.workers(deployment=deployment)
     ready = [one for one in found if one.get("status", {}).get("nodeRef") and has_condition(one, "NodeAttested")]
     return found if len(ready) == len(found) == machines else None
 
@@ -246,6 +249,24 @@ def test_machines_of_a_pool_join_as_machines_do(world: CapiWorld, kubernetes: st
     world.eventually(lambda: "pool-0" not in world.management.ledger_names(), "the end of the pool's machine")
 
 
+def test_the_bootstrap_data_brings_each_machine_the_secret_that_the_controller_created(
+    world: CapiWorld, kubernetes: str
+) -> None:
+    management = world.management
+    management.patch(CLUSTER, BLUE, metadata={"annotations": {ATTESTOR_ANNOTATION: "tpm"}})
+    attestors = ["tpm", "challenge"]
+    management.patch(POLICIES, "metal", spec={"authorizedAttestors": attestors, "challenge": {"createSecrets": True}})
+    apply(world, deployment(SECRET_HOLDERS, BLUE, kubernetes, {ATTESTOR_ANNOTATION: "challenge"}))
+    (worker,) = world.eventually(lambda: joined(world, deployment=SECRET_HOLDERS), "the machine with a secret")
+    name = f"{name_of(worker)}-attestation-challenge"
+    secret = cast("Object", management.admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}"))
+    assert secret["type"] == "attestation.cluster.x-k8s.io/challenge"
+    value = base64.b64decode(secret["data"]["secret"]).decode("latin-1")
+    config = cast("Object", management.get(CONFIG, name_of(worker)))
+    assert name in str(config)
+    assert value not in str(config)
+
+
 def test_after_a_move_nobody_looks_unjoined_no_token_lives_longer_and_renewals_go_on(world: CapiWorld) -> None:
     source, target = world.management, world.add_management("target")
     workers = world.management.workers(deployment=WORKERS)
@@ -267,6 +288,9 @@ def test_after_a_move_nobody_looks_unjoined_no_token_lives_longer_and_renewals_g
     )
     told = {str(one["reason"]) for one in world.management.events()}
     assert "BootstrapTokenLost" not in told
+    (holder,) = world.eventually(lambda: joined(world, deployment=SECRET_HOLDERS), "the machine with a secret")
+    renewed = renew(world, holder, "--provider", "challenge", "--set", f"secretFile={SECRET_FILE}")
+    assert renewed.returncode == 0, renewed.stderr
 
 
 def test_what_a_cluster_class_makes_is_rendered_once_and_needs_no_proofs_where_the_policy_says_so(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,10 +19,13 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     needs_no_facts,
     refuse_unnamed,
 )
-from nodeattest_controller.model.objects import items, mapping
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject
+from nodeattest_controller.model.objects import items, mapping, strings
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
 
 MINE: JsonObject = {"path": "/mine", "content": "a"}
 YOURS: JsonObject = {"path": "/mine", "content": "b"}
@@ -387,3 +391,27 @@ def test_a_pool_whose_instances_could_never_join_is_refused_and_only_told_of_in_
     audited = refuse_unnamed(subject(pooled()), audit())
     assert isinstance(audited, Allow)
     assert "would refuse this" in audited.warnings[0]
+
+
+@pytest.mark.parametrize("made", [config, control_plane])
+@pytest.mark.parametrize(
+    ("provider_id", "command"),
+    [("byoh://{hostname}/node", "--provider-id 'byoh://{hostname}/node'"), ("metal://rack-1/1", "join")],
+)
+def test_an_annotation_gives_the_agent_its_provider_id(
+    made: Callable[[], JsonObject], provider_id: str, command: str
+) -> None:
+    whole = made()
+    whole["metadata"] = {**mapping(whole, "metadata"), "annotations": {ANNOTATION_PROVIDER_ID: provider_id}}
+
+    def decided(after: Subject, before: Subject | None) -> Allow | Change | Refuse:
+        return decide(after, before, policy=enforce(), cluster=CLUSTER, has_machines=False, renderer=PolicyRenderer())
+
+    change = decided(subject(whole), None)
+    assert isinstance(change, Change), change
+    stored = subject(made_of(whole, change.patch))
+    assert any(command in each for each in strings(stored.spec, "preKubeadmCommands"))
+    node = mapping(stored.spec, "joinConfiguration", "nodeRegistration")
+    told_kubelet = provider_id in str(node.get("kubeletExtraArgs"))
+    assert told_kubelet is ("{" not in provider_id)
+    assert isinstance(decided(stored, stored), Allow)

@@ -208,6 +208,8 @@ def test_the_provider_id_that_kubeadm_told_kubelet_is_found_again(tmp_path: Path
 def test_one_source_of_the_provider_id_is_enough() -> None:
     plan = RenderOptions(provider=ProviderName("tpm"), provider_id_command="dmi-id")
     assert "one source" in refused(worker(joinConfiguration=registration("v1beta2", provider_id="metal://1")), plan)
+    to_kubelet = worker(joinConfiguration=registration("v1beta2", provider_id="kubevirt://{hostname}"))
+    assert "that only the agent fills in" in refused(to_kubelet)
 
 
 def test_with_ignition_the_agent_reads_its_file_and_needs_no_guard() -> None:
@@ -391,6 +393,8 @@ def test_what_the_machine_fills_in_is_told_to_the_agent_only() -> None:
     assert PROVIDER_ID_SCRIPT not in scripts
     assert "provider-id" not in str(mapping(made, "joinConfiguration", "nodeRegistration"))
     assert "one source" in refused(worker(joinConfiguration=registration("v1beta2", provider_id="metal://1")), plan)
+    to_kubelet = worker(joinConfiguration=registration("v1beta2", provider_id="kubevirt://{hostname}"))
+    assert "that only the agent fills in" in refused(to_kubelet)
 
 
 def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> None:

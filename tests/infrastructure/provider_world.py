@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +32,7 @@ from world import CLUSTER, NAMESPACE, Agent, Controller, World
 from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_controller.model.webhook_label import LABEL
 from nodeattest_discovery.pins import pin_of
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports
@@ -198,7 +199,8 @@ class ProviderMachine:
         self.step("created")
         registration = {"nodeRegistration": _registration(row["template"])}
         config = made(CONFIG, self.name, CLUSTER, {"joinConfiguration": registration})
-        config["metadata"]["annotations"] = {_ATTESTOR: self.attestor}
+        agents_own = {ANNOTATION_PROVIDER_ID: row["providerID"]} if "providerID" in row else {}
+        config["metadata"]["annotations"] = {_ATTESTOR: self.attestor, **agents_own}
         self._create(CONFIG, config)
         infra = _kind(row["infra"])
         self.uid = text_at(self.world.admin.get(infra.path(NAMESPACE, self.name)), "metadata", "uid")
@@ -232,7 +234,7 @@ class ProviderMachine:
         self._guest = Guest(
             folder=self.world.directory / "guests" / self.name,
             hostname=known["hostname"],
-            agent_flags=(*self._proof_flags(), *row.get("agent", ())),
+            agent_flags=self._proof_flags(),
             dmi=known.get("dmi", {}),
             instance_data=known.get("instanceData", {}),
         )
@@ -274,8 +276,8 @@ class ProviderMachine:
         }
         return settings[self.attestor]()
 
-    def _proof_flags(self) -> Sequence[str]:
-        return [word for key, value in self.proof_settings().items() for word in ("--set", f"{key}={value}")]
+    def _proof_flags(self) -> tuple[str, ...]:
+        return tuple(word for key, value in self.proof_settings().items() for word in ("--set", f"{key}={value}"))
 
     def _values(self) -> dict[str, str]:
         uuid = uuid5(NAMESPACE_URL, self.name)

@@ -23,7 +23,7 @@ from nodeattest_providers.challenge.protocol import PROVIDER as CHALLENGE
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.composite.protocol import PROVIDER as COMPOSITE
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 from nodeattest_providers.verifier_interface import ClusterAPISigner
@@ -75,6 +75,7 @@ def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOpt
     return RenderOptions(
         provider=provider,
         settings=_secret_settings(provider, policy) if uses_secret else {},
+        provider_id=text(subject.whole, "metadata", "annotations", ANNOTATION_PROVIDER_ID) or None,
         challenge_secret=_challenge_secret(subject) if uses_secret else "",
         serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
     )

@@ -34,6 +34,8 @@ from nodeattest_controller.model.challenge_secret import SECRET_FILE
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
+from nodeattest_providers.provider_id_template import has_sources
 
 __all__ = ["find"]
 
@@ -77,10 +79,16 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
             )
     for role in roles:
         named = dict(arguments(section(section(spec, role), "nodeRegistration"))).get("provider-id")
+        if named and has_sources(named):
+            yield refusal(
+                f"{role} kubeletExtraArgs provider-id without parts that only the agent fills in",
+                named,
+                f"write it into the annotation {ANNOTATION_PROVIDER_ID} instead",
+            )
         if named and plan.tells_agent:
             yield refusal(
                 "one source of the provider ID",
-                f"{role} kubeletExtraArgs provider-id, and a source in the plan",
+                f"{role} kubeletExtraArgs provider-id, and a source for the agent alone",
                 "remove one of both: the agent takes kubelet's value",
             )
         # A node that joins by a token is told its provider ID; one that kubeadm init made asks by its own certificate.
@@ -89,8 +97,8 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
             yield refusal(
                 f"a provider ID, which {plan.provider} cannot find by itself, for the node that kubeadm init makes",
                 f"{role} gives kubelet no provider-id",
-                "set kubeletExtraArgs provider-id (a template, where the machines differ), or give --provider-id, "
-                "--provider-id-file or --provider-id-command",
+                "set kubeletExtraArgs provider-id (a template, where the machines differ), or the annotation "
+                f"{ANNOTATION_PROVIDER_ID}",
             )
 
 
