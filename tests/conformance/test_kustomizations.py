@@ -80,6 +80,12 @@ def tried(client: Client, path: str, document: JsonObject) -> JsonMap:
         return client.replace(f"{path}/{name}", cast("JsonMap", document), dryRun="All")
 
 
+@pytest.mark.parametrize("program", ["kubectl-oldest", "kubectl"])
+def test_the_oldest_and_the_newest_kubectl_build_every_kustomization(assets: Path, program: str) -> None:
+    for folder in kustomizations():
+        assert documents(kustomized(assets / program, folder))
+
+
 def test_the_api_server_takes_every_object_of_every_kustomization(
     built: dict[str, list[JsonObject]], server: ControlPlane
 ) -> None:

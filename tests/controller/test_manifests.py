@@ -431,6 +431,13 @@ def test_no_kustomization_has_a_field_that_kustomize_is_about_to_drop() -> None:
     assert [f"{file}: {field}" for file in files for field in gone if f"\n{field}:" in file.read_text()] == []
 
 
+def test_a_patch_file_holds_one_document() -> None:
+    """Source: kustomize#5471, kubectl 1.31 and 1.32 panic at two deletions in one file."""
+    for file in TREE.rglob("kustomization.yaml"):
+        for patch in yaml.safe_load(file.read_text()).get("patches", ()):
+            assert len(list(yaml.safe_load_all((file.parent / patch["path"]).read_text()))) == 1, file
+
+
 def test_the_readme_s_tree_names_every_folder_and_nothing_else() -> None:
     tree = (TREE / "README.md").read_text().partition("```text\n")[2].partition("```")[0]
     named = set(re.findall(r"^[├│└─ ]+([a-z0-9-]+)/ ", tree, re.MULTILINE)) - {"overlays"}

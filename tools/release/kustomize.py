@@ -44,10 +44,10 @@ def _patched(made: list[JsonMap], file: Path, patch: JsonValue) -> list[JsonMap]
         wanted = text_at(patch, "target", "kind"), text_at(patch, "target", "name")
         operations = cast("JsonValue", yaml.safe_load(file.read_text(encoding="utf-8")))
         return [json_patch(one, operations) if (key(one)[0], key(one)[2]) == wanted else one for one in made]
-    for change in _documents(file):
-        if key(change) not in map(key, made):
-            raise SystemExit(f"{file}: expected an object that is there, got {key(change)}")
-        made = [strategic_merge_patch(key(one)[0], one, change) if key(one) == key(change) else one for one in made]
+    [change] = _documents(file)
+    if key(change) not in map(key, made):
+        raise SystemExit(f"{file}: expected an object that is there, got {key(change)}")
+    made = [strategic_merge_patch(key(one)[0], one, change) if key(one) == key(change) else one for one in made]
     return [one for one in made if one]
 
 
