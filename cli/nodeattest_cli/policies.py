@@ -64,7 +64,7 @@ _UNRENDERED: Final = (
 _SHARING: Final = frozenset({"KubeadmControlPlane", "KubeadmControlPlaneTemplate", "MachinePool"})
 """Kinds whose machines have one KubeadmConfigSpec in common."""
 _COMMANDS: Final = {
-    "check": ("nodeattest_cli.policies:check", "Check every NodeAttestationPolicy of a file."),
+    "check": ("nodeattest_cli.policies:check", "Check every NodeAttestationPolicy of some files."),
     "simulate": (
         "nodeattest_cli.policy_simulate.command:simulate_policy",
         "Show which machines a policy would refuse at their next renewal.",
@@ -81,20 +81,22 @@ def policy() -> None:
 
 
 @click.command()
-@click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
+@click.option(
+    "-f", "--file", "paths", required=True, multiple=True, metavar="FILE", help="YAML or JSON; - is standard input."
+)
 @click.option(
     "--installed", multiple=True, metavar="NAME", help="A provider that the controller has and this machine has not."
 )
-def check(*, path: str, installed: tuple[str, ...]) -> int:
-    """Check every NodeAttestationPolicy of a file, and Clusters and bootstrap configurations beside them.
+def check(*, paths: tuple[str, ...], installed: tuple[str, ...]) -> int:
+    """Check every NodeAttestationPolicy of the files, and Clusters and bootstrap configurations beside them.
 
     Exit code 1 when one is invalid or names a provider that does not exist, when two select one Cluster (then no node
     of a new Cluster joins), or when a policy with enforcement Enforce rules machines that cannot join.
     """
-    documents = read_objects(path)
+    documents = [document for path in paths for document in read_objects(path)]
     found = [document for document in documents if text(document, "kind") == _KIND]
     if not found:
-        raise UserError(f"{path}: expected a {_KIND}, got other objects only")
+        raise UserError(f"{', '.join(paths)}: expected a {_KIND}, got other objects only")
     wrong = False
     for document in found:
         name = text(document, "metadata", "name") or "(no name)"
@@ -285,12 +287,8 @@ def notes(document: JsonObject) -> Iterator[str]:
             f"{', '.join(attestors)} are alternatives: each alone lets a machine in and renews its certificate, so the "
             "weakest decides; where all must hold, take composite with allOf"
         )
-    tpm = mapping(spec, "tpm")
-    if "tpm" in admitted and not {"endorsementKeys", "endorsementCAs"} & set(tpm):
-        yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
-    if tpm.get("trustOnFirstUse") is True:
-        yield "trustOnFirstUse: the first TPM that claims a Machine is believed"
-    yield from _event_log_notes(tpm)
+    if "tpm" in admitted:
+        yield from _tpm_notes(mapping(spec, "tpm"))
     if text(spec, "serving", "kubelet") != "Approve":
         yield "serving.kubelet is not Approve: kubelets' own serving requests wait for another approver"
     yield from _empty_notes(spec, admitted)
@@ -319,7 +317,11 @@ def _parts(document: JsonObject) -> tuple[str, ...]:
         return ()
 
 
-def _event_log_notes(tpm: JsonObject) -> Iterator[str]:
+def _tpm_notes(tpm: JsonObject) -> Iterator[str]:
+    if tpm.get("trustOnFirstUse") is True:
+        yield "trustOnFirstUse: of a Machine without a registered TPM, the first TPM that claims it is believed"
+    elif not {"endorsementKeys", "endorsementKeysFrom", "endorsementCAs"} & set(tpm):
+        yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
     if tpm.get("eventLog") != "Require":
         return
     yield "eventLog Require: every bootstrap token can read the nodes' event logs, kernel command lines among them"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,6 @@ from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_cli.yaml_edit import edit
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
-    Rendered,
     RenderingRefused,
     RenderOptions,
     ServingOptions,
@@ -31,7 +30,6 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
 from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
@@ -50,10 +48,13 @@ class _Part:
     before: str
     after: str
     said: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
 
 
 @click.command()
-@click.option("-f", "--file", "path", required=True, metavar="FILE", help="YAML or JSON; - is standard input.")
+@click.option(
+    "-f", "--file", "paths", required=True, multiple=True, metavar="FILE", help="YAML or JSON; - is standard input."
+)
 @click.option("--policy", "policy_path", metavar="FILE", help="A NodeAttestationPolicy, which names the provider.")
 @click.option("--provider", metavar="NAME", help="How machines attest, where the policy names several or is not given.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A provider setting on the node.")
@@ -72,25 +73,27 @@ class _Part:
 @click.option("-o", "--output", metavar="FILE", help="Where the YAML goes  [standard output]")
 @click.option("--diff", is_flag=True, help="Show on standard error what was changed, line by line.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 when something would be changed.")
-def render(*, path: str, policy_path: str | None, output: str | None, diff: bool, check: bool, **flags: object) -> int:
+def render(
+    *, paths: tuple[str, ...], policy_path: str | None, output: str | None, diff: bool, check: bool, **flags: object
+) -> int:
     """Render bootstrap configuration, so that its machines join attested.
 
     Changes KubeadmConfig, KubeadmConfigTemplate, KubeadmControlPlane and KubeadmControlPlaneTemplate; all other
-    documents pass. Exit code 1: something in the file contradicts, and nothing was written.
+    documents pass. Exit code 1: something in the files contradicts, and nothing was written.
     """
-    source = read_text(path)
+    sources = _read(paths)
     plan = _plan(flags, _policy(policy_path) if policy_path else None)
-    try:
-        parts = [_rendered(part, path, plan) for part in _documents(source)]
-    except RenderingRefused as refused:
-        for refusal in refused.refusals:
-            print_lines(f"expected {refusal.expected}, got {refusal.got}; {refusal.remedy}", err=True)
+    parts = [_rendered(part, path, plan) for path, source in sources for part in _documents(source)]
+    refusals = [line for part in parts for line in part.refusals]
+    if refusals:
+        print_lines(*refusals, err=True)
         return ExitCode.REFUSED
     for line in (line for part in parts for line in part.said):
         print_lines(line, err=True)
     after = "".join(part.after for part in parts)
     if diff:
-        lines = difflib.unified_diff(source.splitlines(), after.splitlines(), path, f"{path} (rendered)", lineterm="")
+        before, name = "".join(source for _, source in sources), ", ".join(paths)
+        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (rendered)", lineterm="")
         print_lines(*lines, err=True)
     if check:
         return ExitCode.REFUSED if any(part.after != part.before for part in parts) else 0
@@ -99,6 +102,19 @@ def render(*, path: str, policy_path: str | None, output: str | None, diff: bool
     else:
         Path(output).write_text(after, encoding="utf-8")
     return 0
+
+
+def _read(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Read the files, so that one after the other they are one stream."""
+    sources: list[tuple[str, str]] = []
+    for path in paths:
+        source = read_text(path)
+        if sources and not sources[-1][1].endswith("\n"):
+            source = f"\n---\n{source}"
+        elif sources and not source.startswith("---"):
+            source = f"---\n{source}"
+        sources.append((path, source))
+    return sources
 
 
 def _documents(source: str) -> Iterator[str]:
@@ -110,7 +126,7 @@ def _documents(source: str) -> Iterator[str]:
 
 
 def _rendered(part: str, path: str, plan: RenderOptions) -> _Part:
-    """Render one document; raises ``RenderingRefused``."""
+    """Render one document, or the objects of one list."""
     head, body = _head(part)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in body.splitlines()):
         return _Part(part, part)
@@ -119,12 +135,17 @@ def _rendered(part: str, path: str, plan: RenderOptions) -> _Part:
         return _Part(part, part)
     said: list[str] = []
     written: list[str] = []
+    refusals: list[str] = []
     for document in found:
         name = f"{text(document, 'kind')} {key_of(document)}"
         if not is_rendered_kind(document):
             written.append(edit(json.dumps(document), document, document))
             continue
-        made = _one(document, plan, name)
+        try:
+            made = rendered(document, plan)
+        except RenderingRefused as refused:
+            refusals += [f"expected in {name}: {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals]
+            continue
         if not made.changes:
             said.append(f"{name}: rendered already")
         said += [f"{name}: {change}" for change in made.changes]
@@ -132,18 +153,7 @@ def _rendered(part: str, path: str, plan: RenderOptions) -> _Part:
         written.append(edit(body if alone else json.dumps(document), document, made.document))
         if alone and not made.changes:
             return _Part(part, part, tuple(said))
-    return _Part(part, (head or "") + "---\n".join(written), tuple(said))
-
-
-def _one(document: JsonObject, plan: RenderOptions, name: str) -> Rendered:
-    try:
-        return rendered(document, plan)
-    except RenderingRefused as refused:
-        named = [
-            Denied(each.reason, expected=f"in {name}: {each.expected}", got=each.got, remedy=each.remedy)
-            for each in refused.refusals
-        ]
-        raise RenderingRefused(tuple(named)) from None
+    return _Part(part, (head or "") + "---\n".join(written), tuple(said), tuple(refusals))
 
 
 def _head(part: str) -> tuple[str, str]:

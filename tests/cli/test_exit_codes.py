@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 import pytest
+from attested_fleet import AttestedFleet
 
 from nodeattest_cli.errors import ExitCode
 from nodeattest_cli.main import cli, main
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.pki import ClusterPki
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,6 +30,12 @@ def leaves(group: click.Group = cli, words: tuple[str, ...] = ()) -> Iterator[tu
             yield (*words, name), command
 
 
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttestedFleet]:
+    with start_sandbox(tmp_path_factory.mktemp("fleet"), name="fleet") as plane:
+        yield AttestedFleet.build(plane, "blue")
+
+
 COMMANDS = dict(leaves())
 ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cluster-info", "publish"): (),
@@ -36,8 +43,9 @@ ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cluster-info", "sign"): (),
     ("cluster-info", "refresh"): (),
     ("doctor",): (),
+    ("endorsement-keys", "import"): (str(Path(__file__).with_name("keys.csv")), "--policy", "p"),
     ("evidence", "export"): ("machine/m", "-o", "-"),
-    ("explain",): ("--csr", "c"),
+    ("explain",): ("csr/c",),
     ("machines", "list"): (),
     ("machines", "reset"): ("m", "--reason", "r"),
     ("machines", "rejoin"): ("m",),
@@ -88,6 +96,25 @@ def test_a_kubeconfig_that_is_not_there_is_usage(
 ) -> None:
     assert main([*words, *ASK_A_CLUSTER[words], "--kubeconfig", str(tmp_path / "none")]) == ExitCode.USAGE
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_second_file_is_never_the_only_one_that_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    taking = {words: one for words, command in COMMANDS.items() for one in command.params if "-f" in one.opts}
+    assert taking
+    for words in taking:
+        code, said = main([*words, "-f", "/none/a", "-f", "/none/b"]), capsys.readouterr().err
+        assert code == ExitCode.USAGE
+        assert "/none/a" in said or "expected one file, got 2" in said
+
+
+@pytest.mark.parametrize(
+    "words", [words for words, command in COMMANDS.items() if any(one.name == "cluster" for one in command.params)]
+)
+def test_a_cluster_that_is_not_there_is_named(
+    words: tuple[str, ...], fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, *ASK_A_CLUSTER[words], *fleet.access, "--cluster", "nosuch"]) == ExitCode.REFUSED
+    assert "no Cluster or ClusterRecord nosuch in namespace fleet" in capsys.readouterr().err
 
 
 def test_a_server_of_another_ca_is_no_access_and_the_ca_is_named(

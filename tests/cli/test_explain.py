@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, changed, stored_csr, without
 
+from nodeattest_cli.explain.collect import newest
 from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request, first_request_name
 from nodeattest_cli.main import main
@@ -319,6 +320,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         ("a: &x [1]\nb: *x", "an anchor at line 1"),
     ],
 )
+def test_of_requests_of_one_second_the_answer_is_the_newest_and_equals_are_all_named(join: Join) -> None:
+    first, answer = join.round()
+    other = {**answer, "metadata": {**mapping(answer, "metadata"), "name": "another"}}
+    older = changed([other], "CertificateSigningRequest", "metadata", "creationTimestamp", value="2026-05-04T11:59:59Z")
+    for requests in ([first, answer, *older], [*older, answer, first]):
+        assert newest(requests, PROVIDER_ID) == [answer]
+    assert newest([answer, other], PROVIDER_ID) == newest([other, answer], PROVIDER_ID) == [other, answer]
+    assert newest([answer], "metal://another") == []
+
+
 def test_a_file_that_is_no_request_is_told(
     tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

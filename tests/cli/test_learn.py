@@ -184,7 +184,7 @@ def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: 
             (1, ["learn", "z", *access], "no machine z is on record"),
             (1, ["learn", "c", *access], "c has no register values"),
             (2, ["learn", "a", *access[:4]], "set --cluster"),
-            (1, ["learn", "--all", *access[:4], "--cluster", "none"], "no machine has quoted"),
+            (1, ["learn", "--all", *access[:4], "--cluster", "none"], "no Cluster or ClusterRecord none"),
             (1, ["learn", "--all", *access[:4], "--cluster", "green"], "404"),
         ):
             assert main(["policy", *words]) == code

@@ -138,7 +138,7 @@ def test_where_the_policy_proves_nothing_or_names_several_it_is_said(
             "--provider: expected one of the policy's tpm",
         ),
         (1, ("stray", "--open", "--reason", "r"), "no Machine has its provider ID"),
-        (1, ("--all", "--cluster", "red"), "no Cluster red"),
+        (1, ("--all", "--cluster", "red"), "no Cluster or ClusterRecord red"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line_and_changes_nothing(

@@ -129,7 +129,7 @@ def test_all_problems_are_told_not_only_the_first() -> None:
         (made(authorizedAttestors=["insecure"]), "insecure proves nothing"),
         (made(authorizedAttestors=["tpm", "challenge"]), "tpm, challenge are alternatives"),
         (made(tpm={}), "only TPMs that the infrastructure provider names"),
-        (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims a Machine is believed"),
+        (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims it is believed"),
         (made(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}), "the section tpm is without effect"),
         (made(serving={"attested": "Refuse"}), "serving.kubelet is not Approve"),
     ],
@@ -137,6 +137,29 @@ def test_all_problems_are_told_not_only_the_first() -> None:
 def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
     assert list(problems(policy)) == []
     assert any(said in note for note in notes(policy))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (made(tpm={"trustOnFirstUse": True}), "only TPMs that the infrastructure provider names"),
+        (made(tpm={"endorsementKeysFrom": {"ec2": {}}}), "only TPMs that the infrastructure provider names"),
+        (made(authorizedAttestors=["challenge"], tpm={"trustOnFirstUse": True}), "trustOnFirstUse"),
+        (made(authorizedAttestors=["challenge"], tpm={"eventLog": "Require"}), "eventLog Require"),
+    ],
+)
+def test_no_note_contradicts_another(policy: JsonObject, said: str) -> None:
+    assert not any(said in note for note in notes(policy))
+
+
+def test_every_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(yaml.safe_dump(made(enforcement="Warn")))
+    second.write_text(yaml.safe_dump({**made(), "metadata": {"name": "green"}}))
+    assert main(["policy", "check", "-f", str(first), "-f", str(second)]) == 1
+    said = capsys.readouterr().out
+    assert "blue: spec.enforcement" in said
+    assert "green: valid" in said
 
 
 def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

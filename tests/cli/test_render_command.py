@@ -158,6 +158,28 @@ def test_a_contradiction_writes_nothing_and_names_the_object(folder: Path, capfd
     assert "remove it" in error
 
 
+def test_every_contradiction_of_every_document_is_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = WORKER.replace("name: node-labels", "name: rotate-certificates").replace("rack=7", "true")
+    other = wrong.replace("md-0", "md-1")
+    listed = yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(wrong), yaml.safe_load(other)]}
+    )
+    for documents in ((wrong, OTHERS, other), (listed,)):
+        assert run(folder, *documents)[0] == 1
+        error = capfd.readouterr().err
+        assert ["fleet/md-0" in error, "fleet/md-1" in error, error.count("\n")] == [True, True, 2]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n...\n"])
+@pytest.mark.parametrize("begin", ["", "---\n", "# of the other\n"])
+def test_several_files_are_one_stream(folder: Path, begin: str, end: str) -> None:
+    folder.joinpath("a.yaml").write_text(OTHERS.removesuffix("\n") + end)
+    folder.joinpath("b.yaml").write_text(begin + WORKER)
+    assert main(["render", "-f", "a.yaml", "-f", "b.yaml", "-o", "out.yaml", "--provider", "aws"]) == 0
+    documents = yaml.safe_load_all(folder.joinpath("out.yaml").read_text())
+    assert [one["kind"] for one in documents if one] == ["Secret", "KubeadmConfigTemplate"]
+
+
 def test_the_provider_id_is_given_where_it_is_said(folder: Path) -> None:
     code, _, text = run(folder, WORKER, flags=("--provider", "tpm"))
     assert (code, "provider-id" in text) == (0, False)

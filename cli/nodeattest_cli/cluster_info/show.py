@@ -9,6 +9,7 @@ import click
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.view import View, view_of
 from nodeattest_cli.connection import Connection, cluster_options, run
+from nodeattest_cli.documents import file_option
 from nodeattest_cli.errors import ExitCode
 from nodeattest_cli.output import output_option, print_document, print_exactly, print_lines, to_json, to_yaml
 from nodeattest_controller.model.objects import text
@@ -21,7 +22,7 @@ __all__ = ["show"]
 
 
 @click.command()
-@click.option("-f", "--file", "path", metavar="FILE", help="The ConfigMap or its kubeconfig; - is standard input.")
+@file_option("The ConfigMap or its kubeconfig; - is standard input.")
 @output_option("text", "json", "yaml", "kubeconfig")
 @cluster_options
 def show(*, path: str | None, output: str, kubeconfig: str | None, context: str | None) -> int:

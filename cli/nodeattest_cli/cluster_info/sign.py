@@ -11,6 +11,7 @@ import click
 from nodeattest_cli.cluster_info.sources import from_cluster, from_file, signing_tokens
 from nodeattest_cli.cluster_info.update import retry_on_conflict
 from nodeattest_cli.connection import Connection, cluster_options, run
+from nodeattest_cli.documents import file_option
 from nodeattest_cli.errors import AccessError, UserError, user_errors
 from nodeattest_cli.output import print_document, print_lines, to_yaml
 from nodeattest_cli.token.input import read_token
@@ -27,7 +28,7 @@ __all__ = ["sign"]
 
 @click.command()
 @click.option("--token-file", metavar="FILE", help="Sign with this token only; - is standard input.")
-@click.option("-f", "--file", "path", metavar="FILE", help="Sign the ConfigMap or kubeconfig of a file, and print it.")
+@file_option("Sign the ConfigMap or kubeconfig of a file, and print it.")
 @cluster_options
 def sign(*, token_file: str | None, path: str | None, kubeconfig: str | None, context: str | None) -> None:
     """Sign cluster-info, where no bootstrap signer runs.

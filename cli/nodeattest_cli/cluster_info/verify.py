@@ -12,6 +12,7 @@ import click
 
 from nodeattest_cli.cluster_info.sources import from_file
 from nodeattest_cli.cluster_info.view import subject_of
+from nodeattest_cli.documents import file_option
 from nodeattest_cli.errors import ExitCode, UserError, user_errors
 from nodeattest_cli.output import print_lines
 from nodeattest_cli.token.input import read_token
@@ -36,9 +37,7 @@ _UNPINNED: Final = "no CA was pinned: anyone who knows the token could have writ
 
 @click.command()
 @click.argument("server", nargs=-1)
-@click.option(
-    "-f", "--file", "path", metavar="FILE", help="Verify the ConfigMap of a file instead; - is standard input."
-)
+@file_option("Verify the ConfigMap of a file instead; - is standard input.")
 @click.option("--token-file", metavar="FILE", required=True, help="The token that signed; - is standard input.")
 @click.option("--discovery-token-ca-cert-hash", "hashes", multiple=True, metavar="PIN", help="sha256:…, repeatable.")
 @click.option("--discovery-token-unsafe-skip-ca-verification", "unsafe", is_flag=True, help="Do without a pin.")

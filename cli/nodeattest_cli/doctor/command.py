@@ -15,7 +15,8 @@ from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
 from nodeattest_cli.durations import seconds
-from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.management import no_cluster
 from nodeattest_cli.output import output_option, print_document, print_lines, to_json
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.client import ApiClient
@@ -87,7 +88,7 @@ def doctor(
     workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
     facts = run(connection, lambda client: _gather(client, target, workload))
     if cluster is not None and not facts.clusters():
-        raise StateError(f"no Cluster or ClusterRecord {cluster} in {target.namespace or 'any namespace'}")
+        raise no_cluster(cluster, target.namespace)
     if fix and _fix(connection, facts, yes=yes):
         facts = run(connection, lambda client: _gather(client, target, workload))
     found = examine(facts)

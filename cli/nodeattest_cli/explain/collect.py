@@ -18,7 +18,7 @@ from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.explain.replay import first_request_name
 from nodeattest_cli.machines.rejoin import workload_endpoint
 from nodeattest_cli.machines.row import MachineRow, rows_of
-from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects, no_cluster
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.infrastructure_kinds import known_kind
@@ -36,7 +36,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_providers.errors import Denied
 
-__all__ = ["Collected", "Target", "TargetKind", "collect", "parse_target"]
+__all__ = ["Collected", "Target", "TargetKind", "collect", "newest", "parse_target"]
 
 _CSRS: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _CSR: Final = "CertificateSigningRequest"
@@ -108,6 +108,8 @@ async def collect(
     found = Collected()
     await _read_collections(management, namespace, found)
     rows = [one for one in _rows(found.documents, now) if cluster in {None, one.cluster}]
+    if cluster is not None and not rows and cluster not in {*found.named("Cluster"), *found.named("ClusterRecord")}:
+        raise no_cluster(cluster, namespace)
     if target.kind is TargetKind.CSR:
         where = _only_cluster(found, rows, cluster)
     else:
@@ -211,7 +213,9 @@ async def _read_workload(client: ApiClient, target: Target, found: Collected, *,
         attestation = None if others_too else _attestation_of(found)
         if attestation is not None and attestation.issued:
             everything = [one for one in everything if _is_its_own(one, attestation)]
-        found.csr = _newest(everything, found.row.provider_id)
+        found.csr, *others = newest(everything, found.row.provider_id) or [None]
+        for name in (text(one, "metadata", "name") for one in others if one is not None):
+            found.left_out.append(f"{_CSR} {name}: filed in the same second; nodeattest explain csr/{name} shows it")
     if found.csr is None:
         return
     first = first_request_name(found.csr)
@@ -223,10 +227,18 @@ async def _read_workload(client: ApiClient, target: Target, found: Collected, *,
         found.documents += [document] if document is not None else []
 
 
-def _newest(requests: Iterable[JsonObject], provider_id: str) -> JsonObject | None:
-    """Return the newest request of a machine; of one second, the answer to the other."""
+def newest(requests: Iterable[JsonObject], provider_id: str) -> list[JsonObject]:
+    """Return a machine's newest request: of one second, the answer to the others; several, by name, where none tells.
+
+    A server keeps seconds only, and its resourceVersion is of the last write.
+    """
+
+    def age(one: JsonObject) -> tuple[str, bool]:
+        return text(one, "metadata", "creationTimestamp"), first_request_name(one) is not None
+
     own = [one for one in requests if _provider_id_of(one) == provider_id]
-    return max(own, key=lambda one: (_created(one), first_request_name(one) is not None), default=None)
+    last = max(map(age, own), default=None)
+    return sorted((one for one in own if age(one) == last), key=lambda one: text(one, "metadata", "name"))
 
 
 def _is_its_own(csr: JsonObject, attestation: Attestation) -> bool:
@@ -237,10 +249,6 @@ def _is_its_own(csr: JsonObject, attestation: Attestation) -> bool:
         return False
     known = attestation.entry_for(request.csr.spki_sha256, request.purpose) is not None
     return known or request.username == f"system:node:{attestation.node_name}"
-
-
-def _created(csr: JsonObject) -> str:
-    return text(csr, "metadata", "creationTimestamp")
 
 
 def _provider_id_of(csr: JsonObject) -> str:

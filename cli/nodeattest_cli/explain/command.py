@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
-from nodeattest_cli.documents import read_objects
+from nodeattest_cli.documents import file_option, read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.bundle import read_bundle
 from nodeattest_cli.explain.collect import Collected, parse_target
@@ -52,7 +52,7 @@ config_option = click.option(
 
 @click.command()
 @click.argument("target", required=False)
-@click.option("-f", "--file", "path", metavar="FILE", help="The stored request, YAML or JSON; - is standard input.")
+@file_option("The stored request, YAML or JSON; - is standard input.")
 @click.option("--csr", "name", metavar="NAME", help="Read the request from the workload cluster instead.")
 @click.option(
     "--with",

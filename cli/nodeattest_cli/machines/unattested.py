@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.rejoin import workload_client
-from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects, list_served
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects, list_served, no_cluster
 from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, key_of, text
@@ -93,7 +93,7 @@ async def survey(client: ApiClient, *, namespace: str, cluster: str | None, now:
         )
     chosen = [item for item in found if cluster in {None, text(item, "metadata", "name")}]
     if not chosen:
-        raise StateError(f"no Cluster {cluster or ''} in namespace {namespace}".replace("  ", " "))
+        raise no_cluster(cluster, namespace)
     policies = [item async for item in list_served(client, OWN, "nodeattestationpolicies", namespace)]
     unattested: list[Unattested] = []
     unreachable: list[tuple[ClusterKey, str]] = []

@@ -16,6 +16,7 @@ import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import StateError, UserError
+from nodeattest_cli.management import check_cluster
 from nodeattest_cli.output import print_lines
 from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
 from nodeattest_controller.model.objects import key_of, text
@@ -64,7 +65,7 @@ def learn(
         raise UserError("expected names of machines, or --all")
     connection = Connection(kubeconfig, context)
     where = connection.namespace(namespace)
-    attestations = run(connection, lambda client: _list(client, "machineattestations", where))
+    attestations = run(connection, lambda client: _attestations(client, where, cluster))
     chosen = _chosen([registers_from_attestation(one) for one in attestations], machine, cluster)
     inventory, of = Inventory(), cluster_key(where, chosen[0].cluster)
     for attestation in attestations:
@@ -73,6 +74,13 @@ def learn(
     recorded = partial(inventory.machines_under, of, now=now)
     policy = run(connection, lambda client: _policy(client, chosen[0].cluster, where, recorded))
     print_lines(*_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
+
+
+async def _attestations(client: ApiClient, namespace: str, cluster: str | None) -> list[JsonObject]:
+    found = await _list(client, "machineattestations", namespace)
+    if cluster is not None and cluster not in {text(one, "spec", "clusterName") for one in found}:
+        await check_cluster(client, cluster, namespace)
+    return found
 
 
 async def _list(client: ApiClient, resource: str, namespace: str) -> list[JsonObject]:

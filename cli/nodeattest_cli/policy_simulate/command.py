@@ -16,6 +16,7 @@ import click
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
+from nodeattest_cli.management import no_cluster
 from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json, to_yaml
 from nodeattest_cli.policies import problems
 from nodeattest_cli.policy_simulate.evaluate import Outcome
@@ -38,7 +39,14 @@ _MESSAGE: Final = 240
 
 
 @click.command("simulate")
-@click.option("-f", "--file", "path", metavar="FILE", help="The policy that is not applied yet; - is standard input.")
+@click.option(
+    "-f",
+    "--file",
+    "paths",
+    multiple=True,
+    metavar="FILE",
+    help="The policies that are not applied yet; - is standard input.",
+)
 @click.option(
     "--baseline",
     metavar="FILE",
@@ -56,7 +64,7 @@ _MESSAGE: Final = 240
 @output_option("table", "wide", "json", "yaml", "name")
 def simulate_policy(
     *,
-    path: str | None,
+    paths: tuple[str, ...],
     baseline: str | None,
     installed: tuple[str, ...],
     kubeconfig: str | None,
@@ -76,9 +84,9 @@ def simulate_policy(
 
     Exit code 0: no renewal would be refused, though some may be unknown. 1: some would be, or the policy is invalid.
     """
-    if path is None and baseline is None:
+    if not paths and baseline is None:
         raise UserError("expected a policy (-f), PCR values (--baseline), or both")
-    given = _policies(path, installed) if path is not None else []
+    given = _policies(paths, installed) if paths else []
     pcrs = _baseline(baseline) if baseline is not None else {}
     connection = Connection(kubeconfig, context)
     where = _namespace(connection, namespace, given)
@@ -99,6 +107,8 @@ async def _simulate(
     selector: str | None,
 ) -> SimulationReport:
     fleet = await read_fleet(client, namespace, selector)
+    if cluster is not None and cluster not in fleet.clusters:
+        raise no_cluster(cluster, namespace)
     changed = given or [one for one in fleet.policies.values() if _has_sections(one, pcrs)]
     by_name = {text(one, "metadata", "name"): _with_pcrs(one, pcrs) for one in changed}
     for name, policy in by_name.items():
@@ -110,11 +120,11 @@ async def _simulate(
     return simulate(fleet, scope, infra, datetime.now(UTC))
 
 
-def _policies(path: str, installed: Sequence[str]) -> list[JsonObject]:
-    """Read the policies of a file; raises ``UserError``, or ``StateError`` where one would be invalid."""
-    found = [one for one in read_objects(path) if text(one, "kind") == _KIND]
+def _policies(paths: Sequence[str], installed: Sequence[str]) -> list[JsonObject]:
+    """Read the policies of the files; raises ``UserError``, or ``StateError`` where one would be invalid."""
+    found = [one for path in paths for one in read_objects(path) if text(one, "kind") == _KIND]
     if not found:
-        raise UserError(f"{path}: expected a {_KIND}, got other objects only")
+        raise UserError(f"{', '.join(paths)}: expected a {_KIND}, got other objects only")
     for one in found:
         for problem in problems(one, installed):
             name = text(one, "metadata", "name") or "(no name)"
