@@ -30,7 +30,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
     is_rendered_kind,
     render,
 )
-from nodeattest_controller.controllers.bootstrap_config.renderer import shares_secret
+from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated, shares_secret
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_label import is_decided, label_command, needs_webhook
@@ -40,7 +40,7 @@ from nodeattest_parsing import structural_schema
 from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ProviderName
 
 __all__ = ["check", "notes", "policy", "problems"]
 
@@ -144,7 +144,7 @@ def _list_unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObj
             print_lines(f"{text(document, 'kind')} {key_of(document)}: note: {refused}")
             continue
         if not known:
-            why = _why_not_rendered(document, policies)
+            why = _why_not_rendered(document, documents, policies)
             print_lines(f"{text(document, 'kind')} {key_of(document)}: note: {_UNRENDERED}{why}")
 
 
@@ -162,13 +162,18 @@ def _without_secret(documents: Sequence[JsonObject], policies: Sequence[JsonObje
             yield f"{text(document, 'kind')} {key_of(document)}: {refused}"
 
 
-def _why_not_rendered(document: JsonObject, policies: Sequence[JsonObject]) -> str:
-    """Say what keeps the renderer from it as it is, where the one policy of the file names one provider."""
+def _why_not_rendered(document: JsonObject, documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> str:
+    """Say what keeps the renderer from it as it is, where the one policy of the file or an annotation names one."""
     attestors = {name for one in policies for name in strings(one, "spec", "authorizedAttestors")}
-    if len(attestors) != 1:
-        return ""
+    clusters = [one for one in documents if text(one, "kind") == "Cluster"]
+    chosen = next(filter(None, (annotated(one, ATTESTOR_ANNOTATION) for one in (document, *clusters))), "")
+    if not chosen and len(attestors) != 1:
+        return (
+            f"; annotation {ATTESTOR_ANNOTATION} on it or its Cluster must choose one of {', '.join(sorted(attestors))}"
+        )
+    provider_id = annotated(document, ANNOTATION_PROVIDER_ID) or None
     try:
-        render(document, RenderOptions(provider=ProviderName(*attestors)))
+        render(document, RenderOptions(provider=ProviderName(chosen or min(attestors)), provider_id=provider_id))
     except RenderingRefused as refused:
         said = (f"expected {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals)
         return f"; as it is, it cannot be rendered: {'; '.join(said)}"

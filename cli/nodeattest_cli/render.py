@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,11 +28,14 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options im
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered_kind
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
+from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated
+from nodeattest_controller.model.challenge_secret import creates_secrets
 from nodeattest_controller.model.objects import key_of, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 
 __all__ = ["render"]
@@ -82,7 +85,11 @@ def render(
     documents pass. Exit code 1: something in the files contradicts, and nothing was written.
     """
     sources = _read(paths)
-    plan = _plan(flags, _policy(policy_path) if policy_path else None)
+    policy = _policy(policy_path) if policy_path else None
+
+    def plan(document: JsonObject) -> RenderOptions:
+        return _plan(flags, policy, document)
+
     parts = [_rendered(part, path, plan) for path, source in sources for part in _documents(source)]
     refusals = [line for part in parts for line in part.refusals]
     if refusals:
@@ -125,7 +132,7 @@ def _documents(source: str) -> Iterator[str]:
         yield source[begin:end]
 
 
-def _rendered(part: str, path: str, plan: RenderOptions) -> _Part:
+def _rendered(part: str, path: str, plan: Callable[[JsonObject], RenderOptions]) -> _Part:
     """Render one document, or the objects of one list."""
     head, body = _head(part)
     if not any(line.strip() and not line.lstrip().startswith("#") for line in body.splitlines()):
@@ -142,7 +149,7 @@ def _rendered(part: str, path: str, plan: RenderOptions) -> _Part:
             written.append(edit(json.dumps(document), document, document))
             continue
         try:
-            made = rendered(document, plan)
+            made = rendered(document, plan(document))
         except RenderingRefused as refused:
             refusals += [f"expected in {name}: {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals]
             continue
@@ -174,22 +181,27 @@ def _policy(path: str) -> Policy:
         raise UserError(f"{path}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
 
 
-def _plan(flags: dict[str, object], policy: Policy | None) -> RenderOptions:
-    provider = cast("str | None", flags["provider"])
+def _plan(flags: dict[str, object], policy: Policy | None, document: JsonObject) -> RenderOptions:
+    provider = cast("str | None", flags["provider"]) or annotated(document, ATTESTOR_ANNOTATION) or None
     attestors = sorted(policy.attestors) if policy else []
     if policy and provider and provider not in attestors:
-        raise UserError(f"--provider {provider}: the policy authorizes {', '.join(attestors) or 'none'}")
+        raise UserError(f"provider {provider}: the policy authorizes {', '.join(attestors) or 'none'}")
     if provider is None:
         if len(attestors) != 1:
             what = f"the policy authorizes {', '.join(attestors) or 'none'}" if policy else "there is no --policy"
-            raise UserError(f"which provider? Give --provider: {what}")
+            name = f"{text(document, 'kind')} {key_of(document)}"
+            raise UserError(f"{name}: which provider? Give --provider, or annotation {ATTESTOR_ANNOTATION}: {what}")
         provider = attestors[0]
+    if policy and provider in {"challenge", "composite"} and creates_secrets(policy):
+        raise UserError("the policy has challenge.createSecrets, which the webhook alone can render")
     serving = cast("str | None", flags["serving"])
     if serving is None:
         serving = "none" if policy and not policy.serving.approves_kubelet else "kubelet"
     given = {name: cast("str | None", flags[name]) for name in _SOURCES}
     if sum(value is not None for value in given.values()) > 1:
         raise UserError("give one of --provider-id, --provider-id-file and --provider-id-command")
+    if not any(given.values()):
+        given["provider_id"] = annotated(document, ANNOTATION_PROVIDER_ID) or None
     return RenderOptions(
         provider=ProviderName(provider),
         settings=_settings(cast("tuple[str, ...]", flags["words"])),

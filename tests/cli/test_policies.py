@@ -554,6 +554,19 @@ def test_what_a_topology_does_not_use_or_a_live_cluster_shows_is_not_said_again(
     assert [line.partition(":")[0] for line in said] == ["MachineDeployment fleet/blue-md-x", "Cluster fleet/blue"]
 
 
+@pytest.mark.parametrize("chosen", ["", "tpm", "challenge"])
+def test_which_of_several_attestors_a_configuration_uses_must_be_chosen(tmp_path: Path, chosen: str) -> None:
+    plane: JsonObject = {
+        "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2",
+        "kind": "KubeadmControlPlane",
+        "metadata": {"name": "masters", "annotations": {"attestation.cluster.x-k8s.io/attestor": chosen}},
+        "spec": {"version": "v1.36.0", "kubeadmConfigSpec": {}},
+    }
+    _, said = checked(tmp_path, made(authorizedAttestors=["challenge", "tpm"]), plane)
+    assert ("must choose one of challenge, tpm" in said) == (not chosen)
+    assert (f"a provider ID, which {chosen} cannot find" in said) == bool(chosen)
+
+
 @pytest.mark.parametrize("kind", ["KubeadmControlPlane", "KubeadmControlPlaneTemplate", "MachinePool"])
 def test_machines_that_share_a_configuration_get_no_secret_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str

@@ -187,6 +187,30 @@ def test_the_provider_id_is_given_where_it_is_said(folder: Path) -> None:
     assert "metal3://{{ ds.meta_data.uuid }}" in text
 
 
+def test_annotations_choose_provider_and_provider_id_for_each_object(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder.joinpath("policy.yaml").write_text(POLICY.replace("[aws]", "[challenge, tpm]"))
+    flags = ("--policy", "policy.yaml")
+    own = "metadata: {annotations: {attestation.cluster.x-k8s.io/attestor: tpm, \
+attestation.cluster.x-k8s.io/provider-id: 'kubevirt://{hostname}'}}"
+    code, _, text = run(folder, WORKER.replace("    spec:", f"    {own}\n    spec:"), flags=flags)
+    assert code == 0
+    assert "--provider tpm --provider-id ''kubevirt://{hostname}''" in text
+    code, _, _ = run(folder, WORKER, flags=flags)
+    assert code == 2
+    assert "md-0: which provider?" in capfd.readouterr().err
+
+
+def test_a_secret_that_the_controller_creates_is_not_rendered_by_hand(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = "challenge: {createSecrets: true}, authorizedAttestors: [challenge]"
+    folder.joinpath("policy.yaml").write_text(POLICY.replace("authorizedAttestors: [aws]", spec))
+    assert run(folder, WORKER, flags=("--policy", "policy.yaml"))[0] == 2
+    assert "the webhook alone" in capfd.readouterr().err
+
+
 def test_what_was_changed_is_told_line_by_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(folder, WORKER, flags=("--provider", "aws", "--diff"))
     error = capfd.readouterr().err

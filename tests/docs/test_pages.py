@@ -17,6 +17,7 @@ import pytest
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
+from nodeattest_controller.model.objects import text
 
 TREE = Path(__file__).parents[2]
 BIN = Path(sys.prefix) / "bin"
@@ -185,8 +186,23 @@ def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) ->
     for policy in shown:
         file = tmp_path / "policy.yaml"
         file.write_text(re.sub("sha256:(<64 digits>|0{64})", f"sha256:{'0f' * 32}", policy))
-        (document,) = read_objects(str(file))
-        assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == [], policy
+        for document in read_objects(str(file)):
+            if text(document, "kind") == "NodeAttestationPolicy":
+                assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == [], (
+                    policy
+                )
+
+
+def test_every_bootstrap_configuration_that_is_shown_can_be_rendered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = [block for block in policies() if "kind: Kubeadm" in block]
+    assert shown
+    for block in shown:
+        file = tmp_path / "example.yaml"
+        file.write_text(block)
+        assert main(["policy", "check", "-f", str(file)]) == 0
+        assert "cannot be rendered" not in capsys.readouterr().out
 
 
 def test_every_shell_block_is_run_by_tests_or_says_why_it_cannot_be() -> None:

@@ -28,7 +28,7 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
-__all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "plan_for", "shares_secret"]
+__all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "annotated", "plan_for", "shares_secret"]
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
@@ -68,6 +68,12 @@ class PolicyRenderer:
         )
 
 
+def annotated(whole: JsonObject, name: str) -> str:
+    """Return an annotation of an object, of a template that of what is made of it; empty where it has none."""
+    place = ("spec", "template", "metadata") if text(whole, "kind").endswith("Template") else ("metadata",)
+    return text(whole, *place, "annotations", name)
+
+
 def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
     """Say what to render for an object of a cluster; raises ``Denied``."""
     provider = _provider(subject, policy, cluster)
@@ -75,7 +81,7 @@ def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOpt
     return RenderOptions(
         provider=provider,
         settings=_secret_settings(provider, policy) if uses_secret else {},
-        provider_id=text(subject.whole, "metadata", "annotations", ANNOTATION_PROVIDER_ID) or None,
+        provider_id=annotated(subject.whole, ANNOTATION_PROVIDER_ID) or None,
         challenge_secret=_challenge_secret(subject) if uses_secret else "",
         serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
     )
@@ -124,14 +130,7 @@ def _challenge_secret(subject: Subject) -> str:
 
 
 def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> ProviderName:
-    chosen = next(
-        (
-            named
-            for whole in (subject.whole, cluster)
-            if (named := text(whole, "metadata", "annotations", ATTESTOR_ANNOTATION))
-        ),
-        "",
-    )
+    chosen = annotated(subject.whole, ATTESTOR_ANNOTATION) or annotated(cluster, ATTESTOR_ANNOTATION)
     if chosen and chosen not in policy.attestors:
         raise Denied(
             Reason.ATTESTOR_NOT_AUTHORIZED,
