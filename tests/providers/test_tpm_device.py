@@ -26,6 +26,7 @@ from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
 from nodeattest_providers.tpm.node.device import Device
+from nodeattest_providers.tpm.node.nv_certificates import read_chain
 from nodeattest_providers.tpm.structures import sized
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
@@ -265,8 +266,8 @@ def test_a_join_by_another_tcti_is_the_same_with_the_librarys_transport(real_tpm
         with TpmAttestor({"tcti": tcti}) as attestor:
             assert attestor.endorsement_fingerprint() == real_tpm.endorsement_fingerprint()
             joined = exchange(attestor, facts_of(by_allow_list(attestor.endorsement_fingerprint())))
-        with Device(tcti) as device, pytest.raises(Unavailable, match="tpm2_rc_decode 0x18b"):
-            device.nv_read(0x01C07FFF)
+        with Device(tcti) as device, pytest.raises(Unavailable, match="tpm2_rc_decode 0x2d5"):
+            device.create(b"", "a key")
     assert verify(request_of(joined.answer), joined.facts).checks
 
 
@@ -412,3 +413,58 @@ def test_a_persistent_key_that_is_not_the_certified_one_is_not_used_whatever_its
     finally:
         with connected(emptied.tcti) as esys:
             evict(esys, 0x81010016)
+
+
+# NV indices that cannot be read
+
+
+@contextmanager
+def defined(
+    tpm: SoftwareTpm, index: int, attributes: str, *, password: bytes = b"", data: bytes = b""
+) -> Generator[None]:
+    """Define an NV index as the owner, and write it if there are data."""
+    flags = tss.TPMA_NV.parse(attributes)
+    public = tss.TPMS_NV_PUBLIC(nvIndex=index, nameAlg=tss.TPM2_ALG.SHA256, attributes=flags, dataSize=len(data) or 64)
+    with connected(tpm.tcti) as esys:
+        handle = esys.nv_define_space(password or None, tss.TPM2B_NV_PUBLIC(nvPublic=public))
+        if data:
+            esys.nv_write(handle, data, auth_handle=tss.ESYS_TR.OWNER)
+    try:
+        yield
+    finally:
+        with connected(tpm.tcti) as esys:
+            esys.nv_undefine_space(esys.tr_from_tpmpublic(tss.TPM2_HANDLE(index)))
+
+
+OPEN = "ownerread|ownerwrite|authread|authwrite|noda"
+UNREADABLE: dict[str, tuple[str, bytes, bytes, str]] = {
+    "never written": (OPEN, b"", b"", "code=0x14a error=TPM_RC_NV_UNINITIALIZED"),
+    "read by its own password": (OPEN, b"secret", b"data", "code=0x9a2 error=TPM_RC_BAD_AUTH"),
+    "read by the owner": ("ownerread|ownerwrite|noda", b"", b"data", "code=0x12f error=TPM_RC_AUTH_UNAVAILABLE"),
+}
+
+
+@pytest.mark.swtpm
+@pytest.mark.parametrize("case", UNREADABLE)
+@pytest.mark.parametrize("index", [0x01C0000A, 0x01C0000B])
+def test_a_certificate_or_nonce_index_that_cannot_be_read_is_logged_and_counts_as_none(
+    real_tpm: SoftwareTpm, caplog: pytest.LogCaptureFixture, index: int, case: str
+) -> None:
+    attributes, password, data, words = UNREADABLE[case]
+    with defined(real_tpm, index, attributes, password=password, data=data):
+        with TpmAttestor({"tcti": real_tpm.tcti}) as attestor:
+            assert attestor.endorsement_fingerprint() == real_tpm.endorsement_fingerprint()
+        with TpmAttestor({"tcti": real_tpm.tcti, "endorsementKey": "ecc-p256"}) as attestor:
+            registered = by_allow_list(attestor.endorsement_fingerprint())
+            joined = exchange(attestor, facts_of(registered))
+    assert verify(request_of(joined.answer), joined.facts).checks
+    assert f"index=0x{index:x} {words}" in caplog.text
+
+
+@pytest.mark.swtpm
+def test_a_chain_ends_at_an_index_that_cannot_be_read(real_tpm: SoftwareTpm) -> None:
+    with defined(real_tpm, 0x01C00100, OPEN, data=b"\x30\x01a"), defined(real_tpm, 0x01C00102, OPEN, data=b"\x30\x01b"):
+        with Device(real_tpm.tcti) as device:
+            assert read_chain(device) == (b"\x30\x01a", b"\x30\x01b")
+        with defined(real_tpm, 0x01C00101, OPEN), Device(real_tpm.tcti) as device:
+            assert read_chain(device) == (b"\x30\x01a",)

@@ -65,6 +65,22 @@ _REMEDIES: Final = {
     0xA2: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
 }
 """By return code without handle, parameter and session number (Part 2 §6.6.3)."""
+_UNREADABLE: Final = {
+    0x82: "TPM_RC_ATTRIBUTES",
+    0x8B: "TPM_RC_HANDLE",
+    0x8E: "TPM_RC_AUTH_FAIL",
+    0xA2: "TPM_RC_BAD_AUTH",
+    0x124: "TPM_RC_AUTH_TYPE",
+    0x12F: "TPM_RC_AUTH_UNAVAILABLE",
+    0x146: "TPM_RC_NV_RANGE",
+    0x148: "TPM_RC_NV_LOCKED",
+    0x149: "TPM_RC_NV_AUTHORIZATION",
+    0x14A: "TPM_RC_NV_UNINITIALIZED",
+    _LOCKOUT: "TPM_RC_LOCKOUT",
+}
+"""Return codes for an NV index that is never written, or that nobody reads without its password or policy.
+
+In lockout the TPM refuses only indices without TPMA_NV_NO_DA, which those of TCG have (Part 2 §13.4)."""
 _REMEDY: Final = "check the TPM with tpm2_getcap properties-fixed"
 _NO_CONNECTION: Final = (
     "see whether another program holds it (only /dev/tpmrm0 is shared), or whether a software TPM runs there"
@@ -129,18 +145,24 @@ class Device:
                 return
 
     def nv_read(self, index: int) -> bytes:
-        """Read an NV index as a whole; the TPM is asked once."""
+        """Read an NV index as a whole, empty where it is unwritten or unreadable; the TPM is asked once."""
         if index not in self._nv:
-            self._nv[index] = self._nv_whole(index)
+            with _errors(f"NV index 0x{index:x}"):
+                try:
+                    self._nv[index] = self._nv_whole(index)
+                except TpmCodeError as error:
+                    if _kind(error.code) not in _UNREADABLE:
+                        raise
+                    self._nv[index] = b""
+                    _log_unreadable(index, error.code)
         return self._nv[index]
 
     def _nv_whole(self, index: int) -> bytes:
-        with _errors(f"NV index 0x{index:x}"):
-            _, answer = execute(self._tpm, commands.NV_READ_PUBLIC, index)
-            answer.take(2 + 4 + 2 + 4)  # TPM2B_NV_PUBLIC: its size, the index, its nameAlg, its attributes
-            answer.sized("authPolicy", MAX_RESPONSE)
-            size = answer.number(2)
-            return b"".join(self._nv_part(index, min(_NV_CHUNK, size - at), at) for at in range(0, size, _NV_CHUNK))
+        _, answer = execute(self._tpm, commands.NV_READ_PUBLIC, index)
+        answer.take(2 + 4 + 2 + 4)  # TPM2B_NV_PUBLIC: its size, the index, its nameAlg, its attributes
+        answer.sized("authPolicy", MAX_RESPONSE)
+        size = answer.number(2)
+        return b"".join(self._nv_part(index, min(_NV_CHUNK, size - at), at) for at in range(0, size, _NV_CHUNK))
 
     def _nv_part(self, index: int, size: int, at: int) -> bytes:
         asked = uint16(size) + uint16(at)
@@ -276,15 +298,30 @@ def _errors(what: str) -> Generator[None]:
     try:
         yield
     except TpmCodeError as error:
-        kind = error.code & _FORMAT_ONE_ERROR if error.code & _FORMAT_ONE else error.code
         unknown = f"TPM error 0x{error.code:x}, which tpm2_rc_decode 0x{error.code:x} explains"
-        detail, remedy = _REMEDIES.get(kind, (unknown, _REMEDY))
+        detail, remedy = _REMEDIES.get(_kind(error.code), (unknown, _REMEDY))
         raise _unavailable(f"{what}: {detail}", remedy) from None
     except Denied as error:
         raise _unavailable(f"{what}: expected {error.expected}, got {error.got}", _REMEDY) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise _unavailable(f"{what}: no connection to the TPM ({reason})", _NO_CONNECTION) from None
+
+
+def _kind(code: int) -> int:
+    """Drop the number of the handle, parameter or session from a return code."""
+    return code & _FORMAT_ONE_ERROR if code & _FORMAT_ONE else code
+
+
+def _log_unreadable(index: int, code: int) -> None:
+    import logging  # few nodes need it
+
+    logging.getLogger(__name__).warning(
+        "NV index cannot be read and counts as empty: index=0x%x code=0x%x error=%s",
+        index,
+        code,
+        _UNREADABLE[_kind(code)],
+    )
 
 
 def _unavailable(detail: str, remedy: str) -> Unavailable:

@@ -9,7 +9,7 @@ Specific Implementation Specification 1.21, §7.3.2 "TCG_PCCLIENT_STORED_CERT".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
@@ -32,10 +32,9 @@ _FULL_CERT: Final = bytes.fromhex("1002")
 def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
     """Choose the named template; ``auto`` is the first that has a certificate, else P-256, which every TPM has."""
     for template in EK_TEMPLATES:
-        if wanted == template.name:
+        if wanted == template.name or (wanted == AUTO and read_certificate(device, template) is not None):
             return template
-    indices = device.nv_indices()
-    return next((item for item in EK_TEMPLATES if item.certificate_index in indices), EK_TEMPLATES[0])
+    return EK_TEMPLATES[0]
 
 
 def read_nonce(device: Device, template: EndorsementTemplate) -> bytes:
@@ -52,9 +51,9 @@ def read_certificate(device: Device, template: EndorsementTemplate) -> bytes | N
 
 
 def read_chain(device: Device) -> tuple[bytes, ...]:
-    """Read the intermediates (DER), which are concatenated over consecutive indices."""
+    """Read the intermediates (DER), which are concatenated over consecutive indices; an unreadable one ends them."""
     indices = sorted(index for index in device.nv_indices() if EK_CHAIN_INDEX <= index <= EK_CHAIN_LAST)
-    data = b"".join(device.nv_read(index) for index in indices)
+    data = b"".join(takewhile(bool, map(device.nv_read, indices)))
     return tuple(islice(split_der(data), _MAX_CHAIN))
 
 
