@@ -265,7 +265,7 @@ HANDLERS: Final = (
         largest=64 * KIB,
         milliseconds=30.0,
         mebibytes=4.0,
-        worst={"elements": lambda: b"\x30\x00" * (32 * KIB), "padding": lambda: b"\xff" * (64 * KIB)},
+        worst={"elements": lambda: b"\x30\x01\x00" * (21 * KIB), "padding": lambda: b"\xff" * (64 * KIB)},
     ),
     Handler(
         name="tpm-responses",

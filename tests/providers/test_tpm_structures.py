@@ -242,9 +242,10 @@ def test_cutting_der_apart_never_fails_and_invents_nothing(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("padding", [b"", b"\x00" * 9, b"\xff" * 9])
-def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(padding: bytes) -> None:
+@pytest.mark.parametrize("tag", [bytes.fromhex("1002"), b""])
+def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(tag: bytes, padding: bytes) -> None:
     certificate = b"\x30\x82\x01\x00" + bytes(256)
-    header = bytes.fromhex("100100") + (len(certificate) + 2).to_bytes(2, "big") + bytes.fromhex("1002")
+    header = bytes.fromhex("100100") + (len(tag) + len(certificate)).to_bytes(2, "big") + tag
     assert list(split_der(header + certificate + padding)) == [certificate]
     assert list(split_der(header + certificate[:-1])) == []
 
@@ -274,6 +275,14 @@ def test_cutting_certificates_apart_copies_each_once() -> None:
     assert Counting.copied == len(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05abc", b"\x30\x82\x01", b"\x31\x01a", bytes(9)])
-def test_a_truncated_certificate_is_none(data: bytes) -> None:
+NO_CERTIFICATE = {
+    "truncated": [b"", b"\x30", b"\x30\x05abc", b"\x30\x82\x01", b"\x30\x82\x01\x00a"],
+    "not a sequence": [b"\x31\x01a", bytes(9), b"\xff" * 9],
+    "of indefinite length": [b"\x30\x80" + bytes(100)],
+    "empty": [b"\x30\x00", b"\x30\x81\x00", b"\x30\x00\x30\x01a"],
+}
+
+
+@pytest.mark.parametrize("data", [data for cases in NO_CERTIFICATE.values() for data in cases])
+def test_bytes_that_are_not_a_whole_certificate_are_none(data: bytes) -> None:
     assert list(split_der(data)) == []

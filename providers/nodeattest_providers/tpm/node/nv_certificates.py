@@ -26,7 +26,7 @@ _HEADER: Final = 2
 _STORED_CERT: Final = bytes.fromhex("100100")
 """TCG_TAG_PCCLIENT_STORED_CERT and TCG_FULL_CERT; two bytes of length follow."""
 _FULL_CERT: Final = bytes.fromhex("1002")
-"""TCG_TAG_PCCLIENT_FULL_CERT, which the length includes."""
+"""TCG_TAG_PCCLIENT_FULL_CERT, which the length includes; some TPMs leave it out."""
 
 
 def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
@@ -58,21 +58,21 @@ def read_chain(device: Device) -> tuple[bytes, ...]:
 
 
 def split_der(data: bytes) -> Iterator[bytes]:
-    """Cut concatenated DER sequences apart; padding and whatever else is no sequence ends them.
+    """Cut concatenated DER sequences apart; padding, an empty sequence and one of indefinite length end them.
 
     A certificate that is stored with the header of TPM 1.2 is the one sequence behind it.
     """
-    start = len(_STORED_CERT) + 2
-    if data.startswith(_STORED_CERT) and data.startswith(_FULL_CERT, start):
+    if data.startswith(_STORED_CERT):
+        start = len(_STORED_CERT) + 2
         size = int.from_bytes(data[len(_STORED_CERT) : start], "big")
-        data = data[start + len(_FULL_CERT) : start + size]
+        data = data[start : start + size].removeprefix(_FULL_CERT)
     at = 0
     while len(data) - at >= _HEADER and data[at] == _SEQUENCE:
         size, begins = data[at + 1], at + _HEADER
         if size >= _LONG_FORM:
             begins += size - _LONG_FORM
             size = int.from_bytes(data[at + _HEADER : begins], "big")
-        if len(data) < begins + size:
+        if not size or len(data) < begins + size:
             return
         yield data[at : begins + size]
         at = begins + size
