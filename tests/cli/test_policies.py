@@ -45,7 +45,7 @@ def test_a_full_policy_of_a_cloud_is_valid() -> None:
         ({**AWS, "role": ["x"]}, "spec.aws.role: unknown field; the nearest known one is roles"),
         ({**AWS, "accounts": [123456789012]}, "spec.aws.accounts"),
         ({**AWS, "accounts": ["1"]}, "spec.aws.accounts"),
-        ({**AWS, "regions": ["us-iso-east-1"]}, "spec.aws.regions"),
+        ({**AWS, "regions": ["us-isox-east-1"]}, "spec.aws.regions"),
         ({**AWS, "regions": ["us-gov-east-1x"]}, "spec.aws.regions"),
         ({**AWS, "roles": ["a/b"]}, "spec.aws.roles"),
         ({"accounts": [], "regions": []}, "roles"),

@@ -33,7 +33,7 @@ def test_a_policy_reads_to_what_it_lists() -> None:
         ({"accounts": [123456789012]}, "12 digits"),
         ({"accounts": ["*"]}, "12 digits"),
         ({"regions": ["us-*"]}, "spec.aws.regions"),
-        ({"regions": ["us-iso-east-1"]}, "partitions"),
+        ({"regions": ["us-isox-east-1"]}, "partitions"),
         ({"regions": [""]}, "spec.aws.regions"),
         ({"roles": ["*"]}, "roles"),
         ({"roles": ["path/nodes"]}, "without path"),

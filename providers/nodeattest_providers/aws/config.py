@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.aws.provider_id import partition_of
+from nodeattest_providers.aws.provider_id import PARTITION_NAME, partition_of
 from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, string_set, text
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonValue
@@ -92,7 +92,7 @@ def _tags(value: JsonValue) -> Mapping[str, str]:
 _PLATFORM: Final = "platforms.aws"
 _PLATFORM_SETTINGS: Final = ("trustBundle", "endpoints", "caBundle", "proxy", "profile", "assumeRoles")
 _ENDPOINTS: Final = ("sts", "ec2")
-_ROLE_ARN: Final = re.compile(r"arn:(?:aws|aws-cn|aws-us-gov):iam::(?P<account>[0-9]{12}):role/[\x21-\x7e]{1,576}")
+_ROLE_ARN: Final = re.compile(rf"arn:(?:{PARTITION_NAME}):iam::(?P<account>[0-9]{{12}}):role/[\x21-\x7e]{{1,576}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

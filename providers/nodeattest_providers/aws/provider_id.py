@@ -15,16 +15,7 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = [
-    "AWS",
-    "AWS_CN",
-    "AWS_US_GOV",
-    "PARTITIONS",
-    "InstanceRef",
-    "Partition",
-    "parse_provider_id",
-    "partition_of",
-]
+__all__ = ["PARTITIONS", "PARTITION_NAME", "InstanceRef", "Partition", "parse_provider_id", "partition_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +25,36 @@ class Partition:
     name: str
     """As in ARNs."""
     dns_suffix: str
-    regions: re.Pattern[str]
+    region_prefix: str
+    """Regular expression of what its regions' names begin with, followed by ``-<place>-<number>``."""
 
     def sts_host(self, region: str) -> str:
         """Name the regional endpoint of STS."""
         return f"sts.{region}.{self.dns_suffix}"
 
 
-AWS: Final = Partition("aws", "amazonaws.com", re.compile(r"(?!cn-)[a-z]{2}-(?!gov-|iso)[a-z]{4,12}-[1-9][0-9]?"))
-AWS_CN: Final = Partition("aws-cn", "amazonaws.com.cn", re.compile(r"cn-[a-z]{4,12}-[1-9][0-9]?"))
-AWS_US_GOV: Final = Partition("aws-us-gov", "amazonaws.com", re.compile(r"us-gov-[a-z]{4,12}-[1-9][0-9]?"))
-PARTITIONS: Final = (AWS, AWS_CN, AWS_US_GOV)
-
-_INSTANCE_ID: Final = r"i-(?:[0-9a-f]{17}|[0-9a-f]{8})"
-_PROVIDER_ID: Final = re.compile(
-    r"aws:///(?P<zone>(?P<region>[a-z]{2}(?:-gov)?-[a-z]{4,12}-[1-9][0-9]?)(?:[a-z]|(?:-[a-z0-9]{1,8}){2,4}))"
-    rf"/(?P<instance>{_INSTANCE_ID})"
+PARTITIONS: Final = (
+    Partition("aws", "amazonaws.com", "(?!cn)[a-z]{2}"),
+    Partition("aws-cn", "amazonaws.com.cn", "cn"),
+    Partition("aws-eusc", "amazonaws.eu", "eusc-[a-z]{2}"),
+    Partition("aws-iso", "c2s.ic.gov", "us-iso"),
+    Partition("aws-iso-b", "sc2s.sgov.gov", "us-isob"),
+    Partition("aws-iso-e", "cloud.adc-e.uk", "eu-isoe"),
+    Partition("aws-iso-f", "csp.hci.ic.gov", "us-isof"),
+    Partition("aws-us-gov", "amazonaws.com", "us-gov"),
 )
-"""A zone is its region and a letter (``us-east-1a``), or a local zone's name (``us-west-2-lax-1a``)."""
+PARTITION_NAME: Final = "|".join(partition.name for partition in PARTITIONS)
+"""Regular expression of a partition's name in an ARN."""
+_REGIONS: Final = tuple(
+    (partition, re.compile(rf"{partition.region_prefix}-[a-z]{{4,12}}-[1-9][0-9]?")) for partition in PARTITIONS
+)
+_KNOWN: Final = f"a region of the partitions {', '.join(partition.name for partition in PARTITIONS)}"
+
+_PROVIDER_ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]{1,64})/(?P<instance>i-(?:[0-9a-f]{17}|[0-9a-f]{8}))")
+_ZONE: Final = re.compile(
+    rf"(?P<region>{'|'.join(pattern.pattern for _, pattern in _REGIONS)})(?:[a-z]|(?:-[a-z0-9]{{1,8}}){{2,4}})"
+)
+"""A region and a letter (``us-east-1a``), or the name of a local or wavelength zone (``us-west-2-lax-1a``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +79,25 @@ def parse_provider_id(text: str) -> InstanceRef:
             got=repr(text[:80]),
             remedy="send the provider ID that the AWS infrastructure provider gives the Machine",
         )
-    return InstanceRef(zone=match["zone"], region=match["region"], instance_id=match["instance"])
+    zone = _ZONE.fullmatch(match["zone"])
+    if zone is None:
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected=f"a zone in {_KNOWN}",
+            got=repr(match["zone"]),
+            remedy="use a version of nodeattest that knows the zone's partition, if this is a zone of AWS",
+        )
+    return InstanceRef(zone=match["zone"], region=zone["region"], instance_id=match["instance"])
 
 
 def partition_of(region: str) -> Partition:
     """Find a region's partition; ``Denied`` for what is no region of a known one."""
-    for partition in PARTITIONS:
-        if partition.regions.fullmatch(region):
+    for partition, pattern in _REGIONS:
+        if pattern.fullmatch(region):
             return partition
     raise Denied(
         Reason.PLATFORM_REGION_NOT_ALLOWED,
-        expected=f"a region of the partitions {', '.join(one.name for one in PARTITIONS)}",
+        expected=_KNOWN,
         got=repr(region[:40]),
-        remedy="list in spec.aws.regions regions of these partitions only; others are not supported",
+        remedy="correct the region, or use a version of nodeattest that knows its partition",
     )

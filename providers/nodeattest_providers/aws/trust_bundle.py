@@ -2,13 +2,15 @@
 
 Promises: certificates are looked up by region and by nothing else that a document says; a file that changed is read
 again at the next verification, at most every few seconds; one that cannot be used leaves the last good in force, and
-that is logged. Keys are RSA of 2048 bits or more, so AWS's older DSA and RSA-1024 certificates are refused by name.
+that is logged. Regions of no known partition are skipped and logged. Keys are RSA of 2048 bits or more, so AWS's older
+DSA and RSA-1024 certificates are refused by name.
 Leaves to others: signatures (``cms``), which regions are allowed (the policy).
 Source: AWS, "AWS public certificates for instance identity document signatures" (RSA-2048).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +29,8 @@ from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["RegionCertificates", "TrustBundle", "parse_bundle", "parse_bundle_text"]
 
+log = logging.getLogger(__name__)
+
 RegionCertificates = Mapping[str, tuple[x509.Certificate, ...]]
 
 _WHERE: Final = "platforms.aws.trustBundle"
@@ -40,13 +44,16 @@ _MIN_BITS: Final = 2048
 
 
 def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
-    """Read PEM certificates by region; what cannot be used is ``Denied``."""
+    """Read PEM certificates by region; unknown regions are logged and skipped, what else is wrong is ``Denied``."""
     bundle: dict[str, tuple[x509.Certificate, ...]] = {}
     for region, text in texts.items():
         try:
             partition_of(region)
         except Denied as denied:
-            raise invalid(_WHERE, denied.expected, denied.got) from None
+            log.warning(
+                "skipped an unknown region of the trust bundle: region=%s expected=%s", denied.got, denied.expected
+            )
+            continue
         bundle[region] = _certificates(region, text)
     return MappingProxyType(bundle)
 

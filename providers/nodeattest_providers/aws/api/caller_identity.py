@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
+from nodeattest_providers.aws.provider_id import PARTITION_NAME
 
 __all__ = [
     "CallerIdentity",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 _ROLE_SESSION: Final = re.compile(
-    r"arn:(?P<partition>aws|aws-cn|aws-us-gov):sts::(?P<account>[0-9]{12}):"
+    rf"arn:(?P<partition>{PARTITION_NAME}):sts::(?P<account>[0-9]{{12}}):"
     r"assumed-role/(?P<role>[A-Za-z0-9_+=,.@-]{1,64})/(?P<session>[A-Za-z0-9_+=,.@-]{2,64})"
 )
 _ACCOUNT: Final = re.compile(r"[0-9]{12}")

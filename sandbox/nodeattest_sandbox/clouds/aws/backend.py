@@ -19,6 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
+from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_sandbox.child_process import LOOPBACK
 
 __all__ = ["Backend", "Launched", "SessionKeys"]
@@ -75,7 +76,7 @@ class Backend:
 
     def assume(self, account: str, role: str, session: str, *, region: str, seconds: int = 3600) -> SessionKeys:
         """Make a session of a role, as EC2 does for an instance, or a person who may."""
-        arn = f"arn:{_partition(region)}:iam::{account}:role/{role}"
+        arn = f"arn:{partition_of(region).name}:iam::{account}:role/{role}"
         answer = self._call("sts", region, None, "assume_role", RoleArn=arn, RoleSessionName=session)
         keys = cast("Mapping[str, str]", answer["Credentials"])
         expires = datetime.now(UTC).replace(microsecond=0).timestamp() + seconds
@@ -155,7 +156,3 @@ def _launched(instance: _Answer) -> Launched:
         private_ip=text("PrivateIpAddress"),
         launched=cast("datetime", instance["LaunchTime"]).astimezone(UTC),
     )
-
-
-def _partition(region: str) -> str:
-    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
