@@ -20,9 +20,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["MAX_SIGNATURES", "ChainError", "ChainVerifier", "check_readable", "extension"]
+__all__ = ["MAX_SIGNATURES", "ChainError", "ChainVerifier", "check_readable", "describe", "extension"]
 
 MAX_SIGNATURES: Final = 8
 """Signature checks of one chain; a maker's chain takes at most four. One by P-521 takes some 1 ms."""
@@ -36,6 +37,8 @@ _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies)
 """Extensions of an authority that may be critical; any policy is accepted (RFC 5280 §6.1.1 (c), any-policy)."""
 _ANY_USAGE: Final = x509.ObjectIdentifier("2.5.29.37.0")
+_MAX_NAME: Final = 200
+"""Characters of an issuer's name in a message."""
 _T = TypeVar("_T", bound=x509.ExtensionType)
 
 
@@ -54,6 +57,13 @@ def extension(certificate: x509.Certificate, kind: type[_T]) -> _T | None:
     return next((found.value for found in certificate.extensions if isinstance(found.value, kind)), None)
 
 
+def describe(certificate: x509.Certificate) -> str:
+    """Name a certificate's issuer and validity, which tell an operator what to add to a trust bundle."""
+    issuer = printable(certificate.issuer.rfc4514_string(), _MAX_NAME)
+    since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return f"issued by {issuer}, valid from {since:%Y-%m-%dT%H:%M:%SZ} to {until:%Y-%m-%dT%H:%M:%SZ}"
+
+
 @dataclass(slots=True)
 class ChainVerifier:
     """Looks for one chain; made for one certificate."""
@@ -65,7 +75,7 @@ class ChainVerifier:
     """What the authorities certify keys for; an authority whose extended key usage lacks it counts for nothing."""
     checked: int = 0
     """Signatures checked so far."""
-    _problem: str = field(default="no certificate of its issuer among the authorities and intermediates", init=False)
+    _problem: str = field(default="", init=False)
 
     def verify(self, leaf: x509.Certificate, intermediates: Sequence[bytes]) -> None:
         """Raise ``ChainError`` unless there is a chain of valid certificates from the leaf to an anchor."""
@@ -83,6 +93,7 @@ class ChainVerifier:
 
     def _has_issuer(self, certificate: x509.Certificate, between: Sequence[x509.Certificate], *, below: int) -> bool:
         """Look for an issuer, anchors first; ``below``: authorities under it that are not self-issued."""
+        self._problem = f"no certificate of its issuer among the authorities and intermediates: {describe(certificate)}"
         for issuer in _issuers(certificate, self.anchors):
             if self._issued(certificate, issuer, below=below, is_anchor=True):
                 return True
@@ -109,7 +120,7 @@ class ChainVerifier:
 
     def _check_validity(self, certificate: x509.Certificate) -> None:
         if not certificate.not_valid_before_utc <= self.now <= certificate.not_valid_after_utc:
-            raise ChainError("a certificate that is not valid now")
+            raise ChainError(f"a certificate that is not valid now: {describe(certificate)}")
 
     def _check_signature(self, certificate: x509.Certificate, issuer: x509.Certificate) -> None:
         try:
@@ -126,7 +137,7 @@ class ChainVerifier:
         try:
             certificate.verify_directly_issued_by(issuer)
         except (InvalidSignature, *X509_ERRORS):
-            raise ChainError("a certificate whose signature is not its issuer's") from None
+            raise ChainError(f"a certificate whose signature is not its issuer's: {describe(certificate)}") from None
 
 
 def _issuers(certificate: x509.Certificate, candidates: Sequence[x509.Certificate]) -> Iterator[x509.Certificate]:

@@ -301,6 +301,20 @@ async def test_an_intermediate_that_the_document_embeds_counts_where_a_root_issu
     await signer.aclose()
 
 
+async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_issuer_and_validity(
+    signer: AzureSigner, machine: SandboxMachine
+) -> None:
+    issuer = Issuer.root("Other Root").issuing("Microsoft Azure RSA TLS Issuing CA " + "0" * 20)
+    signing = Signing(*signer_of(issuer))
+    request = request_of(machine)
+    document = document_for(request, machine, signing)
+    refused = await verdict(signer, with_document(request, document), facts_for(machine))
+    assert refused.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    name, until = issuer.certificate.subject.rfc4514_string(), signing.certificate.not_valid_after_utc
+    assert f"issued by '{name}', valid from " in str(refused)
+    assert f" to {until:%Y-%m-%dT%H:%M:%SZ}: " in str(refused)
+
+
 # The machine, the policy, the ledger
 
 Change = Callable[[SandboxMachine], None]

@@ -193,6 +193,7 @@ async def test_an_instance_of_a_region_whose_root_is_not_in_the_bundle_is_denied
     with pytest.raises(Denied) as denied:
         await signer.verify_client_attestation_data(request_of(instance), facts_for(instance))
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    assert "a certificate whose signature is not its issuer's: issued by 'CN=" in denied.value.got
     both = tmp_path / "both.pem"
     both.write_bytes(cloud.bundle.read_bytes() + elsewhere.bundle.read_bytes())
     both.replace(elsewhere.bundle)

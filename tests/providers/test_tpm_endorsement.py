@@ -282,6 +282,26 @@ def test_a_certificate_that_is_wrong_in_one_thing_is_denied_for_it(
 
 
 @pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(by_nobody, "no certificate of its issuer"), (expired, "not valid now"), (not_yet_valid, "not valid now")],
+)
+def test_a_certificate_without_a_chain_is_denied_with_its_issuer_and_validity(
+    tpm: SoftTpm, authority: Authority, spoil: Callable[[SoftTpm, Authority], bytes], words: str
+) -> None:
+    certificate = spoil(tpm, authority)
+    read = x509.load_der_x509_certificate(certificate)
+    bound = machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})
+    with pytest.raises(Denied) as denied:
+        verify(
+            request_of(tpm.first(ek_certificate=certificate)),
+            facts_of({"endorsementCAs": authority.pem}, machine=bound),
+        )
+    assert words in denied.value.got
+    assert f"issued by '{read.issuer.rfc4514_string()}', valid from " in denied.value.got
+    assert f"to {read.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}" in denied.value.got
+
+
+@pytest.mark.parametrize(
     "extra",
     [
         changed("unknown", (UNKNOWN, False)),

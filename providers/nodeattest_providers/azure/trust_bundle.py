@@ -22,6 +22,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from nodeattest_providers.certificate_chain import describe
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
@@ -32,6 +33,8 @@ __all__ = ["Authorities", "TrustBundle", "chain_problem", "foreign_name", "parse
 _WHERE: Final = "platforms.azure.trustBundle"
 _LIMIT: Final = 1024 * 1024
 """Bytes of the file; a ConfigMap has at most as many."""
+_MAX_PROBLEM: Final = 200
+"""Characters of what the library says of a chain."""
 _MAX_AUTHORITIES: Final = 128
 """Azure uses a dozen issuing authorities and four roots."""
 
@@ -103,7 +106,7 @@ def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
 def chain_problem(
     signer: x509.Certificate, embedded: Iterable[x509.Certificate], authorities: Authorities, now: datetime
 ) -> str | None:
-    """Say why there is no chain from the signer to a root, or None when there is one.
+    """Say why there is no chain from the signer to a root, and who issued it; None when there is one.
 
     Checked as the certificate of a TLS server, which it is: validity, server usage, signatures without SHA-1, CA rules.
     """
@@ -113,7 +116,7 @@ def chain_problem(
         verifier = PolicyBuilder().store(authorities.store).time(now).build_server_verifier(reference)
         verifier.verify(signer, [*authorities.intermediates, *_issued_by_trusted(embedded, authorities)])
     except (VerificationError, x509.ExtensionNotFound, IndexError) as error:
-        return printable(str(error))
+        return f"a signer {describe(signer)}: {printable(str(error), _MAX_PROBLEM)}"
     except X509_ERRORS:
         return "a certificate that cannot be read"
     return None
