@@ -28,6 +28,7 @@ from opentelemetry.trace import Tracer as OtelTracer
 from opentelemetry.util.re import parse_env_headers
 
 from nodeattest_controller.otel_logs import hide_values
+from nodeattest_parsing.endpoint import port_of
 from nodeattest_providers import __version__
 from nodeattest_serving.settings import SettingsError
 
@@ -120,7 +121,7 @@ def _check_endpoints() -> None:
 def _is_endpoint(given: str) -> bool:
     try:
         url = urlsplit(given)
-        _ = url.port  # raises for what is none
+        port_of(url)
     except ValueError:
         return False
     return url.scheme in {"http", "https"} and bool(url.hostname) and not {"@", "?", "#"} & {*given}

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from nodeattest_kube.addresses import AddressRules
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.endpoint import port_of
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
@@ -222,7 +223,8 @@ def _server(cluster: JsonObject) -> str:
     text = _text(cluster, "server") or ""
     try:
         parts = urlsplit(text)
-        plain = parts.scheme == "https" and _is_host(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+        port_of(parts)
+        plain = parts.scheme == "https" and _is_host(parts.hostname) and "@" not in parts.netloc
     except ValueError:
         _refuse("server: https://host:port", "no URL", "correct clusters[].cluster.server")
     if not plain or parts.query or parts.fragment or not _is_url_text(text):
@@ -236,7 +238,8 @@ def check_proxy_url(text: str | None) -> str | None:
         return None
     try:
         parts = urlsplit(text)
-        usable = parts.scheme == "http" and _is_host(parts.hostname) and parts.port != 0
+        port_of(parts)
+        usable = parts.scheme == "http" and _is_host(parts.hostname)
     except ValueError:
         _refuse("proxy-url: http://host:port", "no URL", "correct clusters[].cluster.proxy-url")
     if not usable or not _is_url_text(text):

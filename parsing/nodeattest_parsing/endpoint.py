@@ -6,13 +6,24 @@ Source: RFC 3986 §3.2.2 (brackets around IPv6).
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from nodeattest_parsing.record import record
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "port_of"]
 
 _HTTPS_PORT: Final = 443
+
+
+def port_of(url: SplitResult) -> int | None:
+    """Return the port of a URL, None if it has none; raises ValueError for port 0, an empty port and other text.
+
+    ``urlsplit`` takes an empty port (``https://host:``) for none, so a port that a template lost would become 443.
+    """
+    port = url.port
+    if port == 0 or url.netloc.endswith(":"):
+        raise ValueError("its port must be a number from 1 to 65535")
+    return port
 
 
 @record
@@ -35,7 +46,7 @@ class Endpoint:
             raise ValueError("it must name a host and no user")
         if parts.query or parts.fragment or any(character.isspace() for character in url):
             raise ValueError("it must have no query, fragment or space")
-        return cls(parts.hostname, parts.port if parts.port is not None else _HTTPS_PORT, parts.path.rstrip("/"))
+        return cls(parts.hostname, port_of(parts) or _HTTPS_PORT, parts.path.rstrip("/"))
 
     @property
     def url(self) -> str:

@@ -42,9 +42,11 @@ def endpoint(text: str) -> tuple[str, int]:
     """Read ``http://host[:port]`` from the node's own settings; anything else is ``Denied``."""
     from urllib.parse import urlsplit
 
+    from nodeattest_parsing.endpoint import port_of
+
     try:
         parts = urlsplit(text)
-        host, port = parts.hostname, parts.port or 80
+        host, port = parts.hostname, port_of(parts) or 80
     except ValueError:
         parts, host, port = None, None, 0
     if parts is None or parts.scheme != "http" or not host or parts.netloc.count("@") or parts.path.strip("/"):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from nodeattest_parsing.endpoint import port_of
 from nodeattest_providers.config_fields import invalid, text
 from nodeattest_providers.node_interface import JsonValue
 
@@ -35,7 +36,7 @@ def origin(values: Mapping[str, JsonValue], key: str, where: str, schemes: tuple
     url = text(values[key], f"{where}.{key}")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host, port = parts.hostname, port_of(parts)
     except ValueError:
         parts, host, port = urlsplit(""), None, None
     rest = (parts.path.strip("/"), parts.query, parts.fragment)

@@ -67,6 +67,8 @@ def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
         ({"server": "https://user@10.0.0.1"}, "no user"),
         ({"server": "https://10.0.0.1?x=1"}, "no query"),
         ({"server": "https://10.0.0.1:99999"}, "server"),
+        ({"server": "https://10.0.0.1:"}, "its port must be a number from 1 to 65535"),
+        ({"server": "https://10.0.0.1:0"}, "its port must be a number from 1 to 65535"),
         ({"certificateAuthority": None}, "certificateAuthority is missing"),
         ({"certificateAuthority": "nothing"}, "no CERTIFICATE block"),
         ({"certificateAuthority": CA[:200]}, "no PEM"),

@@ -255,6 +255,7 @@ async def test_a_header_that_cannot_be_used_ends_the_start_and_is_shown_nowhere(
         f"http://127.0.0.1:{SECRET}",
         f"user:{SECRET}@127.0.0.1",
         f"https:///{SECRET}",
+        f"http://127.0.0.1:/{SECRET}",
     ],
 )
 async def test_an_endpoint_with_a_credential_ends_the_start_and_is_shown_nowhere(

@@ -272,6 +272,7 @@ def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
         "https://issuer.example\\evil.example",
         "https://issuer.examplé",
         "https://[::1",
+        "https://issuer.example:",
         "https://-issuer.example",
         "https://issuer.example/" + "a" * 2048,
     ],

@@ -161,6 +161,8 @@ def test_the_endpoint_keeps_its_port_and_loses_its_slash() -> None:
         "https://compute.googleapis.com?x",
         "https://",
         "https://compute.googleapis.com:port",
+        "https://compute.googleapis.com:",
+        "https://compute.googleapis.com:0",
         "https://[::1",
         "compute.googleapis.com",
         "",

@@ -116,7 +116,19 @@ def test_an_endpoint_of_the_nodes_own_settings_is_host_and_port(text: str, place
 
 
 @pytest.mark.parametrize(
-    "text", ["", "https://x", "x", "http://", "http://u@h", "http://h/p", "http://h:99999", "http://[", "ftp://h"]
+    "text",
+    [
+        "",
+        "https://x",
+        "x",
+        "http://",
+        "http://u@h",
+        "http://h/p",
+        "http://h:99999",
+        "http://h:",
+        "http://h:0",
+        "http://[",
+    ],
 )
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(Denied):

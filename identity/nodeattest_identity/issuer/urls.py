@@ -12,6 +12,8 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from nodeattest_parsing.endpoint import port_of
+
 __all__ = [
     "CONFIGURATION_PATH",
     "JWKS_PATH",
@@ -63,11 +65,11 @@ def _checked(text: str, allowed: re.Pattern[str], expected: str) -> str:
         raise UrlError(f"{expected}, got {text[:100]!a}")
     try:
         parts: SplitResult = urlsplit(text)
-        port = parts.port
+        port_of(parts)
     except ValueError:
         raise UrlError(f"{expected}, got {text[:100]!a}: no host or no port can be read") from None
     if "@" in parts.netloc:
         raise UrlError(f"{expected}, got one with a user in it")
-    if not parts.hostname or not _HOST.fullmatch(parts.hostname) or port == 0:
+    if not parts.hostname or not _HOST.fullmatch(parts.hostname):
         raise UrlError(f"{expected}, got {text[:100]!a}: no host, or none that could be reached")
     return text
