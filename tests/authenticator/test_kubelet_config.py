@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import pytest
 import yaml
-from agent_cluster import FakeApi
+from agent_cluster import Authority, FakeApi
 from discovered_cluster import KUBELET_CONFIG, Discoverer, give_kubelet_configuration, publish
 from test_credential import challenge_then_sign
 
@@ -161,7 +161,7 @@ def test_plain_text_stays_text_beside_numbers(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pki/ca.crt", "kubelet/config.yaml"])
-def test_a_file_of_somebody_else_stays_and_nothing_is_asked(joiner: Discoverer, name: str) -> None:
+def test_a_file_of_somebody_else_stays_and_no_certificate_is_asked_for(joiner: Discoverer, name: str) -> None:
     file = joiner.folder / name
     file.parent.mkdir()
     file.write_text("mine\n")
@@ -169,9 +169,37 @@ def test_a_file_of_somebody_else_stays_and_nothing_is_asked(joiner: Discoverer, 
     assert done.returncode == 2
     assert "--replace-kubelet-files" in done.stderr
     assert joiner.files() == {name: b"mine\n"}
-    assert joiner.api.connections == 0
+    assert joiner.api.posts() == 0
     assert joiner.join("--replace-kubelet-files").returncode == 0
     assert file.read_text() != "mine\n"
+
+
+def test_a_ca_file_of_somebody_else_with_the_clusters_cas_is_kept(joiner: Discoverer) -> None:
+    file = joiner.folder / "pki/ca.crt"
+    file.parent.mkdir()
+    kept = b"# from kubeadm\n" + joiner.api.authority.pem
+    file.write_bytes(kept)
+    done = joiner.join()
+    assert done.returncode == 0, done.stderr
+    assert file.read_bytes() == kept
+    assert written(joiner)["authentication"]["x509"] == {"clientCAFile": str(file)}
+
+
+def test_a_ca_file_with_another_ca_beside_the_clusters_is_refused(joiner: Discoverer) -> None:
+    file = joiner.folder / "pki/ca.crt"
+    file.parent.mkdir()
+    file.write_bytes(joiner.api.authority.pem + Authority("other").pem)
+    assert joiner.join().returncode == 2
+
+
+def test_the_ca_file_may_be_the_one_that_was_passed(joiner: Discoverer, tmp_path: Path) -> None:
+    for name in [name for name in joiner.options if name.startswith("--discovery")]:
+        del joiner.options[name]
+    file = tmp_path / "ca.crt"
+    file.write_bytes(joiner.api.authority.pem)
+    done = joiner.join(server=joiner.api.url, ca_file=str(file), kubelet_ca_file=str(file))
+    assert done.returncode == 0, done.stderr
+    assert file.read_bytes() == joiner.api.authority.pem
 
 
 def test_the_ca_file_comes_alone_too(joiner: Discoverer) -> None:

@@ -90,6 +90,7 @@ def join(
         supported_versions(attestor, options.settings.minimum_version)
         _check_files(options)
     located = _locate(options, clock=clock, log=log)
+    _check_ca_file(options, located.settings.ca_pem)
     with Storage(options.cache_dir) as storage:
         deadline = Deadline.after(clock, located.settings.timeout_seconds)
         with exclusive(storage, deadline):
@@ -124,10 +125,15 @@ def _check_files(options: JoinOptions) -> None:
             remedy="move it away, name another with --kubeconfig, or say --replace-kubeconfig",
             kind=FailureKind.USAGE,
         )
-    kubelet = options.kubelet
-    for path, flag in ((kubelet.ca_file, "--kubelet-ca-file"), (kubelet.config, "--kubelet-config")):
-        if path is not None:
-            kubelet_files.check(path, flag=flag, replace=kubelet.replace)
+    if options.kubelet.config is not None:
+        kubelet_files.check(options.kubelet.config, flag="--kubelet-config", replace=options.kubelet.replace)
+
+
+def _check_ca_file(options: JoinOptions, ca_pem: bytes) -> None:
+    """Refuse another's CA file, unless it has the cluster's CAs: ``--ca-file`` may name the very same file."""
+    path = options.kubelet.ca_file
+    if path is not None and not kubelet_files.has_cas(path, ca_pem):
+        kubelet_files.check(path, flag="--kubelet-ca-file", replace=options.kubelet.replace)
 
 
 def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -> _Located:
@@ -217,7 +223,7 @@ def _kubelet_files(
     """Get the contents of kubelet's files; its configuration comes from the cluster."""
     kubelet = options.kubelet
     files: list[_File] = []
-    if kubelet.ca_file is not None:
+    if kubelet.ca_file is not None and (kubelet.replace or not kubelet_files.has_cas(kubelet.ca_file, settings.ca_pem)):
         files.append(_File(kubelet.ca_file, settings.ca_pem, kubelet_files.PUBLIC))
     if kubelet.config is None or kubelet.ca_file is None:
         return files

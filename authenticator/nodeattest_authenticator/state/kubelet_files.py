@@ -10,9 +10,10 @@ import os
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.storage import write_atomically
 
-__all__ = ["MARK", "PRIVATE", "PUBLIC", "cannot_write", "check", "read", "write", "write_private"]
+__all__ = ["MARK", "PRIVATE", "PUBLIC", "cannot_write", "check", "has_cas", "read", "write", "write_private"]
 
 MARK: Final = b"# Written by kubelet-authenticator, which replaces it. To keep another file here, remove this line.\n"
 PUBLIC: Final = 0o644
@@ -30,6 +31,17 @@ def check(path: str, *, flag: str, replace: bool) -> None:
             remedy=f"move it away, name another with {flag}, or say --replace-kubelet-files",
             kind=FailureKind.USAGE,
         )
+
+
+def has_cas(path: str, ca_pem: bytes) -> bool:
+    """Return whether a file that the agent did not write has exactly these certificates."""
+    old = read(path)
+    if old is None or old.startswith(MARK):
+        return False
+    try:
+        return set(pem.decode(old, pem.CERTIFICATE)) == set(pem.decode(ca_pem, pem.CERTIFICATE))
+    except ValueError:
+        return False
 
 
 def write(path: str, content: bytes, *, mode: int) -> bool:
