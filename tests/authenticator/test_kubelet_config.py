@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +16,7 @@ from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.state import kubelet_files
 from nodeattest_authenticator.state.kubelet_files import MARK
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -200,6 +202,21 @@ def test_the_ca_file_may_be_the_one_that_was_passed(joiner: Discoverer, tmp_path
     done = joiner.join(server=joiner.api.url, ca_file=str(file), kubelet_ca_file=str(file))
     assert done.returncode == 0, done.stderr
     assert file.read_bytes() == joiner.api.authority.pem
+
+
+def test_missing_folders_get_kubeadms_modes_and_others_keep_theirs(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o700)
+    before = os.umask(0o077)  # as in the units
+    try:
+        kubelet_files.write_private(str(kept / "kubelet.conf"), b"")
+        kubelet_files.write_private(str(tmp_path / "etc/kubelet.conf"), b"")
+        kubelet_files.write(str(tmp_path / "etc/pki/ca.crt"), b"", mode=kubelet_files.PUBLIC)
+        kubelet_files.write(str(tmp_path / "kubelet/config.yaml"), b"", mode=kubelet_files.PRIVATE)
+    finally:
+        os.umask(before)
+    modes = {name: tmp_path.joinpath(name).stat().st_mode & 0o777 for name in ("kept", "etc", "etc/pki", "kubelet")}
+    assert modes == {"kept": 0o700, "etc": 0o755, "etc/pki": 0o755, "kubelet": 0o700}
 
 
 def test_the_ca_file_comes_alone_too(joiner: Discoverer) -> None:

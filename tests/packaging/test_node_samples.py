@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 import yaml
-from needs import lacks
+from needs import ONLY_ROOT, lacks
 
 from nodeattest_authenticator.commands.cli import parser
 
@@ -43,6 +43,19 @@ def test_a_sample_names_units_and_paths_that_the_packages_have(sample: Path) -> 
         "/opt/nodeattest/current/bin/kubelet-authenticator",
         "/opt/bin/kubelet-authenticator",
     }
+
+
+@ONLY_ROOT
+def test_the_tmpfiles_rule_keeps_the_modes_of_kubelets_folders(tmp_path: Path) -> None:
+    """systemd-tmpfiles runs at each boot, in this case on a machine whose operator closed these folders."""
+    program = shutil.which("systemd-tmpfiles") or lacks("systemd-tmpfiles is not installed")
+    modes = {"etc/kubernetes": 0o711, "var/lib/kubelet": 0o700}
+    for name, mode in modes.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name).chmod(mode)
+    subprocess.run([program, f"--root={tmp_path}", "--create", NODE / "files/nodeattest.conf"], check=True)
+    assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in modes} == modes
+    assert (tmp_path / "var/lib/kubelet-authenticator").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("name", ["cloud-init.yaml", "butane.yaml"])

@@ -6,6 +6,7 @@ first line, which is a comment for every reader of PEM and YAML, marks those tha
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final
 
@@ -46,12 +47,12 @@ def has_cas(path: str, ca_pem: bytes) -> bool:
 
 def write(path: str, content: bytes, *, mode: int) -> bool:
     """Write a file with its mark unless it has that content already; returns whether it was written."""
-    return _write(path, MARK + content, mode)
+    return _write(path, MARK + content, mode, 0o755 if mode == PUBLIC else 0o700)
 
 
 def write_private(path: str, data: bytes) -> bool:
     """Write a file of our own, which needs no mark, unless it has that content already; returns whether it was."""
-    return _write(path, data, PRIVATE)
+    return _write(path, data, PRIVATE, 0o755)
 
 
 def read(path: str) -> bytes | None:
@@ -65,17 +66,28 @@ def read(path: str) -> bytes | None:
         raise cannot_write(path, error) from None
 
 
-def _write(path: str, data: bytes, mode: int) -> bool:
+def _write(path: str, data: bytes, mode: int, folder_mode: int) -> bool:
     if read(path) == data:
         return False
     try:
-        parent = os.path.dirname(path)
-        if parent:
-            os.makedirs(parent, exist_ok=True)
+        _make_folders(os.path.dirname(path), folder_mode)
         write_atomically(path, data, mode=mode)
     except OSError as error:
         raise cannot_write(path, error) from None
     return True
+
+
+def _make_folders(path: str, mode: int) -> None:
+    """Make missing folders, regardless of the umask; one that exists keeps its mode.
+
+    The modes are kubeadm's: 0755 for kubeconfigs and CAs, 0700 for kubelet's configuration.
+    """
+    if not path or os.path.isdir(path):
+        return
+    _make_folders(os.path.dirname(path), mode)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
 
 
 def cannot_write(path: str, error: OSError) -> AgentError:
