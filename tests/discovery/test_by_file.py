@@ -11,7 +11,7 @@ from discovery_files import ANY_SERVER, CA, EVIL, PUBLIC, Cluster, published, te
 from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, config_map, script, status
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_providers.errors import Reason
+from nodeattest_providers.errors import Reason, Unavailable
 
 
 @pytest.fixture
@@ -63,7 +63,16 @@ def test_a_file_without_ca_gets_it_from_a_server_that_this_machine_trusts(cluste
 
 def test_a_file_without_ca_gets_none_from_another_server(cluster: Cluster) -> None:
     cluster.server.says = published(cluster.server.url, CA)
-    assert cluster.reason(cluster.config(ca=None)) == Reason.SERVER_NOT_TRUSTED
+    with pytest.raises(
+        Unavailable, match="no CA, so this machine's own root certificates were used: put the"
+    ) as caught:
+        cluster.find(cluster.config(ca=None))
+    assert caught.value.reason is Reason.SERVER_NOT_TRUSTED
+
+
+def test_a_file_does_not_come_from_a_server_that_this_machine_does_not_trust(cluster: Cluster) -> None:
+    with pytest.raises(Unavailable, match="root certificates were used: install the CA of that server"):
+        cluster.find_at(f"{cluster.server.url}/discovery.conf")
 
 
 def test_a_file_without_ca_is_not_enough_when_cluster_info_is_closed(cluster: Cluster) -> None:

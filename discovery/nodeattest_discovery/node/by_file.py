@@ -42,6 +42,14 @@ __all__ = ["BasicCredential", "ClientCertificate", "FileCredential", "FileFound"
 
 _STDIN: Final = "-"
 _LIMIT: Final = https.LIMIT
+_FILE_WITHOUT_CA: Final = (
+    "the discovery file has no CA, so this machine's own root certificates were used: put the cluster's CA into the "
+    "file, as certificate-authority-data"
+)
+_FILE_BY_URL: Final = (
+    "this machine's own root certificates were used: install the CA of that server on this machine, or copy the "
+    "discovery file here and give its path"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +136,10 @@ class _Wanted:
     def _published(
         self, server: Endpoint, trust: https.Verified
     ) -> tuple[PublishedClusterInfo | None, tuple[str, ...]]:
+        remedy = None if self.info.ca_certificates else _FILE_WITHOUT_CA
         try:
             shown_as = authorization(self.credential)
-            return client.fetch_cluster_info(server, trust, self.deadline, authorization=shown_as), ()
+            return client.fetch_cluster_info(server, trust, self.deadline, authorization=shown_as, untrusted=remedy), ()
         except client.RefusedError as refused:
             if refused.status != http.HTTPStatus.FORBIDDEN:
                 raise
@@ -185,7 +194,7 @@ def _downloaded(address: Endpoint, path: str, environment: Environment, deadline
 
 
 def _download(server: Endpoint, path: str, trust: https.Verified, deadline: Deadline) -> bytes:
-    answer = client.get(server, path, trust, deadline, headers={"Accept": "*/*"})
+    answer = client.get(server, path, trust, deadline, headers={"Accept": "*/*"}, untrusted=_FILE_BY_URL)
     if http.HTTPStatus.MULTIPLE_CHOICES <= answer.status < http.HTTPStatus.BAD_REQUEST:
         raise not_allowed("the file itself", "a redirect", "name the place where the file is")
     if answer.status != http.HTTPStatus.OK:

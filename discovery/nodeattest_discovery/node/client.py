@@ -24,6 +24,9 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 __all__ = ["RefusedError", "anchors", "fetch_cluster_info", "get"]
 
+_UNTRUSTED: Final = (
+    "if this machine's clock is right, this is not the cluster's server, or its certificate names it otherwise"
+)
 _SAID: Final[Mapping[int, str]] = {
     http.HTTPStatus.UNAUTHORIZED: "anonymous requests are refused (--anonymous-auth=false)",
     http.HTTPStatus.FORBIDDEN: "anonymous requests may not read it (kube-public has no role binding for them)",
@@ -45,11 +48,16 @@ class RefusedError(Unavailable):
 
 
 def fetch_cluster_info(
-    server: Endpoint, trust: https.Verified | None, deadline: Deadline, *, authorization: str | None = None
+    server: Endpoint,
+    trust: https.Verified | None,
+    deadline: Deadline,
+    *,
+    authorization: str | None = None,
+    untrusted: str | None = None,
 ) -> PublishedClusterInfo:
-    """Ask for cluster-info, anonymously by default; raises ``Unavailable``."""
+    """Ask for cluster-info, anonymously by default; raises ``Unavailable``, as ``get`` does."""
     headers = {"Authorization": authorization} if authorization and trust else {}
-    answer = get(server, cluster_info_path(server), trust, deadline, headers=headers)
+    answer = get(server, cluster_info_path(server), trust, deadline, headers=headers, untrusted=untrusted)
     if answer.status != http.HTTPStatus.OK:
         raise RefusedError(server, answer.status)
     try:
@@ -75,9 +83,18 @@ def anchors(certificates: Iterable[x509.Certificate], clock: Clock) -> bytes:
 
 
 def get(
-    server: Endpoint, path: str, trust: https.Verified | None, deadline: Deadline, *, headers: Mapping[str, str]
+    server: Endpoint,
+    path: str,
+    trust: https.Verified | None,
+    deadline: Deadline,
+    *,
+    headers: Mapping[str, str],
+    untrusted: str | None = None,
 ) -> Response:
-    """Ask once; raises ``Unavailable``, with the reason ``ServerNotTrusted`` if its certificate does not pass."""
+    """Ask once; raises ``Unavailable``.
+
+    Its reason is ``ServerNotTrusted`` if the server's certificate does not pass; ``untrusted`` is the remedy then.
+    """
     client = HttpsClient(server, trust, deadline, headers=headers)
     try:
         return client.request("GET", path)
@@ -91,8 +108,7 @@ def get(
         raise Unavailable(
             Reason.SERVER_NOT_TRUSTED,
             f"the certificate of {server.url} does not pass: {error.detail}",
-            remedy="if this machine's clock is right, this is not the cluster's server, or its certificate names it "
-            "otherwise",
+            remedy=untrusted or _UNTRUSTED,
         ) from None
     except HttpsError as error:
         remedy = "see that the address is right and that this machine can reach it"
