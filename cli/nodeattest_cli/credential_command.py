@@ -17,6 +17,10 @@ from nodeattest_parsing.values import JsonObject
 __all__ = ["run_credential_command"]
 
 _VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_OTHER_VERSION: Final = (
+    f"set it to {_VERSIONS[1]} if the program prints that, else upgrade the program and the tool that wrote the "
+    "kubeconfig, then write it again (EKS: aws eks update-kubeconfig); kubectl 1.24 and newer refuse it, too"
+)
 _SHOWN: Final = 400
 """Characters of what a command wrote, in a message."""
 
@@ -56,7 +60,7 @@ def _check(command: JsonObject) -> None:
     version = command.get("apiVersion")
     if version not in _VERSIONS:
         got = one_line(str(version), _SHOWN)
-        raise _error(f"users[].user.exec.apiVersion: {' or '.join(_VERSIONS)}", got, "renew the kubeconfig")
+        raise _error(f"users[].user.exec.apiVersion: {' or '.join(_VERSIONS)}", got, _OTHER_VERSION)
     arguments, variables = command.get("args") or [], command.get("env") or []
     if not isinstance(arguments, list) or not all(isinstance(one, str) for one in cast("list[object]", arguments)):
         raise _error("users[].user.exec.args: a list of strings", "something else", "put each in quotes")

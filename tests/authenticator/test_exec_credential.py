@@ -72,9 +72,12 @@ def test_a_call_that_names_no_cluster_is_answered() -> None:
     assert call.server is None
 
 
-def test_a_call_in_another_version_is_refused() -> None:
-    with pytest.raises(AgentError, match=r"apiVersion must be client\.authentication\.k8s\.io/v1;"):
-        exec_credential.parse(b'{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential"}')
+@pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
+def test_a_call_in_another_version_is_refused_and_names_the_field_to_correct(version: str) -> None:
+    call = {"apiVersion": f"client.authentication.k8s.io/{version}", "kind": "ExecCredential"}
+    says = r"apiVersion must be client\.authentication\.k8s\.io/v1; set users\[\]\.user\.exec\.apiVersion to"
+    with pytest.raises(AgentError, match=says):
+        exec_credential.parse(json.dumps(call).encode())
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_a_status_that_is_no_object_is_refused(tmp_path: Path, status: object) -
     [
         ({"command": ""}, "command"),
         ({"command": ["sh"]}, "command"),
-        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "apiVersion"),
+        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "set it to client.authentication.k8s.io/v1beta1 if"),
         ({"args": "one"}, "args"),
         ({"args": [5]}, "args"),
         ({"env": [{"name": "A"}]}, "env"),

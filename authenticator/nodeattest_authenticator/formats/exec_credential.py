@@ -22,6 +22,10 @@ from nodeattest_parsing.record import record
 __all__ = ["API_VERSION", "ExecInfo", "check_cluster", "parse", "render"]
 
 API_VERSION: Final = "client.authentication.k8s.io/v1"
+_REMEDY: Final = "let kubelet or kubectl run this"
+_OTHER_VERSION: Final = (
+    f"set users[].user.exec.apiVersion to {API_VERSION} in the kubeconfig that runs this, or let join write it again"
+)
 
 
 @record(kw_only=True)
@@ -42,7 +46,7 @@ def parse(info: bytes | None) -> ExecInfo:
     try:
         return _parse(info)
     except FieldsError as error:
-        raise _refused(f"KUBERNETES_EXEC_INFO: {error}", "let kubelet or kubectl run this") from None
+        raise _refused(f"KUBERNETES_EXEC_INFO: {error}", _REMEDY) from None
 
 
 def _parse(info: bytes) -> ExecInfo:
@@ -51,7 +55,7 @@ def _parse(info: bytes) -> ExecInfo:
     if fields.text("kind") != "ExecCredential":
         raise FieldsError("kind must be ExecCredential")
     if fields.text("apiVersion") != API_VERSION:
-        raise FieldsError(f"apiVersion must be {API_VERSION}")
+        raise _refused(f"KUBERNETES_EXEC_INFO: apiVersion must be {API_VERSION}", _OTHER_VERSION)
     spec = fields.object("spec")
     cluster = spec.object("cluster") if spec else None
     if cluster is None:
