@@ -115,8 +115,34 @@ def test_a_discovery_file_is_a_way_too() -> None:
     "documents", [["InitConfiguration"], ["ClusterConfiguration"], ["ClusterConfiguration", "InitConfiguration"]]
 )
 def test_what_kubeadm_init_takes_joins_nothing(documents: list[str]) -> None:
-    text = "---\n" + "---\n".join(f"apiVersion: kubeadm.k8s.io/v1beta3\nkind: {kind}\n" for kind in documents)
+    text = "---\n" + "---\n".join(f"apiVersion: kubeadm.k8s.io/v1beta3\nkind: {kind}\na: .5\n" for kind in documents)
     assert parse(text.encode(), limit=1) is None
+
+
+OTHER_DOCUMENTS: dict[str, str] = {
+    "a decimal": "clientConnection: {qps: 0.5}",
+    "an exponent": "qps: 1e3",
+    "an alias": "a: &x 1\nb: *x",
+    "the same key twice": "a: 1\na: 2",
+    "many values": "a: [" + "1, " * 5000 + "]",
+    "the kind of another inside": "a:\n  kind: JoinConfiguration",
+}
+
+
+@pytest.mark.parametrize("content", OTHER_DOCUMENTS.values(), ids=OTHER_DOCUMENTS)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_document_of_another_kind_is_skipped_whatever_it_holds(content: str, end: str) -> None:
+    proxy = f"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration # ours\n{content}\n"
+    for text in (f"{AS_CLUSTER_API_WRITES_IT}--- # next\n{proxy}", f"{proxy}---\n{AS_CLUSTER_API_WRITES_IT}"):
+        found = parse(text.replace("\n", end).encode(), limit=1)
+        assert found is not None
+        assert found.node_name == "node-0"
+
+
+@pytest.mark.parametrize("content", ["a: 0.5", "a: &x 1\nb: *x", "kind: KubeProxyConfiguration", "--- {}"])
+def test_a_join_configuration_stays_strict(content: str) -> None:
+    with pytest.raises(AgentError, match="without ambiguous values"):
+        parse(f"{AS_CLUSTER_API_WRITES_IT}{content}\n".encode(), limit=1)
 
 
 OTHERS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
 Cluster API's bootstrap provider writes server, token and CA pins into a JoinConfiguration on the machine; from here
 they go nowhere else, not into arguments and not into messages. Promises: a file gives what a join needs, or None where
 kubeadm is going to ``init``, or ``AgentError``; what has another type than kubeadm's API says is refused by its name.
-Leaves to kubeadm: fields that the agent has no use for. It checks them itself, strictly.
+Leaves to kubeadm: documents and fields that the agent has no use for.
 Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta3,v1beta4}/types.go; for the node's name
 app/phases/kubelet/flags.go ``GetNodeNameAndHostname``, app/util/nodename.go ``GetHostname`` and component-helpers
 node/util/hostname.go ``GetHostname``, which trim and lower it; for the documents, cluster-api
@@ -13,6 +13,7 @@ bootstrap/kubeadm/types/upstream.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
@@ -39,7 +40,12 @@ __all__ = ["Joining", "load", "parse"]
 _GROUP: Final = "kubeadm.k8s.io/"
 _VERSIONS: Final = ("v1beta3", "v1beta4")
 """v1beta4 made a list of kubeletExtraArgs."""
-_KINDS: Final = frozenset({"ClusterConfiguration", "InitConfiguration", "JoinConfiguration"})
+_JOIN_KIND: Final = "JoinConfiguration"
+_INIT_KINDS: Final = frozenset({"ClusterConfiguration", "InitConfiguration"})
+_SEPARATOR: Final = re.compile(rb"^---[ \t\r]*(?:#.*)?$", re.MULTILINE)
+"""Between documents, as kubeadm splits them (k8s.io/apimachinery util/yaml ``NewYAMLReader``)."""
+_KIND: Final = re.compile(rb"""^["']?kind["']?[ \t]*:[ \t]+["']?([A-Za-z]+)["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
+"""At the left margin, where YAML has the fields of a document itself."""
 _LIMIT: Final = 1 << 20
 """Bytes; user data of clouds has at most 64 KiB."""
 _MAX_DEPTH: Final = 16
@@ -86,28 +92,40 @@ def load(path: str, *, limit: int) -> Joining | None:
 
 def parse(data: bytes, *, limit: int) -> Joining | None:
     """Read the bytes; raises ``AgentError``, with no secret in its message."""
-    try:
-        documents = strict_yaml.parse_objects(
-            data,
-            scalars=Scalars.INTEGERS,
-            max_depth=_MAX_DEPTH,
-            max_values=_MAX_VALUES,
-            max_documents=_MAX_DOCUMENTS,
-        )
-    except ParseError as error:
-        raise _wrong(f"expected YAML as kubeadm reads it, got {error.found}") from None
-    of_kubeadm = [document for document in documents if document.get("kind") in _KINDS]
-    joins = [document for document in of_kubeadm if document["kind"] == "JoinConfiguration"]
+    kinds, joins = _documents(data)
     if len(joins) > 1:
         raise _wrong("expected one JoinConfiguration, got several")
     if not joins:
-        if not of_kubeadm:
+        if kinds.isdisjoint(_INIT_KINDS):
             raise _wrong("expected a JoinConfiguration, or what kubeadm init takes, got neither")
         return None
     version = _text(joins[0], "apiVersion") or ""
     if not version.startswith(_GROUP) or version.removeprefix(_GROUP) not in _VERSIONS:
         raise _wrong(f"expected a JoinConfiguration of {_GROUP}{{{','.join(_VERSIONS)}}}, got {version[:40]!a}")
     return _joining(joins[0], limit)
+
+
+def _documents(data: bytes) -> tuple[set[str], list[JsonObject]]:
+    """Return the kinds of all documents, and each JoinConfiguration: what others hold is not for the agent to judge."""
+    all_kinds: set[str] = set()
+    unread = [text for text in _SEPARATOR.split(data) if text.strip()]
+    if len(unread) > _MAX_DOCUMENTS:
+        raise _wrong(f"expected at most {_MAX_DOCUMENTS} documents, got {len(unread)}")
+    joins: list[JsonObject] = []
+    for text in unread:
+        kinds = {kind.decode() for kind in _KIND.findall(text)}
+        all_kinds |= kinds
+        if kinds and _JOIN_KIND not in kinds:
+            continue
+        try:
+            documents = strict_yaml.parse_objects(
+                text, scalars=Scalars.INTEGERS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES, max_documents=1
+            )
+        except ParseError as error:
+            raise _wrong(f"expected YAML without ambiguous values, got {error.found}") from None
+        all_kinds |= {str(document.get("kind")) for document in documents}
+        joins += [document for document in documents if document.get("kind") == _JOIN_KIND]
+    return all_kinds, joins
 
 
 def _joining(document: JsonObject, limit: int) -> Joining:
@@ -229,5 +247,5 @@ def _text(parent: JsonObject, name: str) -> str | None:
 
 
 def _wrong(message: str) -> AgentError:
-    remedy = "see what the bootstrap provider wrote into the machine's user data; kubeadm would not join by it either"
+    remedy = "see what the bootstrap provider wrote into the machine's user data"
     return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy=remedy, kind=FailureKind.USAGE)
