@@ -218,6 +218,8 @@ def _tls_context(endpoint: ApiEndpoint) -> ssl.SSLContext:
     # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, which
     # clusters of many years have. client-go accepts them; the chain to the given CA is verified all the same.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    # As in Go, each CA that is given is an anchor, self-signed or not: a cluster's CA may be an intermediate one.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     # Without DHE, where the server chooses a group of any size, and we compute with it; ECDHE and TLS 1.3 name theirs.
     names = (cipher["name"] for cipher in context.get_ciphers())
     context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))

@@ -32,14 +32,15 @@ class Pair:
 
 
 class Authority:
-    """A test CA."""
+    """A test CA; ``above``: the CA that certifies it, else it does so itself."""
 
-    def __init__(self, name: str = "test CA") -> None:
+    def __init__(self, name: str = "test CA", *, above: Authority | None = None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        built = self._builder(self._name, self._key.public_key())
+        issuer = above or self
+        built = issuer._builder(self._name, self._key.public_key())
         built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.pem = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        self.pem = built.sign(issuer._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def issue(self, name: str, *names: str) -> Pair:
         """Issue a certificate for DNS names and IP addresses."""
@@ -105,9 +106,9 @@ def kubeconfig(cluster: JsonObject, user: JsonObject) -> bytes:
     return json.dumps(document).encode()
 
 
-def server_tls(folder: Path, *names: str) -> tuple[Authority, ssl.SSLContext]:
+def server_tls(folder: Path, *names: str, authority: Authority | None = None) -> tuple[Authority, ssl.SSLContext]:
     """Make an authority, and the TLS of a server with its certificate for ``names``."""
-    authority = Authority()
+    authority = authority or Authority()
     pair = authority.issue("kube-apiserver", *names)
     (folder / "server.pem").write_bytes(pair.certificate + pair.key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -116,9 +117,11 @@ def server_tls(folder: Path, *names: str) -> tuple[Authority, ssl.SSLContext]:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *names: str, client_ca: Authority | None = None) -> AsyncGenerator[Server]:
+async def serving(
+    folder: Path, *names: str, authority: Authority | None = None, client_ca: Authority | None = None
+) -> AsyncGenerator[Server]:
     """Run a scripted server with a certificate for ``names``."""
-    authority, context = server_tls(folder, *(names or ("127.0.0.1",)))
+    authority, context = server_tls(folder, *(names or ("127.0.0.1",)), authority=authority)
     if client_ca is not None:
         context.load_verify_locations(cadata=client_ca.pem.decode())
         context.verify_mode = ssl.CERT_REQUIRED

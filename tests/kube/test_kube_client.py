@@ -366,6 +366,14 @@ async def test_a_server_of_another_ca_is_unreachable_and_sees_no_token(server: S
     assert server.requests == []
 
 
+async def test_a_ca_that_another_ca_certifies_is_an_anchor(tmp_path: Path) -> None:
+    intermediate = Authority("kubernetes", above=Authority("root"))
+    async with serving(tmp_path, authority=intermediate) as server:
+        server.script = [answers(thing("a", 1))]
+        async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+            await client.get("/x")
+
+
 async def test_the_servers_name_is_checked_and_tls_server_name_changes_it(tmp_path: Path) -> None:
     async with serving(tmp_path, "api.example.test") as server:
         server.script = [answers(thing("a", 1))]
