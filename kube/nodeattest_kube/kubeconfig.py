@@ -305,10 +305,10 @@ def _read(path: Path, what: str) -> bytes:
 
 
 def _ca(pem: bytes, what: str) -> str:
-    """CA bundle as text (RFC 7468 §2: ASCII); an empty one would silently mean the system's trust store."""
-    if not pem.isascii() or b"-----BEGIN CERTIFICATE-----" not in pem:
+    """Return a CA bundle as ASCII, comments too; an empty one would silently mean the system's trust store."""
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
         _refuse(f"{what} in PEM", "no CERTIFICATE block", "give the CA's PEM, not its DER")
-    return pem.decode("ascii")
+    return pem.decode("ascii", "backslashreplace")
 
 
 def _text(holder: JsonObject, name: str) -> str | None:

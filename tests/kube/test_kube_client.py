@@ -374,6 +374,13 @@ async def test_a_ca_that_another_ca_certifies_is_an_anchor(tmp_path: Path) -> No
             await client.get("/x")
 
 
+async def test_comments_of_a_ca_bundle_may_be_in_any_language(server: Server) -> None:
+    server.script = [answers(thing("a", 1))]
+    bundle = "# Főtanúsítvány\n".encode() + server.ca_pem
+    async with ApiClient.from_kubeconfig(server.kubeconfig({"certificate-authority-data": _base64(bundle)})) as client:
+        await client.get("/x")
+
+
 async def test_the_servers_name_is_checked_and_tls_server_name_changes_it(tmp_path: Path) -> None:
     async with serving(tmp_path, "api.example.test") as server:
         server.script = [answers(thing("a", 1))]

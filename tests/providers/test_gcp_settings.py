@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tpm_authority import Authority
 
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.gcp.api.tokens import trust
 from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.node_interface import JsonValue
@@ -202,6 +204,11 @@ def test_a_bundle_that_holds_no_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     with pytest.raises(Denied):
         parse_platform({"caBundle": str(tmp_path / "ca.pem")})
+
+
+def test_comments_of_a_bundle_may_be_in_any_language(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes("# Főtanúsítvány\n".encode() + Authority.root().pem.encode())
+    assert trust(parse_platform({"caBundle": str(tmp_path / "ca.pem")})).get_ca_certs()
 
 
 @pytest.mark.parametrize(

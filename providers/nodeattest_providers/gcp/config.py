@@ -169,7 +169,7 @@ def _authorities(settings: Mapping[str, JsonValue]) -> str | None:
         return None
     _, content = _file(settings, "caBundle")
     try:
-        pem = content.decode("ascii")
+        pem = content.decode("ascii", "backslashreplace")  # ssl takes ASCII; comments of a bundle may be more
         ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError):
         raise invalid(f"{_PLATFORM}.caBundle", "PEM certificates", "a file that holds none") from None
