@@ -72,6 +72,7 @@ class KubeletCsr:
     spki: bytes
     """SubjectPublicKeyInfo in DER."""
     dns_names: tuple[str, ...]
+    """In lower case."""
     ip_addresses: tuple[str, ...]
     """Normalised text form."""
 
@@ -79,12 +80,13 @@ class KubeletCsr:
 def parse_kubelet_serving(request: bytes) -> KubeletCsr:
     """Read kubelet's own request for a serving certificate: the rules of ``parse``, but no provider ID.
 
+    DNS names are returned in lower case: kubelet copies its Node's addresses, and clouds write some with capitals.
     Source of what kubelet sends: kubernetes pkg/kubelet/certificate/kubelet.go and Go's x509.CreateCertificateRequest.
     """
     parts = _open(request)  # 1
     name = _subject(parts.subject)  # 2
     (names,) = _extensions(_extension_request(parts.attributes), (_SUBJECT_ALT_NAME,))  # 3, 4
-    dns_names, addresses = _subject_alt_name(names)  # 5
+    dns_names, addresses = _subject_alt_name(names, any_case=True)  # 5
     check_public_key(parts.spki)  # 6
     check_signature_algorithm(parts.spki, parts.signature_algorithm)  # 6
     _verify_signature(request, parts.spki)  # 7
@@ -207,19 +209,20 @@ def _provider_id(value: bytes) -> ProviderID:
     return provider_id(text)
 
 
-def _subject_alt_name(value: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read DNS names and addresses, each kind in the order of the request."""
+def _subject_alt_name(value: bytes, *, any_case: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read DNS names and addresses, each kind in the order of the request, and each once."""
     with _denying(Reason.EXTENSION_NOT_ALLOWED, "dNSName and iPAddress only"):
         names = der.elements(value, Tag.SEQUENCE, at_most=MAX_NAMES)
         if not names or len(set(names)) != len(names):
             raise NotDer("none, or one of them twice")
         dns = [name for name in names if der.tag_of(name) == Tag.DNS_NAME]
         addresses = [name for name in names if der.tag_of(name) != Tag.DNS_NAME]
-        return tuple(map(_dns_name, dns)), tuple(map(_address, addresses))
+        return tuple(dict.fromkeys(_dns_name(name, any_case) for name in dns)), tuple(map(_address, addresses))
 
 
-def _dns_name(name: bytes) -> str:
+def _dns_name(name: bytes, any_case: bool) -> str:
     text = der.octets(name, Tag.DNS_NAME).decode("ascii")
+    text = text.lower() if any_case else text
     if not is_dns_name(text):
         raise NotDer("no DNS name in lower case")
     return text

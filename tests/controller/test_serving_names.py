@@ -77,6 +77,10 @@ def test_what_the_machine_lists_passes() -> None:
     check("node-1", "node-1.lan", "node-1.example.com", "10.0.0.1", "fd00::1", "203.0.113.7")
 
 
+def test_a_name_that_the_machine_lists_with_capitals_passes_in_lower_case() -> None:
+    check("node-1.example.com", listed=(("InternalDNS", "node-1.Example.COM"),))
+
+
 def test_the_nodes_name_passes_without_an_address() -> None:
     check("node-1", listed=())
 

@@ -67,7 +67,7 @@ _API_SERVER: Final = "kubernetes"
 _SERVICE_DOMAIN: Final = "cluster.local"
 _USUAL_SERVICES: Final = (ip_network("10.96.0.1/32"),)
 """The API server's own where the Cluster names none; not all of kubeadm's 10.96.0.0/12: others' nodes may be in it."""
-_REMEDY: Final = "ask for names and addresses of this machine only; they are compared exactly with those of its Machine"
+_REMEDY: Final = "ask for names and addresses of this machine only; they are compared with those of its Machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ def check_sans_unclaimed(wanted: SubjectAltNames, *, network: ClusterNetwork, ri
 
 def check_sans_listed(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool) -> None:
     """Allow names that passed ``check_sans_unclaimed`` and are listed; raises Denied, or Unavailable unless settled."""
-    own_names = {node_name, *(address for kind, address in listed if kind in _NAME_TYPES)}
+    own_names = {node_name, *(name.lower() for kind, name in listed if kind in _NAME_TYPES and name.isascii())}
     own_addresses = {_strict_address(address) for kind, address in listed if kind in _IP_TYPES} - {None}
     missing = [name for name in wanted.dns_names if name not in own_names]
     missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
