@@ -22,7 +22,7 @@ from tpm_world import facts_of, request_of, verify
 
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
 from nodeattest_providers.tpm.node.device import Device
@@ -106,6 +106,15 @@ def test_a_command_is_sent_five_times_at_most(tmp_path: Path) -> None:
 def test_a_response_that_is_none_is_unavailable_and_says_why(tmp_path: Path, response: bytes, words: str) -> None:
     with answering(tmp_path, [response]) as (tcti, _), Device(tcti) as device, pytest.raises(Unavailable, match=words):
         device.nv_indices()
+
+
+@pytest.mark.parametrize("code", [0x2CA, 0x2E6])
+def test_a_tpm_without_the_curve_says_so(tmp_path: Path, code: int) -> None:
+    """TPM_RC_TYPE and TPM_RC_CURVE of TPM2_CreatePrimary's second parameter; the first is of an Infineon SLB9665."""
+    with answering(tmp_path, [failing(code)]) as (tcti, _), Device(tcti) as device:
+        with pytest.raises(Unavailable, match="the attestation key: the TPM cannot make such a key") as unavailable:
+            device.create(AK_TEMPLATES[2], "the attestation key")
+        assert "TPM2_ECC_NIST_P256" in unavailable.value.remedy
 
 
 def test_handles_beyond_those_asked_for_are_none_of_ours_and_end_the_list(tmp_path: Path) -> None:

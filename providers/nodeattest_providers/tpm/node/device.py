@@ -52,6 +52,10 @@ _FORMAT_ONE: Final = 0x80
 """The return code names a handle, parameter or session (Part 2 §6.6.3)."""
 _FORMAT_ONE_ERROR: Final = 0xBF
 """What is left of it without that number."""
+_NO_CURVE: Final = (
+    "the TPM cannot make such a key",
+    "update the TPM's firmware: tpm2_getcap ecc-curves must list TPM2_ECC_NIST_P256; or set endorsementKey to auto",
+)
 _REMEDIES: Final = {
     _LOCKOUT: ("the TPM is in lockout", "wait for the lockout to pass, or clear it with tpm2_dictionarylockout -c"),
     0x902: ("the TPM has no room for another key", "use /dev/tpmrm0, or flush stale keys with tpm2_flushcontext -t"),
@@ -61,6 +65,8 @@ _REMEDIES: Final = {
         "enable the endorsement hierarchy in the firmware's settings",
     ),
     0x101: ("the TPM is in failure mode", "power the machine off and on; if this stays, the TPM is broken"),
+    0x8A: _NO_CURVE,
+    0xA6: _NO_CURVE,
     0x8E: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
     0xA2: ("the TPM's endorsement hierarchy has a password", "set the endorsement hierarchy's password to empty"),
 }
