@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,14 @@ from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeattest_authenticator.cluster.discover import configured_cluster
 from nodeattest_authenticator.config.settings import load, parse, settings_to_json
 from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM
+from nodeattest_authenticator.formats.exec_credential import API_VERSION
 from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_discovery.clusterinfo import ClusterInfo
+from nodeattest_discovery.node.result import Found
 
 CA = Authority().pem.decode()
 GOOD: dict[str, Any] = {
@@ -95,6 +102,24 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(FieldsError) as caught:
         parse(text(**changes), hostname="host")
     assert says in str(caught.value)
+
+
+def test_the_largest_ca_bundle_fits_into_the_variable_in_which_kubelet_hands_it_over() -> None:
+    most = MAX_CA_PEM // len(CA)
+    ca_pem = parse(text(certificateAuthority=CA * most), hostname="host").ca_pem
+    cluster = {"server": "https://" + 253 * "a", "certificate-authority-data": base64.b64encode(ca_pem).decode()}
+    info = json.dumps({"apiVersion": API_VERSION, "kind": "ExecCredential", "spec": {"cluster": cluster}})
+    subprocess.run(["/bin/true"], env={"KUBERNETES_EXEC_INFO": info}, check=True)
+    with pytest.raises(FieldsError, match="certificateAuthority: expected at most 92160 bytes"):
+        parse(text(certificateAuthority=CA * (most + 1)), hostname="host")
+
+
+def test_a_cluster_that_publishes_more_cas_than_kubelet_can_hand_over_is_refused() -> None:
+    info = ClusterInfo(server="https://10.0.0.1:6443", ca_certificates=())
+    most = (MAX_CA_PEM // len(CA)) * CA.encode()
+    assert configured_cluster(Found(kubeconfig="", info=info, ca_pem=most, asked="")).ca_pem == most
+    with pytest.raises(AgentError, match="the cluster's CAs: expected at most 92160 bytes"):
+        configured_cluster(Found(kubeconfig="", info=info, ca_pem=most + CA.encode(), asked=""))
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])

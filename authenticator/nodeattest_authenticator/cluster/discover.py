@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from nodeattest_authenticator.cluster.source import ByFile, ByToken
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_discovery import token as bootstrap
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.token import BootstrapToken
@@ -83,6 +83,9 @@ def configured_cluster(found: Found) -> Cluster:
     except ValueError as error:
         said = f"the cluster's server must be an URL: {error}"
         raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
+    if len(found.ca_pem) > MAX_CA_PEM:
+        said = f"the cluster's CAs: expected at most {MAX_CA_PEM} bytes in PEM, got {len(found.ca_pem)}"
+        raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="publish those of this cluster alone")
     return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=found.ca_pem)
 
 

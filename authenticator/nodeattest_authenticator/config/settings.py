@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_parsing.record import record
@@ -77,7 +77,7 @@ class Settings:
     tls_server_name: str | None = None
     """The name in the server's certificate, where it is not the URL's."""
     ca_pem: bytes = field(repr=False)
-    """The cluster's CA bundle: the only trust root of the agent."""
+    """The cluster's CA bundle, at most 90 KiB: the only trust root of the agent."""
     node_name: NodeName
     """The node's name; without it in the file, the host name in lower case."""
     provider: ProviderName
@@ -226,9 +226,13 @@ def _endpoint(url: str) -> Endpoint:
 
 def _ca(text: str) -> bytes:
     try:
-        return pem.bundle(text)
+        bundle = pem.bundle(text)
     except ValueError as error:
         raise FieldsError(f"certificateAuthority is no PEM bundle: {error}") from None
+    if len(bundle) > MAX_CA_PEM:
+        said = f"certificateAuthority: expected at most {MAX_CA_PEM} bytes, got {len(bundle)}"
+        raise FieldsError(f"{said}; give the CAs of this cluster, not those of the distribution")
+    return bundle
 
 
 def _node_name(text: str) -> NodeName:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Final
 
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_parsing.record import record
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["Cluster"]
+__all__ = ["MAX_CA_PEM", "Cluster"]
+
+MAX_CA_PEM: Final = 90 * 1024
+"""Bytes. Kubelet hands the CAs to its credential plugin in base64, in an environment variable, for which Linux has
+128 KiB (MAX_ARG_STRLEN): with more it cannot start the plugin."""
 
 
 @record(kw_only=True)
