@@ -18,7 +18,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_discovery import kubeconfigs
-from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -179,7 +178,7 @@ def _cluster(cluster: JsonObject) -> ClusterInfo:
     if not isinstance(data, str) or not data:
         raise _malformed("certificate-authority-data", "none")
     try:
-        pem = decode_base64(data)
+        pem = kubeconfigs.decode_data(data)
     except ValueError:
         raise _malformed("certificate-authority-data in base64", "something else") from None
     return ClusterInfo(server=check_server(server), ca_certificates=parse_ca_bundle(pem), tls_server_name=name)

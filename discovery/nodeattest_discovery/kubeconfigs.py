@@ -11,11 +11,12 @@ from typing import Final
 
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["ErrorFactory", "check_fields", "parse_kubeconfig_document"]
+__all__ = ["ErrorFactory", "check_fields", "decode_data", "parse_kubeconfig_document"]
 
 ErrorFactory = Callable[[str, str], Denied]
 """Expected and got to the refusal."""
@@ -46,3 +47,8 @@ def check_fields(found: Mapping[str, JsonValue], known: frozenset[str], where: s
     unknown = sorted(found.keys() - known)
     if unknown:
         raise malformed(f"only {', '.join(sorted(known))}", ascii(where + unknown[0][:40])[1:-1])
+
+
+def decode_data(text: str) -> bytes:
+    """Decode a field ``…-data``, without line ends, which Go overlooks (encoding/base64); raises ``ValueError``."""
+    return decode_base64(text.replace("\r", "").replace("\n", ""))

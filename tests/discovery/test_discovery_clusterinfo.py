@@ -137,6 +137,12 @@ def test_the_text_that_kubeadm_wrote_is_written_byte_for_byte() -> None:
     assert (info.server, info.ca_pem, info.tls_server_name) == ("https://127.0.0.1:26443", ca_pem, None)
 
 
+def test_a_ca_in_lines_is_read_as_go_reads_it() -> None:
+    lines = base64.encodebytes(pem(CA)).decode().replace("\n", "\r\n")
+    text = spoilt(lambda document: cluster_of(document).update({"certificate-authority-data": lines}))
+    assert clusterinfo.parse(text).ca_certificates == (CA,)
+
+
 def test_the_sound_document_is_read() -> None:
     info = clusterinfo.parse(written(kubeconfig()))
     assert (info.server, info.ca_certificates) == (SERVER, (CA,))

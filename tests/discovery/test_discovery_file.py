@@ -119,6 +119,11 @@ def test_a_file_that_says_too_much_or_too_little_is_refused_before_anybody_is_as
     assert cluster.server.seen == []
 
 
+def test_a_ca_in_lines_is_read_as_go_reads_it(cluster: Cluster) -> None:
+    config = with_cluster(**{"certificate-authority-data": base64.encodebytes(CA.pem).decode()})(cluster)
+    assert cluster.find(config).info.ca_certificates
+
+
 def test_no_refusal_shows_a_secret(cluster: Cluster) -> None:
     for make, _ in REFUSED.values():
         with pytest.raises((Denied, Unavailable)) as caught:

@@ -28,10 +28,10 @@ from nodeattest_authenticator.certificate import ExpectedCertificate, validate
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import CachedCredential
+from nodeattest_discovery.kubeconfigs import decode_data
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.record import record
-from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -100,7 +100,7 @@ class _Source:
         data = _text(section, f"{name}-data")
         if data:
             try:
-                return decode_base64(data)
+                return decode_data(data)
             except ParseError:
                 raise _refused(self.path, f"{name}-data in base64", "something else") from None
         file = _text(section, name)

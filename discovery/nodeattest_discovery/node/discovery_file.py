@@ -16,7 +16,6 @@ from typing import Final
 from nodeattest_discovery import kubeconfigs
 from nodeattest_discovery.clusterinfo import check_server
 from nodeattest_parsing.record import record
-from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -232,7 +231,7 @@ def _stored(holder: JsonObject, name: str, *, local: bool) -> Stored:
     data, path = _text(holder, name + "-data"), _text(holder, name)
     if data is not None:
         try:
-            return decode_base64(data)
+            return kubeconfigs.decode_data(data)
         except ValueError:
             raise malformed(f"{name}-data in base64", "something else") from None
     return _in_file(path, local=local) if path is not None else None
