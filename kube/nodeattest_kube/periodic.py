@@ -122,7 +122,7 @@ class PeriodicReconciler:
             again_after = await self._task.reconcile()
         except ApiError as error:
             self._failures += 1
-            delay = self._backoff.delay(self._failures, self._random)
+            delay = self._backoff.delay(self._failures, self._random, error)
             await self._task.failed(error, self._failures, delay)
             return delay
         self._failures = 0

@@ -303,16 +303,14 @@ class Reflector:
                 if error is None:
                     continue
             self._failures += 1
-            wish = 0.0
             if error is not None:
-                wish = error.retry_after or 0.0
                 self._complain(error)
                 self._interrupted |= isinstance(error, Unreachable) or error.status in _AWAY
                 if isinstance(error, Gone | WatchHung) or (
                     self._failures % _RELIST_AFTER == 0 and error.status not in _NOT_ITS_FAULT
                 ):
                     self._version = None
-            await self._sleep(max(self._backoff.delay(self._failures, self._random), wish))
+            await self._sleep(self._backoff.delay(self._failures, self._random, error))
 
     async def _follow(self) -> tuple[ApiError | None, float]:
         """List if need be and watch once; tell how it ended and how long the watch lasted."""

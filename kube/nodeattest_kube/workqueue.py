@@ -133,8 +133,8 @@ class WorkQueue(Generic[K]):
             planned[1].cancel()
         self._later[key] = due, self._timer(delay, lambda: self._due(key))
 
-    def retry(self, key: K) -> float:
-        """Add a key with its own back-off; return the delay in seconds."""
+    def retry(self, key: K, error: Exception | None) -> float:
+        """Add a key with its own back-off, and no earlier than ``error`` asks for; return the delay in seconds."""
         failures = self._failures.pop(key, 0) + 1
         self._failures[key] = failures
         if len(self._failures) > _COUNTED_KEYS:
@@ -142,7 +142,7 @@ class WorkQueue(Generic[K]):
         self.retries += 1
         if self._metrics is not None:
             self._metrics.retried()
-        delay = self._backoff.delay(failures, self._random)
+        delay = self._backoff.delay(failures, self._random, error)
         self.add_after(key, delay)
         return delay
 
@@ -229,7 +229,7 @@ class WorkQueue(Generic[K]):
             await worker(key)
         except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
             self._on_bug(key, error)
-            self.retry(key)
+            self.retry(key, error)
         finally:
             if self._metrics is not None:
                 self._metrics.done(self._clock() - start)

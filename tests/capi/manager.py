@@ -144,7 +144,7 @@ class Manager:
                 return
             again = await self._reconcilers[kind](access, value)
         except (ApiError, OSError) as error:
-            _log.warning("%s %s: %s; again in %.1f s", kind.kind, name, error, queue.retry((kind, name)))
+            _log.warning("%s %s: %s; again in %.1f s", kind.kind, name, error, queue.retry((kind, name), error))
             return
         queue.forget((kind, name))
         if again is not None:

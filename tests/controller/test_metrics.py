@@ -134,7 +134,7 @@ async def test_a_work_queue_is_shown_under_the_names_of_client_go() -> None:
     async def work(key: str) -> None:
         now[0] += 0.5
         if key == "b":
-            queue.retry("c")
+            queue.retry("c", None)
             queue.shut_down()
 
     await queue.run(work, 1)

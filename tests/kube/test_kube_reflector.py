@@ -424,8 +424,8 @@ async def test_wait_synced_says_no_when_time_is_up(rig: Rig) -> None:
 
 
 async def test_jitter_spreads_a_fleet() -> None:
-    assert RECONNECT.delay(1, lambda: 0.5) == pytest.approx(1.2)
-    assert RECONNECT.delay(10**9, lambda: 0.999) < 60.0
+    assert RECONNECT.delay(1, lambda: 0.5, None) == pytest.approx(1.2)
+    assert RECONNECT.delay(10**9, lambda: 0.999, None) < 60.0
 
 
 async def test_an_index_follows_its_objects(server: Server, client: ApiClient) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from virtual import advance, now, run_virtually
 
 from nodeattest_kube.backoff import BackoffPolicy
+from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.workqueue import WorkQueue
 
 Worker = Callable[[str], Awaitable[None]]
@@ -112,7 +113,7 @@ def test_what_is_planned_for_a_dropped_key_is_not_done() -> None:
     async def main() -> None:
         made = queue()
         made.add_after("a", 10)
-        made.retry("b")
+        made.retry("b", None)
         made.add_after("c", 10)
         made.drop("a")
         made.drop("b")
@@ -132,15 +133,23 @@ def test_retries_of_a_key_wait_longer_and_longer_until_it_is_forgotten() -> None
 
     async def main() -> None:
         made = queue()
-        waits.extend(made.retry("a") for _ in range(8))
-        waits.append(made.retry("b"))
+        waits.extend(made.retry("a", None) for _ in range(8))
+        waits.append(made.retry("b", None))
         assert made.failures("a") == 8
         made.forget("a")
-        waits.append(made.retry("a"))
+        waits.append(made.retry("a", None))
         assert made.retries == 10
 
     run_virtually(main())
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 1]
+
+
+def test_a_retry_waits_for_as_long_as_the_server_asks() -> None:
+    async def main() -> list[float]:
+        made, busy = queue(), TooManyRequests(429, "TooManyRequests", "busy", retry_after=45.0)
+        return [made.retry("a", busy), made.retry("a", None)]
+
+    assert run_virtually(main()) == [45.0, 2]
 
 
 def test_counts_of_lost_keys_take_bounded_memory() -> None:
@@ -150,7 +159,7 @@ def test_counts_of_lost_keys_take_bounded_memory() -> None:
 
     made: WorkQueue[int] = WorkQueue(clock=lambda: 0.0, timer=lambda _delay, _callback: Never())
     for key in range(100_005):
-        made.retry(key)
+        made.retry(key, None)
     assert [made.failures(key) for key in (0, 4, 5, 100_004)] == [0, 0, 1, 1]
 
 

@@ -127,7 +127,7 @@ class KubeconfigStatus:
         except ApiError as error:
             if self._limiter.allow((key, ApiError), PERIOD):
                 _LOG.warning("cannot write a Cluster's condition", extra=fields(cluster=key, error=str(error)))
-            self._queue.retry(key)
+            self._queue.retry(key, error)
             return
         self._queue.forget(key)
 

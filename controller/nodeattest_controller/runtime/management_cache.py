@@ -218,7 +218,7 @@ class ManagementCache:
             if not behind:
                 return
             failures += 1
-            await self._sleep(LIST_RETRY.delay(failures, random.random))
+            await self._sleep(LIST_RETRY.delay(failures, random.random, None))
 
     async def take_over(self, cluster: ClusterKey) -> None:
         """Keep a cluster's objects whole, and wait until the cache has each as the API server has it; raises ApiError.

@@ -153,7 +153,7 @@ class ShardManager:
                     extra=fields(cluster=shard, error=str(error)),
                 )
                 failures += 1
-                await asyncio.sleep(RECONNECT.delay(failures, random.random))
+                await asyncio.sleep(RECONNECT.delay(failures, random.random, error))
             else:
                 break
 

@@ -198,18 +198,20 @@ class ClusterAPI(BaseSource):
         while True:
             try:
                 found = await caches.client.get(f"/apis/{CLUSTER_GROUP}")
-            except NotFound:
+            except NotFound as error:
+                failure = error
                 _LOG.warning(
                     "Cluster API is not installed in the management cluster; waiting for its CRDs",
                     extra=fields(remedy="install it; where there is none, run with --inventory=MachineRecords"),
                 )
             except ApiError as error:
+                failure = error
                 _LOG.warning("cannot reach the management cluster", extra=fields(error=str(error)))
             else:
                 caches.waits_for = ""
                 return text(found, "preferredVersion", "version")
             failures += 1
-            await asyncio.sleep(RECONNECT.delay(failures, random.random))
+            await asyncio.sleep(RECONNECT.delay(failures, random.random, failure))
 
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
         machine = _unless_summary(machine)

@@ -43,7 +43,7 @@ async def supervise(
         if error is None:
             return
         failures = 1 if time.monotonic() - started > _HEALTHY else failures + 1
-        delay = backoff.delay(failures, random.random)
+        delay = backoff.delay(failures, random.random, error)
         where = {"controller": name, "delay": round(delay, 1)} | ({"cluster": cluster} if cluster else {})
         _LOG.error("a bug ended a controller; it starts again: please report it", exc_info=error, extra=fields(**where))
         await asyncio.sleep(delay)

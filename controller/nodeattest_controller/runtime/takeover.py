@@ -95,7 +95,7 @@ class Takeover:
                     return
                 unlabelled |= summaries
             failures += 1
-            await self._sleep(LIST_RETRY.delay(failures, random.random))
+            await self._sleep(LIST_RETRY.delay(failures, random.random, None))
 
     async def _read_together(self, together: _Together, objects: Reflector, path: str) -> PartialList | None:
         """Read by a list that begins now the objects of all that are taken over; who asks meanwhile shares the next."""

@@ -47,7 +47,7 @@ from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound, Unreachable
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -240,7 +240,7 @@ class AutoApprovalReconciler:
         """Install or remove the block; an error of the server does not prevent the deletion of bindings."""
         try:
             await (self._block.install() if enforce else self._block.remove())
-        except Unreachable:
+        except (TooManyRequests, Unreachable):
             raise
         except ApiError as error:
             return error
@@ -401,7 +401,9 @@ class AutoApprovalReconciler:
             await self._report.tell(finding)
         except ApiError as error:
             self._report.not_written(error, finding)
-            raise _ConditionNotWritten(error.status, error.reason, error.message) from error
+            raise _ConditionNotWritten(
+                error.status, error.reason, error.message, retry_after=error.retry_after
+            ) from error
 
 
 def _cannot_verify(error: ApiError) -> Unverified:

@@ -33,7 +33,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
 from nodeattest_kube import paths
 from nodeattest_kube.batches import in_batches
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound, TooManyRequests
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Unavailable
 
@@ -307,6 +307,9 @@ class BootstrapTokenReconciler:
             self._recorder.written("deleted", token.id, owner)
 
     def _failed(self, error: ApiError, token: Token) -> None:
+        """Report a failed write; raises it where the server wants no more of them now."""
+        if isinstance(error, TooManyRequests):
+            raise error
         if not isinstance(error, (NotFound, Conflict)):  # another writer was faster: the next run sees what there is
             self._recorder.failed(error, token.id)
 

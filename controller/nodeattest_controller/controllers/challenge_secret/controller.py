@@ -27,7 +27,7 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube import paths
 from nodeattest_kube.batches import in_batches
-from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Forbidden, Invalid
+from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Forbidden, Invalid, TooManyRequests
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
@@ -136,9 +136,11 @@ class _Task:
             self._events.event("Warning", NOT_CREATED, f"{what}: {error}; {remedy}")
 
     async def _attempt(self, wanted: Candidate, cluster: JsonObject) -> float:
-        """Do what a candidate needs, and report a failure; returns when to look at it again."""
+        """Do what a candidate needs, and report a failure; returns when to look at it again. Raises TooManyRequests."""
         try:
             return await self._reconcile(wanted, cluster)
+        except TooManyRequests:
+            raise
         except ApiError as error:
             delay = _LOOK_AGAIN if isinstance(error, (Forbidden, Invalid)) else 0.0
             await self.failed(error, 1, delay or _AGAIN)

@@ -212,7 +212,7 @@ class CSRRunner:
             result = await self._controller.reconciler.reconcile(self.workload, name)
         except ApiError as error:
             more = fields(cluster=self._key, csr=name, error=error.reason, message_=error.message,
-                          delay=self._queue.retry(key))  # fmt: skip
+                          delay=self._queue.retry(key, error))  # fmt: skip
             _LOG.warning("will try again", extra=more)
             return
         for other in result.requeue_keys:
@@ -231,7 +231,7 @@ class CSRRunner:
             self._queue.add_after(key, result.requeue_after)
 
     def _retry(self, key: RequestKey) -> None:
-        delay = self._queue.retry(key)
+        delay = self._queue.retry(key, None)
         if self._queue.failures(key) >= REPEATED:
             more = fields(cluster=self._key, csr=key[1], attempts=self._queue.failures(key), delay=delay)
             _LOG.warning("a request meets a conflict, or an object that is gone, again and again", extra=more)

@@ -232,7 +232,7 @@ class NodeAttestedReconciler:
                 self._refused_in_a_row.clear()
                 self._silent_until = self._deps.clock() + FORBIDDEN_PAUSE
         except ApiError as error:
-            delay = self._queue.retry(key)
+            delay = self._queue.retry(key, error)
             if not isinstance(
                 error, (Conflict, NotFound)
             ):  # another writer was faster, or the object is gone: try again

@@ -164,7 +164,7 @@ class PolicyStatusReconciler:
         self._forget_others(namespace, policies)
         clusters = self._management.clusters_in(namespace)
         before = self._renderings.get(namespace)
-        rendering, was_read = await self._rendering_in(namespace, policies)
+        rendering, unread = await self._rendering_in(namespace, policies)
         if before is None or before[0].state is not rendering.state:  # what was written meanwhile may be unrendered
             self._control_planes.forget(namespace)
         found = await evaluate(
@@ -177,8 +177,9 @@ class PolicyStatusReconciler:
         )
         self._count(namespace, found.values())
         errors = [error for policy in policies if (error := await self._write(policy, found[_name(policy)]))]
-        if not was_read or any(not isinstance(error, Conflict) for error in errors):
-            self._queue.retry(namespace)
+        failures = [error for error in (unread, *errors) if error is not None and not isinstance(error, Conflict)]
+        if failures:
+            self._queue.retry(namespace, max(failures, key=lambda error: error.retry_after or 0.0))
         elif errors:  # another writer was faster; the cache is about to have its version
             self._queue.add_after(namespace, SETTLE)
         else:
@@ -199,20 +200,22 @@ class PolicyStatusReconciler:
             return None
         return await self._control_planes.unrendered(namespace, clusters)
 
-    async def _rendering_in(self, namespace: str, policies: Sequence[JsonObject]) -> tuple[NamespaceRendering, bool]:
-        """Read what the webhook does in a namespace; return whether to look again soon because it was not read, too.
+    async def _rendering_in(
+        self, namespace: str, policies: Sequence[JsonObject]
+    ) -> tuple[NamespaceRendering, ApiError | None]:
+        """Read what the webhook does in a namespace; return also the error for which to look again soon.
 
         What was read lately holds on through an outage; what was not is unknown.
         """
         if not self._has_webhook or not any(map(needs_webhook, policies)):
             self._renderings.pop(namespace, None)
-            return NamespaceRendering(), True
+            return NamespaceRendering(), None
         try:
             found = await self._management.client.get(paths.core_path("namespaces", namespace))
         except ApiError as error:
             self._report_unread(namespace, error)
             unread = NamespaceRendering(RenderingState.UNKNOWN)
-            return self._known_of(namespace, error, unread, replaced=_OF_CALLED), False
+            return self._known_of(namespace, error, unread, replaced=_OF_CALLED), error
         if not is_decided(found) or is_disabled(found):
             state = RenderingState.DISABLED if is_disabled(found) else RenderingState.NOT_LABELLED
             rendering = NamespaceRendering(state)
@@ -220,13 +223,14 @@ class PolicyStatusReconciler:
             try:
                 rendering = rendering_of(webhook_calls(await self._read_configuration(), found))
             except ApiError as error:
+                retried = None if isinstance(error, Forbidden) else error
                 unread = NamespaceRendering(RenderingState.NOT_READ, str(error))
                 if self._renderings.get(namespace, (unread, 0.0))[0].state not in _OF_CONFIGURATION:
-                    return unread, isinstance(error, Forbidden)  # the label is there now
+                    return unread, retried  # the label is there now
                 known = self._known_of(namespace, error, unread, replaced=_OF_CONFIGURATION)
-                return known, isinstance(error, Forbidden)
+                return known, retried
         self._renderings[namespace] = rendering, self._clock()
-        return rendering, True
+        return rendering, None
 
     def _known_of(
         self, namespace: str, error: ApiError, unread: NamespaceRendering, *, replaced: Container[RenderingState]

@@ -134,15 +134,16 @@ class SignerNamesReconciler:
         if wanted is None or reference is None:
             return
         step = self._publish if wanted.client else self._take_back
+        failure: ApiError | None = None
         try:
             settled = await step(key, cluster, reference, wanted)
         except ApiError as error:
-            settled = False
+            settled, failure = False, error
             _LOG.warning("cannot publish the names of a cluster's signers", extra=fields(cluster=key, error=str(error)))
         if settled:
             self._queue.forget(key)
         else:
-            self._queue.retry(key)
+            self._queue.retry(key, failure)
 
     def _wanted(self, key: ClusterKey, cluster: JsonObject) -> Signers | None:
         """Decide what is to be published; None: the published names stay as they are."""

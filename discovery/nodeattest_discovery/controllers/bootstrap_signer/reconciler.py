@@ -111,7 +111,7 @@ class BootstrapSigner:
             if isinstance(error, NotFound) and self.info.get(_KEY) is None:
                 self._settle(key)  # when cluster-info is there again, the watch says so
                 return
-            self._observer.failed(TokenController.SIGNER, error, self._queue.retry(key))
+            self._observer.failed(TokenController.SIGNER, error, self._queue.retry(key, error))
 
     async def _reconcile(self, key: str, current: JsonObject | None) -> None:
         found = await self._found(current)
@@ -188,4 +188,4 @@ class RevertBackoff:
         self._last, self._newest = wanted, now
         self._count = self._count + 1 if again else 0
         excess = self._count - _FREE_REVERTS
-        self._next = now + _REVERT_BACKOFF.delay(excess, self._deps.random) if excess > 0 else now
+        self._next = now + _REVERT_BACKOFF.delay(excess, self._deps.random, None) if excess > 0 else now

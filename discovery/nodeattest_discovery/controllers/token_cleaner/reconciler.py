@@ -78,7 +78,7 @@ class TokenCleaner:
         try:
             await self._delete(secret)
         except ApiError as error:
-            self._observer.failed(TokenController.CLEANER, error, self._queue.retry(key))
+            self._observer.failed(TokenController.CLEANER, error, self._queue.retry(key, error))
             return
         self._queue.forget(key)
         self._queue.add_after(key, RECHECK)  # by then the watch has delivered the deletion
