@@ -119,7 +119,8 @@ class Metrics:
         )
         self._age = Histogram(
             "nodeattest_request_age_seconds",
-            "From a request's creation to its certificate, by the API server's clock at the start.",
+            "From the creation of a request to its certificate; where a challenge takes two requests, of the first. "
+            "The creation is by the API server's clock.",
             registry=registry,
             buckets=_AGE_BUCKETS,
         )

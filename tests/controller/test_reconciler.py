@@ -12,7 +12,7 @@ from csr_world import CREATED, CSRS, OWN, WAIT_LIMIT, Observed, OneRound, TwoRou
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation_reset import reset
-from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
@@ -167,6 +167,17 @@ async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
         await world.seen("first")
         assert await world.reconcile("second") == DONE
         assert world.condition("Denied", "first") == Reason.SUPERSEDED
+
+
+async def test_the_age_of_a_join_counts_from_its_first_request(pki: ClusterPki) -> None:
+    async with World(pki, TwoRounds()).running() as world:
+        file_both(world)
+        later = {**mapping(world.csr("second"), "metadata"), "creationTimestamp": rfc3339(CREATED + timedelta(seconds=40))}
+        world.workload_api.put(f"{CSRS}/second", {**world.csr("second"), "metadata": later})
+        world.now += timedelta(seconds=60)
+        await world.settle()
+        assert await world.reconcile("second") == DONE
+        assert "\nnodeattest_request_age_seconds_sum 60.0\n" in world.metrics.render().decode()
 
 
 def file_both(world: World) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Final
 
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
@@ -15,6 +16,7 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority
 from nodeattest_controller.model.csr_request import RequestState, parse_request
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import moment, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.sources import machine_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
@@ -45,6 +47,12 @@ class Approval:
     """The first request's object, to be closed afterwards."""
     facts: CSRFacts
     """For the checks directly before signing."""
+
+    @property
+    def begun(self) -> datetime:
+        """When the node filed the request, or the first of the two that a challenge takes."""
+        created = moment(text(self.first, "metadata", "creationTimestamp")) if self.first is not None else None
+        return created or self.request.created
 
 
 class Evaluator:

@@ -218,7 +218,7 @@ class Issuer:
         request, provider = approval.request, approval.attested.provider
         self._metrics.verdict(workload.key, provider, "approve", "")
         self._metrics.issued(provider)
-        self._metrics.request_age_seconds((self._now() - request.created).total_seconds())
+        self._metrics.request_age_seconds((self._now() - approval.begun).total_seconds())
         _LOG.info(
             "issued",
             extra=fields(

@@ -237,8 +237,7 @@ class Reconciler:
         await self._issuer.issue(workload, csr, stored, approval)
         self._tracer.note(decision="approve")
         self.settled(stored.uid)
-        asked = moment(text(approval.first, "metadata", "creationTimestamp")) if approval.first else None
-        closed = self._duplicates.certified(workload.key, approval.request, asked or approval.request.created)
+        closed = self._duplicates.certified(workload.key, approval.request, approval.begun)
         return Result(requeue_keys=closed)
 
     def _admit(self, task: _Task) -> None:
