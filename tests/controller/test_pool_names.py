@@ -18,6 +18,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
 from nodeattest_providers.csr import build_csr
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_REASON, NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.tpm.protocol import PROVIDER, Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
@@ -60,8 +61,10 @@ class Pool:
     node: NodeName = NODE
     provider_id: ProviderID = PROVIDER_ID
 
-    def register(self, *others: JsonObject, node: str | None = NODE, first_use: bool = False) -> None:
-        """Write the policy: the instance's entry, and others'."""
+    def register(
+        self, *others: JsonObject, node: str | None = NODE, first_use: bool = False, **spec: JsonValue
+    ) -> None:
+        """Write the policy: the instance's entry, others', and more of its spec."""
         entry: JsonObject = {"providerID": PROVIDER_ID, "sha256": self.tpm.fingerprint}
         if node is not None:
             entry["nodeName"] = node
@@ -70,6 +73,7 @@ class Pool:
         self.world.policy(
             authorizedAttestors=attestors,
             tpm={"endorsementKeys": [entry, other, *others], "trustOnFirstUse": first_use},
+            **spec,
         )
 
     def has_infrastructure(self, machine_kind: str) -> None:
@@ -152,6 +156,19 @@ async def test_a_registered_key_gives_an_instance_its_node_name(pool: Pool) -> N
     assert await pool.join() == ""
     assert text(pool.world.csr("r-2"), "status", "certificate")
     assert [text(one, "spec", "nodeName") for one in pool.world.attestations()] == [NODE]
+
+
+async def test_kubelet_of_an_instance_whose_addresses_nobody_lists_is_refused_at_once_with_a_remedy(
+    pool: Pool,
+) -> None:
+    assert await pool.join() == ""
+    pool.register(serving={"kubelet": "Approve"})
+    pool.world.workload_api.put(f"/api/v1/nodes/{NODE}", {"metadata": {}, "spec": {"providerID": PROVIDER_ID}})
+    pool.world.file_kubelets()
+    await pool.world.reconcile("k-1")
+    assert pool.world.condition("Denied", "k-1") == Reason.ADDRESS_NOT_ALLOWED
+    [denied] = items(mapping(pool.world.csr("k-1"), "status"), "conditions")
+    assert "docs/serving.md" in text(denied, "message")
 
 
 async def test_a_stolen_pool_token_joins_under_no_name_that_the_registration_does_not_give(pool: Pool) -> None:

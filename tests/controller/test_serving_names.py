@@ -332,6 +332,11 @@ def test_an_address_of_a_young_machine_is_waited_for() -> None:
         assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
 
 
+@pytest.mark.parametrize("kind", ["MachinePool", "MachineRecord"])
+def test_whose_addresses_nobody_fills_in_is_not_waited_for(kind: str) -> None:
+    assert addresses_final(make_member(kind=kind, addresses=()), CREATED)
+
+
 @pytest.mark.parametrize(
     ("changes", "settled"),
     [

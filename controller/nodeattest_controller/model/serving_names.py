@@ -68,6 +68,10 @@ _SERVICE_DOMAIN: Final = "cluster.local"
 _USUAL_SERVICES: Final = (ip_network("10.96.0.1/32"),)
 """The API server's own where the Cluster names none; not all of kubeadm's 10.96.0.0/12: others' nodes may be in it."""
 _REMEDY: Final = "ask for names and addresses of this machine only; they are compared with those of its Machine"
+_POOL_REMEDY: Final = (
+    "attest by aws, azure or gcp, whose platforms list addresses; else ask for the node's name only, or set "
+    "serving.kubelet: Ignore and let another approver decide (docs/serving.md)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +180,24 @@ def check_sans_unclaimed(wanted: SubjectAltNames, *, network: ClusterNetwork, ri
         _check_rivals(place, rivals(normalize_host(place)))
 
 
-def check_sans_listed(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool) -> None:
-    """Allow names that passed ``check_sans_unclaimed`` and are listed; raises Denied, or Unavailable unless settled."""
+def check_sans_listed(
+    wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool, of_pool: bool = False
+) -> None:
+    """Allow names that passed ``check_sans_unclaimed`` and are listed; raises Denied, or Unavailable unless settled.
+
+    ``of_pool``: it is an instance of a MachinePool without a Machine, and no platform lists its addresses.
+    """
     own_names = {node_name, *(name.lower() for kind, name in listed if kind in _NAME_TYPES and name.isascii())}
     own_addresses = {_strict_address(address) for kind, address in listed if kind in _IP_TYPES} - {None}
     missing = [name for name in wanted.dns_names if name not in own_names]
     missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
+    if missing and of_pool:
+        raise Denied(
+            Reason.ADDRESS_NOT_ALLOWED,
+            expected="the node's name only: an instance of a MachinePool without a Machine lists no addresses",
+            got=", ".join(map(printable, missing)),
+            remedy=_POOL_REMEDY,
+        )
     if missing and settled:
         raise _refused("names and addresses that the Machine lists", ", ".join(map(printable, missing)))
     if missing:
@@ -194,7 +210,12 @@ def check_sans_listed(wanted: SubjectAltNames, *, node_name: NodeName, listed: A
 
 
 def addresses_final(member: MachineView, at: datetime) -> bool:
-    """Return whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life."""
+    """Return whether a Machine's list of addresses is complete: it has a node, some address, and an hour of life.
+
+    A MachinePool lists no addresses of its instances, and what a MachineRecord lists is the operator's: both are.
+    """
+    if member.kind != "Machine":
+        return True
     old = member.created is None or at - member.created >= YOUNG
     return old and bool(member.addresses) and member.node_ref_name is not None
 

@@ -50,7 +50,13 @@ async def _unclaimed(facts: RequestFacts, machine: MachineView) -> None:
 
 def _listed_in_status(facts: RequestFacts, machine: MachineView) -> None:
     final = addresses_final(machine, facts.created)
-    check_sans_listed(facts.names, node_name=facts.node_name, listed=machine.addresses, settled=final)
+    check_sans_listed(
+        facts.names,
+        node_name=facts.node_name,
+        listed=machine.addresses,
+        settled=final,
+        of_pool=machine.kind == "MachinePool",
+    )
 
 
 async def _unclaimed_in_memory(facts: RequestFacts) -> None:
