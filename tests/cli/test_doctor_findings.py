@@ -146,8 +146,8 @@ TOKENS = "system:bootstrappers:kubeadm:default-node-token"
 CLAIMED: JsonObject = {
     "type": "NodeAttested",
     "status": "Unknown",
-    "message": "no certificate yet; 3 requests that claim this machine refused since 2026-05-04T11:00:00Z, the last "
-    "one: TokenNotThisMachines; any holder",
+    "message": "no certificate yet; a request that claims this machine was refused at 2026-05-04T11:00:00Z: "
+    "TokenNotThisMachines; any holder",
 }
 CONDITIONS = items(items(webhook(), "webhooks")[0], "matchConditions")
 CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}

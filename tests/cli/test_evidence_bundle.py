@@ -144,8 +144,7 @@ def bootstrap() -> list[JsonObject]:
 def recorded() -> list[JsonObject]:
     issued: JsonObject = {"spki": "sha256:0", "certificate": "PEM"}
     owned: JsonObject = {"clusterName": "c", "providerID": "p://1", "nodeName": "m", "issued": [issued]}
-    refusal: JsonObject = {"requester": "Node", "reason": "PCRValueNotAllowed", "count": 3,
-                           "firstTime": "2026-01-01T00:00:00Z", "lastTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    refusal: JsonObject = {"requester": "Node", "reason": "PCRValueNotAllowed", "time": "2026-01-01T00:00:00Z"}
     return [
         made(
             "MachineRecord",
@@ -258,7 +257,7 @@ def test_a_bundle_without_a_request_shows_the_record_offline(
     file.write_text(json.dumps(make_bundle(collected(), NOW)))
     main(["explain", str(file)])
     said = capsys.readouterr().out
-    assert "PCRValueNotAllowed: 3 requests by the machine's own node" in said
+    assert "PCRValueNotAllowed: by the machine's own node, last at 2026-01-01T00:00:00Z" in said
     assert "not read  Node m: forbidden" in said
     assert "no request of it can be replayed" in said
 

@@ -20,7 +20,7 @@ from nodeattest_cli.machines.list import Wanted, outage_budget, read_rows, watch
 from nodeattest_cli.machines.row import MachineRow, row_from_attestation, rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims
+from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
 from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -81,13 +81,13 @@ def test_a_certificate_that_has_ended_is_told_as_such() -> None:
 
 
 def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
-    claims = RefusedClaims(3, NOW, Reason.TOKEN_NOT_THIS_MACHINES, (Reason.MACHINE_NOT_READY,))
+    claim = RefusedClaim(NOW, Reason.TOKEN_NOT_THIS_MACHINES)
     refused = ledger("d", expires=NOW + timedelta(days=1))
     verdict: JsonObject = {"verdict": "Denied", "reason": "PCRValueNotAllowed", "time": rfc3339(NOW)}
     mapping(refused, "spec")["lastVerdict"] = verdict
     machines = [
         machine("a"),
-        machine("b", conditions=conditions(f"no certificate was issued for this machine yet; {claims}")),
+        machine("b", conditions=conditions(f"no certificate was issued for this machine yet; {claim}")),
         machine("c", provider_id=""),
         machine("d"),
         machine("e"),
@@ -101,15 +101,14 @@ def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
     for one in ledgers:
         mapping(one, "metadata")["namespace"] = "default"
     found = {one.machine: one for one in rows_of(machines, ledgers, NOW)}
-    assert {name: (one.state, one.refused, one.refusals, one.attested) for name, one in found.items()} == {
-        "m-a": ("Attested", "", 0, True),
-        "m-b": ("NotYetAttested", "TokenNotThisMachines", 3, False),
-        "m-c": ("NoProviderID", "", 0, False),
-        "m-d": ("PCRValueNotAllowed", "PCRValueNotAllowed", 0, False),
-        "m-e": ("CertificateExpired", "", 0, False),
-        "m-gone": ("MachineGone", "", 0, True),
+    assert {name: (one.state, one.refused, one.attested) for name, one in found.items()} == {
+        "m-a": ("Attested", "", True),
+        "m-b": ("NotYetAttested", "TokenNotThisMachines", False),
+        "m-c": ("NoProviderID", "", False),
+        "m-d": ("PCRValueNotAllowed", "PCRValueNotAllowed", False),
+        "m-e": ("CertificateExpired", "", False),
+        "m-gone": ("MachineGone", "", True),
     }
-    assert found["m-b"].other_reasons == ("MachineNotReady",)
 
 
 def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,10 +150,10 @@ class NodeAttestedWorld:
     def of_ledger(self, known: Attestation, *path: str) -> str:
         return text(self.management_api.objects[f"{OWN}/machineattestations/{known.name}"], "spec", *path)
 
-    def refusals(self, known: Attestation) -> dict[tuple[str, str], int]:
-        """Return how many refused requests a MachineAttestation has, by requester and reason."""
+    def refusals(self, known: Attestation) -> set[tuple[str, str]]:
+        """Return the refused requests that a MachineAttestation has: requester and reason."""
         found = parse_refusals(self.management_api.objects[f"{OWN}/machineattestations/{known.name}"])
-        return {(str(one.requester), one.reason): one.count for one in found}
+        return {(str(one.requester), one.reason) for one in found}
 
     def told(self) -> list[str]:
         """Return the reasons of the Events, oldest first."""

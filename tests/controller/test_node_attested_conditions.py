@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from node_attested_kit import ISSUED, NOW, ledger, machine
+from node_attested_kit import NOW, ledger, machine
 
 from nodeattest_controller.controllers.node_attested.conditions import (
     condition_of_machine,
     condition_of_pool,
 )
-from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims, parse_refused_claims
+from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim, parse_refused_claim
 from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.last_decision import RESET, LastDecision
-from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.model.refusals import MAX_REASONS, RecordedRefusal, Requester
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_providers.errors import Reason
 
@@ -67,48 +65,14 @@ def test_a_refused_renewal_has_its_reason(reason: Reason, severity: Severity) ->
     assert "good until 2026-01-14" in condition.message
 
 
-def test_how_many_other_reasons_there_were_since_the_certificate_is_said() -> None:
-    def recorded(reason: Reason, who: Requester = Requester.NODE, at: datetime = NOW) -> RecordedRefusal:
-        return RecordedRefusal(requester=who, reason=reason, first=at, last=at)
-
-    history = (
-        recorded(BAD),
-        recorded(Reason.EVENT_LOG_MISSING),
-        recorded(Reason.ATTESTOR_NOT_AUTHORIZED),
-        recorded(Reason.MACHINE_ALREADY_BOUND, Requester.BOOTSTRAP),
-        recorded(Reason.QUOTE_MALFORMED, at=ISSUED),
-    )
-    since = f"since {rfc3339(NOW)} (2 other reasons: EventLogMissing, AttestorNotAuthorized): see"
-    assert since in condition_of_machine(JOINED, replace(ledger(JOINED, refused=BAD), refusals=history), NOW).message
-    ended = replace(ledger(JOINED, refused=BAD, ends=NOW), refusals=history[:2])
-    assert condition_of_machine(JOINED, ended, NOW).message.endswith(f"{BAD} (1 other reason: EventLogMissing)")
-    attested = replace(ledger(JOINED), refusals=history)
-    assert condition_of_machine(JOINED, attested, NOW) == condition_of_machine(JOINED, ledger(JOINED), NOW)
+def test_a_claim_is_read_back_from_the_message() -> None:
+    claim = RefusedClaim(NOW, BAD)
+    assert parse_refused_claim(condition_of_machine(NEW, None, NOW, claim).message) == claim
 
 
-@pytest.mark.parametrize(
-    "claims",
-    [
-        RefusedClaims(1, NOW, BAD),
-        RefusedClaims(12, NOW, BAD, (Reason.EVENT_LOG_MISSING,)),
-        RefusedClaims(3, NOW, BAD, (Reason.EVENT_LOG_MISSING, Reason.ATTESTOR_NOT_AUTHORIZED)),
-    ],
-)
-def test_claims_are_read_back_from_the_message(claims: RefusedClaims) -> None:
-    assert parse_refused_claims(condition_of_machine(NEW, None, NOW, claims).message) == claims
-
-
-@pytest.mark.parametrize("message", ["", "by tpm", str(RefusedClaims(1, NOW, BAD)).replace(str(BAD), "Unknown")])
-def test_a_message_that_counts_no_claims_gives_none(message: str) -> None:
-    assert parse_refused_claims(message) is None
-
-
-def test_claims_name_a_few_reasons_the_newest_first() -> None:
-    found = RefusedClaims(1, NOW, BAD)
-    for reason in [*Reason, BAD]:
-        found = found.plus(RefusedClaims(1, NOW, reason))
-    assert (found.count, found.reason) == (len(Reason) + 2, BAD)
-    assert found.others == tuple(reversed(list(Reason)))[: MAX_REASONS - 1]
+@pytest.mark.parametrize("message", ["", "by tpm", str(RefusedClaim(NOW, BAD)).replace(str(BAD), "Unknown")])
+def test_a_message_without_a_claim_gives_none(message: str) -> None:
+    assert parse_refused_claim(message) is None
 
 
 def test_what_was_done_to_the_node_is_said() -> None:
@@ -123,14 +87,14 @@ def test_a_reset_is_told() -> None:
     assert told(condition_of_machine(JOINED, reset, NOW)) == (ConditionStatus.UNKNOWN, "AttestationReset")
 
 
-def test_refused_claims_are_in_the_message_of_a_machine_that_has_not_joined_and_nowhere_else() -> None:
-    claims = RefusedClaims(3, NOW, Reason.ENDORSEMENT_KEY_UNTRUSTED)
-    shown = condition_of_machine(NEW, None, NOW, claims)
+def test_a_refused_claim_is_in_the_message_of_a_machine_that_has_not_joined_and_nowhere_else() -> None:
+    claim = RefusedClaim(NOW, Reason.ENDORSEMENT_KEY_UNTRUSTED)
+    shown = condition_of_machine(NEW, None, NOW, claim)
     assert told(shown) == told(condition_of_machine(NEW, None, NOW))
-    assert "3 requests that claim this machine refused since 2026-01-02T03:04:05Z" in shown.message
+    assert "a request that claims this machine was refused at 2026-01-02T03:04:05Z" in shown.message
     assert "EndorsementKeyUntrusted" in shown.message
     for member, known in ((JOINED, ledger(JOINED)), (JOINED, None)):
-        assert condition_of_machine(member, known, NOW, claims) == condition_of_machine(member, known, NOW)
+        assert condition_of_machine(member, known, NOW, claim) == condition_of_machine(member, known, NOW)
 
 
 def test_a_pool_counts_its_instances() -> None:

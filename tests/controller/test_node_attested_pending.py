@@ -14,7 +14,7 @@ from nodeattest_controller.controllers.node_attested.pending import (
     VERDICT_BURST,
     PendingOutcomes,
 )
-from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims
+from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
 from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.last_decision import DENIED, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
@@ -65,7 +65,7 @@ def test_a_stolen_token_says_nothing_of_a_machine_that_has_joined() -> None:
     for reason in Reason:
         assert not rig.decisions.refused(refusal(reason, **STRANGER))
     assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
-    assert rig.decisions.claims(ME.provider_id) is None
+    assert rig.decisions.claim(ME.provider_id) is None
 
 
 def test_a_node_says_nothing_of_another_nodes_machine() -> None:
@@ -84,24 +84,21 @@ def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> No
     assert not rig.decisions.refused(refusal(BAD))
 
 
-def test_refused_claims_on_a_machine_that_has_not_joined_are_all_counted_and_shown_rarely() -> None:
+def test_refused_claims_on_a_machine_that_has_not_joined_are_shown_rarely() -> None:
     rig = Rig()
     claim = refusal(BAD, provider_id=NEW.provider_id, node_name=NodeName("node-2"), **STRANGER)
     assert [rig.decisions.refused(claim) for _ in range(100)].count(True) == CLAIM_BURST
-    assert rig.decisions.claims(NEW.provider_id) == RefusedClaims(CLAIM_BURST, NOW, BAD)
-    rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
+    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, BAD)
     rig.seconds += 1 / CLAIM_RATE
-    rig.decisions.show_claims()
-    assert rig.decisions.claims(NEW.provider_id) == RefusedClaims(101, NOW, LESS, (BAD,))
+    assert rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
+    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, LESS)
 
 
-def test_a_replica_goes_on_counting_from_what_the_condition_says_until_the_machine_joins() -> None:
-    rig, written = Rig(), RefusedClaims(7, NOW - timedelta(hours=1), LESS)
-    assert rig.decisions.claims(NEW.provider_id, written) == written
+def test_what_the_condition_has_stays_until_there_is_a_newer_claim() -> None:
+    rig, written = Rig(), RefusedClaim(NOW - timedelta(hours=1), LESS)
+    assert rig.decisions.claim(NEW.provider_id, written) == written
     rig.decisions.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
-    counted = RefusedClaims(8, NOW - timedelta(hours=1), BAD, (LESS,))
-    assert rig.decisions.claims(NEW.provider_id, written) == counted  # what it shows itself is newer
-    assert rig.decisions.claims(ME.provider_id, written) is None
+    assert rig.decisions.claim(NEW.provider_id, written) == RefusedClaim(NOW, BAD)
 
 
 def test_a_token_says_nothing_that_is_recorded_of_a_machine_that_has_not_joined() -> None:

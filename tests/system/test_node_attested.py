@@ -76,13 +76,13 @@ def test_a_machine_says_that_it_is_attested_by_what_and_until_when(world: World,
 
 
 @pytest.mark.usefixtures("controller")
-def test_a_refused_claim_on_a_machine_that_has_not_joined_is_counted_and_leaves_status_and_time(
+def test_a_refused_claim_on_a_machine_that_has_not_joined_is_shown_and_leaves_status_and_time(
     world: World, tested: Fleet
 ) -> None:
     world.machine("st-claimed")
     before = eventually(lambda: says(world, "st-claimed", "Unknown", "NotYetAttested"), seconds=60, what="the first")
     assert end_of(tested.file("st-claimed", "bad", as_node=False)) == f"Denied:{REASON}"
-    eventually(lambda: REASON in text_at(shown(world, "st-claimed"), "message"), seconds=60, what="the count")
+    eventually(lambda: REASON in text_at(shown(world, "st-claimed"), "message"), seconds=60, what="the claim")
     assert says(world, "st-claimed", "Unknown", "NotYetAttested")
     assert text_at(shown(world, "st-claimed"), "lastTransitionTime") == text_at(before, "lastTransitionTime")
     assert end_of(tested.file("st-claimed", "good", as_node=False)) == "issued"
@@ -211,7 +211,7 @@ def test_a_pool_counts_the_instances_that_are_attested(world: World, tested: Fle
     ids = ["sandbox://st-pool-0", "sandbox://st-pool-1"]
     create_machine_pool(world.admin, "st-pool", cluster=world.cluster, provider_ids=ids)
     eventually(
-        lambda: says(world, "st-pool", "Unknown", "InstancesNotAttested", "machinepools"), seconds=60, what="the count"
+        lambda: says(world, "st-pool", "Unknown", "InstancesNotAttested", "machinepools"), seconds=60, what="the claim"
     )
     world.machine("st-pool-0")  # an instance that is a Machine besides
     assert end_of(tested.file("st-pool-0", "good", as_node=False)) == "issued"

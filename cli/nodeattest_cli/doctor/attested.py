@@ -55,7 +55,7 @@ def _counted(key: str, rows: Sequence[MachineRow]) -> HealthFinding:
     """Count them by state; what ended is said with the certificates."""
     counts = Counter(row.state for row in rows)
     refused = [f"{row.machine} ({row.refused})" for row in rows if row.refused and row.expires is not None]
-    claimed = [f"{row.machine} ({row.refused}, {row.refusals})" for row in rows if row.refused and row.expires is None]
+    claimed = [f"{row.machine} ({row.refused})" for row in rows if row.refused and row.expires is None]
     foreign = [row.machine for row in rows if row.state == Known.NOT_ATTESTED]
     severity = HealthSeverity.WARNING if claimed or foreign else HealthSeverity.OK
     severity = HealthSeverity.ERROR if refused else severity

@@ -143,8 +143,7 @@ def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
     if output == "json":
         left_out: list[JsonValue] = [*found.left_out]
         said: JsonObject = {"machine": row.to_json() if row is not None else None, "leftOut": left_out}
-        reasons = (row.refused, *row.other_reasons) if row is not None and row.refused else ()
-        said["remedies"] = {reason: remedy_of(reason) for reason in reasons}
+        said["remedies"] = {row.refused: remedy_of(row.refused)} if row is not None and row.refused else {}
         said["refusals"] = record_to_json(found.attestation.refusals) if found.attestation is not None else []
         print_document(to_json({**said, **(explanation.to_json() if explanation is not None else {})}))
     else:
@@ -168,11 +167,7 @@ def _machine_facts(row: MachineRow | None) -> list[tuple[str, str]]:
         ("because", row.message),
     ]
     if row.refused:
-        counted = f", {row.refusals} requests" if row.refusals > 1 else ""
-        facts.append(("refused", f"{row.refused}{counted} (docs/denials.md)"))
-        facts.append(("do", remedy_of(row.refused)))
-        for reason in row.other_reasons:
-            facts += [("also", reason), ("do", remedy_of(reason))]
+        facts += [("refused", f"{row.refused} (docs/denials.md)"), ("do", remedy_of(row.refused))]
     return [(name, value) for name, value in facts if value]
 
 

@@ -29,10 +29,8 @@ def record_lines(refusals: Sequence[RecordedRefusal], since: datetime | None) ->
         return []
     lines = ["refused requests, as its MachineAttestation has them:"]
     for one in refusals:
-        requests = "1 request" if one.count == 1 else f"{one.count} requests"
-        times = rfc3339(one.last) if one.first == one.last else f"{rfc3339(one.first)} to {rfc3339(one.last)}"
-        past = ", before its newest certificate" if since is not None and one.last < since else ""
-        lines.append(f"  {one.reason}: {requests} {_WHO[one.requester]}, {times}{past}")
+        past = ", before its newest certificate" if since is not None and one.time < since else ""
+        lines.append(f"  {one.reason}: {_WHO[one.requester]}, last at {rfc3339(one.time)}{past}")
         details = [("CSR", one.request), ("found", one.message), ("do", remedy_of(one.reason))]
         lines += [f"      {name.ljust(5)}  {value}" for name, value in details if value]
     return lines

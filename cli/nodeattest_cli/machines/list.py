@@ -258,10 +258,9 @@ def _table(
 def _cells(entry: MachineRow, now: datetime, *, wide: bool) -> tuple[str, ...]:
     expires = rfc3339(entry.expires) if entry.expires else "-"
     left = _format_duration(entry.expires - now) if entry.expires else "-"
-    refused = f"{entry.refused} ({entry.refusals})" if entry.refusals > 1 else entry.refused
     words = (entry.namespace, entry.cluster, entry.node, entry.machine, entry.provider, expires, left, entry.state)
     more = (entry.provider_id, entry.attestation, entry.message) if wide else ()
-    return tuple(word or "-" for word in (*words, refused, str(entry.resets or ""), *more))
+    return tuple(word or "-" for word in (*words, entry.refused, str(entry.resets or ""), *more))
 
 
 def _outlook(found: Sequence[MachineRow], now: datetime) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import CONDITION, condition_of_machine
-from nodeattest_controller.controllers.node_attested.refused_claims import parse_refused_claims
+from nodeattest_controller.controllers.node_attested.refused_claim import parse_refused_claim
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
@@ -47,10 +47,6 @@ class MachineRow:
     message: str = ""
     refused: str = ""
     """Reason of the last refused request, where that counts or claims a machine which has not joined."""
-    refusals: int = 0
-    """How many such requests the controller counted; 0 where it does not count."""
-    other_reasons: tuple[str, ...] = ()
-    """Of the other ones among them, the newest first."""
     resets: int = 0
     """How often an operator reset it, as far as the ledger remembers."""
     verdict: str = ""
@@ -77,7 +73,6 @@ class MachineRow:
             "state": self.state,
             "message": self.message,
             "refused": self.refused or None,
-            "refusals": self.refusals,
             "expires": rfc3339(self.expires) if self.expires else None,
             "lastVerdict": self.verdict,
             "resets": self.resets,
@@ -125,13 +120,13 @@ def _row(view: MachineView, machine: JsonObject, attestation: JsonObject | None,
     nothing: JsonObject = {}
     written = condition(items(machine, "status", "conditions"), CONDITION)
     said = text(dict(written), "message") if written is not None else ""
-    claims = parse_refused_claims(said)
-    message, refused, refusals, others = state.message, "", 0, ()
+    claim = parse_refused_claim(said)
+    message, refused = state.message, ""
     if known is not None and known.issued:
         if state.status is ConditionStatus.FALSE and known.verdict is not None and known.verdict.verdict == "Denied":
             refused = known.verdict.reason
-    elif claims is not None:
-        message, refused, refusals, others = said, claims.reason, claims.count, claims.others
+    elif claim is not None:
+        message, refused = said, claim.reason
     spec = mapping(attestation or nothing, "spec")
     return MachineRow(
         namespace=view.namespace,
@@ -146,8 +141,6 @@ def _row(view: MachineView, machine: JsonObject, attestation: JsonObject | None,
         state=state.reason,
         message=message,
         refused=refused,
-        refusals=refusals,
-        other_reasons=others,
         resets=len(items(spec, "resets")),
         verdict=text(spec, "lastVerdict", "verdict"),
         attestation=text(attestation or nothing, "metadata", "name"),

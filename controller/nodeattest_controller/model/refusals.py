@@ -1,4 +1,4 @@
-"""What an attestation record keeps of refused requests: reason, requester, times and count, in ``status``. Pure.
+"""What an attestation record keeps of refused requests: reason, requester and time, in ``status``. Pure.
 
 Promises: at most ``MAX_REASONS`` entries for each kind of requester, so a bootstrap token pushes out nothing that the
 node's own certificate was refused for; all foreign text is cut and printable. It decides nothing: what counts against
@@ -10,12 +10,12 @@ Source: docs/adr/0044.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.objects import items, moment, number, rfc3339, text
+from nodeattest_controller.model.objects import items, moment, rfc3339, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.printable import one_line
 
@@ -26,7 +26,7 @@ __all__ = [
     "MAX_REASONS",
     "RecordedRefusal",
     "Requester",
-    "merge_refusals",
+    "latest_refusals",
     "parse_refusals",
     "render_refusals",
 ]
@@ -38,8 +38,6 @@ KEEP: Final = timedelta(days=30)
 MAX_MESSAGE: Final = 512
 """Characters, as the CRD's schema has it."""
 MAX_NAME: Final = 253
-_MAX_COUNT: Final = 2**31 - 1
-"""The schema's int32."""
 
 
 class Requester(StrEnum):
@@ -54,36 +52,24 @@ class Requester(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRefusal:
-    """Requests of one kind of requester that were refused for one reason."""
+    """The last request of one kind of requester that was refused for one reason."""
 
     requester: Requester
     reason: str
-    first: datetime
-    last: datetime
-    count: int = 1
+    time: datetime
     request: str = ""
-    """Name of the last CertificateSigningRequest."""
+    """Name of the CertificateSigningRequest."""
     message: str = ""
-    """What was expected and what was found, of the last one."""
+    """What was expected and what was found."""
 
 
-def merge_refusals(
-    known: Iterable[RecordedRefusal], new: Iterable[RecordedRefusal], now: datetime
-) -> tuple[RecordedRefusal, ...]:
-    """Add up what is known and what came since; newest first, bounded for each kind of requester."""
-    found: dict[tuple[Requester, str], RecordedRefusal] = {}
-    for one in (*known, *new):
-        key = (one.requester, one.reason)
-        found[key] = _sum(found[key], one) if key in found else one
-    fresh = sorted((one for one in found.values() if now - one.last <= KEEP), key=lambda one: one.last, reverse=True)
-    kept = [[one for one in fresh if one.requester is who][:MAX_REASONS] for who in Requester]
-    return tuple(sorted((one for each in kept for one in each), key=lambda one: one.last, reverse=True))
-
-
-def _sum(one: RecordedRefusal, other: RecordedRefusal) -> RecordedRefusal:
-    later = other if other.last >= one.last else one
-    count = min(one.count + other.count, _MAX_COUNT)
-    return replace(later, first=min(one.first, other.first), count=count)
+def latest_refusals(refusals: Iterable[RecordedRefusal], now: datetime) -> tuple[RecordedRefusal, ...]:
+    """Keep the last one of each requester and reason; newest first, bounded for each kind of requester."""
+    by_time = sorted((one for one in refusals if now - one.time <= KEEP), key=lambda one: one.time)
+    latest = {(one.requester, one.reason): one for one in by_time}
+    newest = sorted(latest.values(), key=lambda one: one.time, reverse=True)
+    kept = {who: [one for one in newest if one.requester is who][:MAX_REASONS] for who in Requester}
+    return tuple(one for one in newest if one in kept[one.requester])
 
 
 def parse_refusals(attestation: JsonObject) -> tuple[RecordedRefusal, ...]:
@@ -93,15 +79,13 @@ def parse_refusals(attestation: JsonObject) -> tuple[RecordedRefusal, ...]:
 
 
 def _parse(item: JsonObject) -> RecordedRefusal | None:
-    first, last = moment(text(item, "firstTime")), moment(text(item, "lastTime"))
-    if first is None or last is None or text(item, "requester") not in set(Requester) or not text(item, "reason"):
+    time = moment(text(item, "time"))
+    if time is None or text(item, "requester") not in set(Requester) or not text(item, "reason"):
         return None
     return RecordedRefusal(
         requester=Requester(text(item, "requester")),
         reason=text(item, "reason"),
-        first=first,
-        last=last,
-        count=max(1, number(item, "count") or 1),
+        time=time,
         request=text(item, "request"),
         message=text(item, "message"),
     )
@@ -113,9 +97,7 @@ def render_refusals(refusals: Sequence[RecordedRefusal]) -> list[JsonObject]:
         {
             "requester": str(one.requester),
             "reason": one.reason,
-            "firstTime": rfc3339(one.first),
-            "lastTime": rfc3339(one.last),
-            "count": one.count,
+            "time": rfc3339(one.time),
             "request": one_line(one.request, MAX_NAME),
             "message": one_line(one.message, MAX_MESSAGE),
         }

@@ -2,7 +2,7 @@
 
 Promises: the same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by
 what the node's own certificate authenticated, which is in the ledger, or by expiry: a MachineHealthCheck deletes
-what is ``False``. Requests by bootstrap tokens are counted in the message and change nothing else.
+what is ``False``. A refused request by a bootstrap token is shown in the message and changes nothing else.
 Leaves to others: writing it.
 Source: cluster-api docs/proposals/20240916-improve-status-in-CAPI-resources.md (positive polarity, ``Unknown`` before
 anything is known, a reason always).
@@ -15,14 +15,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims, other_reasons
+from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
 from nodeattest_controller.model.last_decision import DENIED, RESET
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.model.refusals import Requester
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import Purpose
@@ -66,11 +65,11 @@ def condition_of_machine(
     member: MachineView,
     attestation: Attestation | None,
     now: datetime,
-    claims: RefusedClaims | None = None,
+    claim: RefusedClaim | None = None,
     *,
     changed: Attestation | None = None,
 ) -> Condition:
-    """Say how a Machine stands; ``claims`` are shown while it has not joined.
+    """Say how a Machine stands; ``claim`` is shown while it has not joined.
 
     ``changed``: the record under another provider ID with which the Machine joined before Cluster API set one.
     0. A provider ID that changed; 1. without a certificate, which is never ``False``: an operator's reset, a node that
@@ -85,20 +84,16 @@ def condition_of_machine(
         return _false(Reason.PROVIDER_ID_CHANGED, message, Severity.ERROR)
     newest = newest_certificate(attestation)
     if attestation is None or newest is None:  # 1
-        return _without_certificate(member, attestation, claims)
+        return _without_certificate(member, attestation, claim)
     until = rfc3339(newest.not_after)
     if newest.not_after <= now:  # 2
-        last = (
-            f"; the last refusal was {attestation.verdict.reason}{_others(attestation, newest)}"
-            if attestation.verdict and is_refused(attestation)
-            else ""
-        )
+        verdict = attestation.verdict
+        last = f"; the last refusal was {verdict.reason}" if verdict and is_refused(attestation) else ""
         return _false(Known.EXPIRED, f"the certificate ended at {until}{last}", Severity.ERROR)
     if attestation.verdict is not None and is_refused(attestation):  # 3
         since = f" since {rfc3339(attestation.verdict.time)}" if attestation.verdict.time else ""
         done = f"; {_DONE[attestation.treatment.action]}" if attestation.treatment else ""
-        others = _others(attestation, newest)
-        message = f"renewal is refused{since}{others}: see docs/denials.md; the certificate is good until {until}{done}"
+        message = f"renewal is refused{since}: see docs/denials.md; the certificate is good until {until}{done}"
         return _false(attestation.verdict.reason or DENIED, message, _severity(attestation.verdict.reason))
     message = f"by {attestation.provider}, until {until}"  # 4
     if not member.is_confirmed:
@@ -127,23 +122,13 @@ def condition_of_pool(instances: Sequence[Attestation | None], now: datetime, *,
     return _unknown(Known.INSTANCES_MISSING, message)
 
 
-def _without_certificate(
-    member: MachineView, attestation: Attestation | None, claims: RefusedClaims | None
-) -> Condition:
+def _without_certificate(member: MachineView, attestation: Attestation | None, claim: RefusedClaim | None) -> Condition:
     if attestation is not None and attestation.verdict is not None and attestation.verdict.verdict == RESET:
         return _unknown(Known.RESET, "an operator has reset it; it may bind itself anew")
     if member.node_ref_name:  # by a node's claim: who controls another machine's node can write its provider ID
         return _unknown(Known.NOT_ATTESTED, "its node joined without attestation: adopt it, or re-create the Machine")
     message = "no certificate was issued for this machine yet"
-    return _unknown(Known.NOT_YET, f"{message}; {claims}" if claims is not None else message)
-
-
-def _others(attestation: Attestation, newest: IssuedCertificate) -> str:
-    """Name what else the node's own requests were refused for since its newest certificate."""
-    known = attestation.verdict.reason if attestation.verdict is not None else ""
-    own = [one for one in attestation.refusals if one.requester is Requester.NODE and one.last > newest.issued_at]
-    reasons = tuple(one.reason for one in own if one.reason != known)
-    return f" ({other_reasons(reasons)})" if reasons else ""
+    return _unknown(Known.NOT_YET, f"{message}; {claim}" if claim is not None else message)
 
 
 def _is_attested(attestation: Attestation | None, now: datetime) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from nodeattest_controller.controllers.node_attested.conditions import is_refused
 from nodeattest_controller.controllers.node_attested.decide import is_failing
-from nodeattest_controller.controllers.node_attested.refusal_counts import SILENT, RefusalCounts
-from nodeattest_controller.controllers.node_attested.refused_claims import RefusedClaims
+from nodeattest_controller.controllers.node_attested.refusal_recorder import SILENT, UnwrittenRefusals
+from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
 from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
@@ -23,7 +23,7 @@ from nodeattest_kube.rate_limiter import RateLimiter
 __all__ = ["PendingOutcomes"]
 
 CLAIM_BURST, CLAIM_RATE = 2, 1 / 300
-"""Writes of one machine's count of refused claims at once, and a second after that: any token can cause them."""
+"""Refused claims on one machine that are shown at once, and a second after that: any token can cause them."""
 CLAIMS_BURST, CLAIMS_RATE = 50, 1 / 10
 """The same on all machines of a cluster."""
 VERDICT_BURST, VERDICT_RATE = 6, 1 / 300
@@ -38,14 +38,12 @@ class PendingOutcomes:
         self._inventory = inventory
         self._refusals: dict[str, CSRDenied] = {}
         self._grants: dict[str, CSRIssued] = {}
-        self._claims: dict[str, RefusedClaims] = {}
-        """Of machines that have not joined; each is counted."""
-        self._shown: dict[str, RefusedClaims] = {}
-        """As conditions shall show them: the newest of the above within the rates."""
+        self._claims: dict[str, RefusedClaim] = {}
+        """The last one on each machine that has not joined, within the rates."""
         self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
         self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
         self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
-        self.counts = RefusalCounts(clock)
+        self.unwritten = UnwrittenRefusals(clock)
         """Of machines that have a MachineAttestation."""
 
     def granted(self, verdict: CSRIssued) -> None:
@@ -58,7 +56,7 @@ class PendingOutcomes:
 
         1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A node speaks for the machine
         that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. A token
-        says nothing of a machine; of one that has not joined its refused claims are counted. 4. A MachineAttestation
+        says nothing of a machine; of one that has not joined the last refused claim is shown. 4. A MachineAttestation
         that there is keeps who was refused for what; none is made for it (docs/adr/0044).
         """
         provider_id = verdict.provider_id
@@ -66,7 +64,7 @@ class PendingOutcomes:
         if len(members) != 1:  # 1
             return False
         own = self._inventory.own_attestation(self._key, provider_id)
-        recorded = own is not None and self.counts.count(verdict, own)  # 4
+        recorded = own is not None and self.unwritten.note(verdict, own)  # 4
         return self._refused(verdict, members[0]) or recorded
 
     def _refused(self, verdict: CSRDenied, member: MachineView) -> bool:
@@ -82,19 +80,14 @@ class PendingOutcomes:
             return True
         if verdict.by_node or verdict.reason in SILENT or member.is_pool_instance or member.node_ref_name:
             return False
-        before, new = self._claims.get(provider_id), RefusedClaims(1, verdict.at, verdict.reason)  # 3
-        self._claims[provider_id] = before.plus(new) if before is not None else new
-        return self._show(provider_id)
+        if not (self._claim.take(provider_id) and self._all_claims.take("")):  # 3
+            return False
+        self._claims[provider_id] = RefusedClaim(verdict.at, verdict.reason)
+        return True
 
-    def show_claims(self) -> None:
-        """Let through the counts that the rates held back, and forget claims on machines that joined or went."""
-        self.counts.release()
-        for provider_id in list(self._claims):
-            if not self._is_awaited(provider_id):
-                self._claims.pop(provider_id)
-                self._shown.pop(provider_id, None)
-            elif self._claims[provider_id] != self._shown.get(provider_id):
-                self._show(provider_id)
+    def forget_claims(self) -> None:
+        """Forget claims on machines that joined or went."""
+        self._claims = {one: claim for one, claim in self._claims.items() if self._is_awaited(one)}
 
     def verdict(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
         """Return what has to be written down of a machine; None where nothing is news.
@@ -124,39 +117,25 @@ class PendingOutcomes:
 
     def pending(self) -> set[str]:
         """Return the machines whose MachineAttestation lacks something that may be written now."""
-        return {*self._refusals, *self._grants, *self.counts.due()}
+        return {*self._refusals, *self._grants, *self.unwritten.due()}
 
     def remembered(self, provider_id: str) -> None:
         """Hear that the ledger has it."""
         self._refusals.pop(provider_id, None)
         self._grants.pop(provider_id, None)
 
-    def claims(self, provider_id: str, written: RefusedClaims | None = None) -> RefusedClaims | None:
-        """Return the refused claims on a machine that its condition shall show.
-
-        ``written``: as the condition has them; where this replica has shown none yet, it goes on counting from there.
-        """
-        if written is not None and provider_id not in self._shown and self._is_awaited(provider_id):
-            counted = self._claims.get(provider_id)
-            self._claims[provider_id] = written.plus(counted) if counted is not None else written
-            self._shown[provider_id] = written
-        return self._shown.get(provider_id)
+    def claim(self, provider_id: str, written: RefusedClaim | None = None) -> RefusedClaim | None:
+        """Return the refused claim on a machine that its condition shall show; ``written``: the one that it has."""
+        return self._claims.get(provider_id, written)
 
     def forget(self, provider_id: str) -> None:
         """Hear that the machine is gone."""
         self.remembered(provider_id)
-        self.counts.forget(provider_id)
+        self.unwritten.forget(provider_id)
         self._claims.pop(provider_id, None)
-        self._shown.pop(provider_id, None)
 
     def _is_awaited(self, provider_id: str) -> bool:
         """Return whether one machine has this provider ID, and has not joined."""
         members = self._inventory.members(self._key, provider_id)
         attestation = self._inventory.attestation(self._key, provider_id)
         return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
-
-    def _show(self, provider_id: str) -> bool:
-        if not (self._claim.take(provider_id) and self._all_claims.take("")):
-            return False
-        self._shown[provider_id] = self._claims[provider_id]
-        return True

@@ -35,7 +35,7 @@ from nodeattest_controller.controllers.node_attested.missing_machines import Mis
 from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.controllers.node_attested.refusal_recorder import RefusalRecorder
-from nodeattest_controller.controllers.node_attested.refused_claims import parse_refused_claims
+from nodeattest_controller.controllers.node_attested.refused_claim import parse_refused_claim
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView, pool_view
@@ -106,7 +106,7 @@ class NodeAttestedReconciler:
         self._pending = pending
         self._events = events
         self._attestations = AttestationPatcher(deps.management)
-        self._records = RefusalRecorder(self._attestations, pending.counts, events, now=deps.now, clock=deps.clock)
+        self._records = RefusalRecorder(self._attestations, pending.unwritten, events, now=deps.now, clock=deps.clock)
         self._nodes = NodeActions(client, self._attestations, events, deps.now)
         self._missing = MissingMachines(key, deps.management, deps.clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock, metrics=deps.metrics.queues.named("standing"))
@@ -154,7 +154,7 @@ class NodeAttestedReconciler:
             return None
         management, policy = self._deps.management, self._policy()
         pairs, around, withheld = *await self._survey(), 0
-        self._pending.show_claims()
+        self._pending.forget_claims()
         due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
         census = MachineCensus(self._deps.now())
         async for member, attestation in in_batches(pairs):
@@ -344,11 +344,11 @@ class NodeAttestedReconciler:
 
     def _condition_of(self, member: MachineView, attestation: Attestation | None, machine: JsonObject) -> Condition:
         written = condition(items(machine, "status", "conditions"), CONDITION)
-        counted = parse_refused_claims(text(dict(written), "message")) if written is not None else None
-        claims = self._pending.claims(member.provider_id, counted)
+        shown = parse_refused_claim(text(dict(written), "message")) if written is not None else None
+        claim = self._pending.claim(member.provider_id, shown)
         records = self._deps.management.inventory.attestations_of_owner(self._key, member.uid)
         changed = record_of_other_id(member, records)
-        return condition_of_machine(member, attestation, self._deps.now(), claims, changed=changed)
+        return condition_of_machine(member, attestation, self._deps.now(), claim, changed=changed)
 
     async def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
         view, inventory = pool_view(pool), self._deps.management.inventory
