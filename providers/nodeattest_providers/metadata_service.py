@@ -2,19 +2,20 @@
 
 Promises: plain HTTP to the link-local address that the cloud documents (or that the node's own configuration names),
 never through a proxy, never after a redirect; an answer is bounded in size and time; whatever goes wrong is
-``Unavailable`` that names the service, and never shows a header or a body: tokens travel in both.
+``Unavailable`` that names the service, and never shows a header or a body: tokens travel in both. A service that is
+busy or restarts is asked again, a few times with growing pauses.
 Leaves to others: what an answer means (each provider's attestor). Standard library only: nodes start this often.
-Source: AWS "Use IMDSv2", Azure "Instance Metadata Service", Google "View and query VM metadata".
+Source: AWS "Use IMDSv2", Azure "Instance Metadata Service" (errors), Google "View and query VM metadata".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from socket import SHUT_RDWR, socket
 from threading import Event, Timer
-from time import monotonic
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Final
 
@@ -28,6 +29,15 @@ LIMIT: Final = 64 * 1024
 """Bytes of an answer; attested documents have about 8 KiB."""
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _OK: Final = 200
+_BUSY: Final = frozenset({410, 429, 500, 502, 503, 504})
+"""Statuses of a service that throttles, fails or restarts; Azure's says 410 (Gone) while it is updated."""
+_PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
+"""Seconds before each further attempt; all of them fit the agent's default timeout."""
+_CHECK: Final = "check that this machine is an instance of that cloud and that nothing blocks its metadata service"
+_WAIT: Final = (
+    "try again in a few minutes; if this stays, see which programs of this machine ask the metadata service often, and "
+    "the cloud's status page"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +72,33 @@ def endpoint(text: str) -> tuple[str, int]:
 class MetadataService:
     """Asks one metadata service."""
 
-    def __init__(self, host: str, port: int = 80, *, name: str, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int = 80,
+        *,
+        name: str,
+        timeout: float = TIMEOUT,
+        sleep: Callable[[float], None] = sleep,
+    ) -> None:
         """``name`` is the cloud's name for it, for messages."""
         self._host = host
         self._port = port
         self._name = name
         self._timeout = timeout
+        self._sleep = sleep
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> MetadataResponse:
-        """Send one request; raises Unavailable when no whole answer came."""
+        """Send a request, again while the service is busy; raises Unavailable when no whole answer came."""
+        answer = self._ask_once(method, path, headers)
+        for pause in _PAUSES:
+            if answer.status not in _BUSY:
+                break
+            self._sleep(pause)
+            answer = self._ask_once(method, path, headers)
+        return answer
+
+    def _ask_once(self, method: str, path: str, headers: Mapping[str, str]) -> MetadataResponse:
         from http.client import HTTPConnection, HTTPException, IncompleteRead
 
         connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
@@ -111,13 +139,14 @@ class MetadataService:
 
     def refused(self, path: str, status: int) -> Unavailable:
         """Say that the service answered with another status than 200; a query may hold a nonce, and is left out."""
-        return self._unavailable(f"answered {path.partition('?')[0]} with status {status}")
+        answered = f"answered {path.partition('?')[0]} with status {status}"
+        if status in _BUSY:
+            return self._unavailable(f"is busy or unavailable: it {answered}, {len(_PAUSES) + 1} times", _WAIT)
+        return self._unavailable(answered)
 
-    def _unavailable(self, what: str) -> Unavailable:
+    def _unavailable(self, what: str, remedy: str = _CHECK) -> Unavailable:
         return Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"{self._name} at {self._host}:{self._port} {what}",
-            remedy="check that this machine is an instance of that cloud and that nothing blocks its metadata service",
+            Reason.PLATFORM_UNAVAILABLE, f"{self._name} at {self._host}:{self._port} {what}", remedy=remedy
         )
 
 

@@ -91,7 +91,7 @@ def instance(aws: SandboxAws) -> Instance:
 
 
 def attestor(endpoint: str) -> AwsAttestor:
-    return AwsAttestor({"metadataEndpoint": endpoint})
+    return AwsAttestor({"metadataEndpoint": endpoint}, sleep=lambda _: None)
 
 
 def evidence_of(instance: Instance) -> AwsEvidence:

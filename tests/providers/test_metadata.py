@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 import pytest
 
+from nodeattest_authenticator.commands.evidence import fingerprint
+from nodeattest_authenticator.errors import AgentError
+from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.metadata_service import LIMIT, MetadataService, endpoint
 
 
 @contextmanager
-def serving(answer: bytes, *, seen: list[bytes] | None = None) -> Generator[int]:
-    """Answer one connection with these bytes."""
+def serving(*answers: bytes, seen: list[bytes] | None = None) -> Generator[int]:
+    """Answer one connection after the other with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                asked = connection.recv(65536)
-                if seen is not None:
-                    seen.append(asked)
-                connection.sendall(answer)
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    asked = connection.recv(65536)
+                    if seen is not None:
+                        seen.append(asked)
+                    connection.sendall(answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -32,8 +37,8 @@ def serving(answer: bytes, *, seen: list[bytes] | None = None) -> Generator[int]
         thread.join(5)
 
 
-def service(port: int, timeout: float = 60.0) -> MetadataService:
-    return MetadataService("127.0.0.1", port, name="the cloud's metadata service", timeout=timeout)
+def service(port: int, timeout: float = 60.0, *, sleep: Callable[[float], None] = time.sleep) -> MetadataService:
+    return MetadataService("127.0.0.1", port, name="the cloud's metadata service", timeout=timeout, sleep=sleep)
 
 
 def answering(status: str, body: bytes, *headers: str) -> bytes:
@@ -96,6 +101,51 @@ def test_whatever_else_comes_is_unavailable_and_says_what_in_one_line(answer: by
     assert said in caught.value.detail
     assert "the cloud's metadata service at 127.0.0.1" in caught.value.detail
     assert not any(word in str(caught.value) for word in ("\n", "abc", "secret"))
+
+
+BUSY = ["410 Gone", "429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable"]
+
+
+@pytest.mark.parametrize("status", BUSY)
+def test_a_busy_service_is_asked_again_with_growing_pauses(status: str) -> None:
+    busy, pauses = answering(status, b""), list[float]()
+    with serving(busy, busy, answering("200 OK", b"document")) as port:
+        assert service(port, sleep=pauses.append).get("/") == b"document"
+    assert pauses == [1, 2]
+
+
+@pytest.mark.parametrize("status", BUSY)
+def test_a_service_that_stays_busy_is_unavailable_and_the_remedy_is_to_wait(status: str) -> None:
+    pauses = list[float]()
+    with serving(*[answering(status, b"")] * 5) as port, pytest.raises(Unavailable) as caught:
+        service(port, sleep=pauses.append).get("/document?nonce=abc")
+    assert f"is busy or unavailable: it answered /document with status {status[:3]}, 5 times" in caught.value.detail
+    assert caught.value.remedy.startswith("try again")
+    assert pauses == [1, 2, 4, 8]
+
+
+def test_another_status_is_not_asked_again_and_the_remedy_is_to_check_the_machine() -> None:
+    pauses = list[float]()
+    with serving(answering("404 Not Found", b"")) as port, pytest.raises(Unavailable, match="status 404") as caught:
+        service(port, sleep=pauses.append).get("/")
+    assert "is an instance of that cloud" in caught.value.remedy
+    assert pauses == []
+
+
+def test_the_evidence_command_waits_for_a_busy_service() -> None:
+    busy, pauses = answering("503 Service Unavailable", b""), list[float]()
+    place = b'{"region": "us-east-1", "availabilityZone": "us-east-1a", "instanceId": "i-0123456789abcdef0"}'
+    with serving(busy, answering("200 OK", b"token"), busy, answering("200 OK", place)) as port:
+        attestor = AwsAttestor({"metadataEndpoint": f"http://127.0.0.1:{port}"}, sleep=pauses.append)
+        assert fingerprint(attestor) == {"providerID": "aws:///us-east-1a/i-0123456789abcdef0"}
+    assert pauses == [1, 1]
+
+
+def test_the_evidence_command_says_that_a_service_stays_busy() -> None:
+    with serving(*[answering("503 Service Unavailable", b"")] * 5) as port:
+        attestor = AwsAttestor({"metadataEndpoint": f"http://127.0.0.1:{port}"}, sleep=lambda _: None)
+        with pytest.raises(AgentError, match=r"is busy or unavailable: .* 5 times; try again"):
+            fingerprint(attestor)
 
 
 def test_a_service_that_is_not_there_or_says_nothing_is_unavailable() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from time import sleep
 from typing import Final
 
 from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session
@@ -38,9 +39,15 @@ class AwsAttestor:
     versions: tuple[int, ...] = (VERSION,)
     two_step = False
 
-    def __init__(self, settings: Mapping[str, JsonValue], *, now: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, JsonValue],
+        *,
+        now: Callable[[], datetime] = _utc_now,
+        sleep: Callable[[float], None] = sleep,
+    ) -> None:
         host, port = _endpoint(settings)
-        self._service = MetadataService(host, port, name=NAME)
+        self._service = MetadataService(host, port, name=NAME, sleep=sleep)
         self._now = now
 
     def provider_id(self) -> str:
