@@ -14,6 +14,9 @@ from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName
 
 __all__ = ["kubelet_subject"]
 
+# cryptography warns when it reads a subject longer than the 64 characters of X.520, as those of long node names are.
+warnings.filterwarnings("ignore", "Attribute's length must be", UserWarning)
+
 
 def kubelet_subject(node_name: NodeName) -> x509.Name:
     """Build O and CN for a node.

@@ -28,8 +28,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_providers.envelope import decode
-from nodeattest_providers.names import split_signer
+from nodeattest_providers.names import NodeName, split_signer
 from nodeattest_providers.node_interface import Evidence, NodeCsr
+from nodeattest_providers.subject import kubelet_subject
 
 TOKEN = "abcdef.0123456789abcdef"
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -101,12 +102,8 @@ class Authority:
         lasts: float = 86400,
         names: Sequence[x509.GeneralName] = (),
     ) -> bytes:
-        subject = x509.Name(
-            [
-                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
-                x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
-            ]
-        )
+        _, common_name = kubelet_subject(NodeName(node))
+        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization), common_name])
         made = self.sign(subject, key, usage=usage, is_ca=is_ca, starts=starts, lasts=lasts, names=names)
         return made.public_bytes(Encoding.PEM)
 

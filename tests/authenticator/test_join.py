@@ -123,6 +123,13 @@ def test_every_file_is_private_and_the_token_stands_in_one_only(joiner: Joiner) 
     assert [name for name, data in joiner.files().items() if TOKEN.encode() in data] == ["cache/bootstrap-token"]
 
 
+def test_a_node_with_a_long_name_joins_without_a_librarys_warning(joiner: Joiner) -> None:
+    """Its subject is longer than X.520's 64 characters (ub-common-name), as names of many nodes are."""
+    words = joiner.words(node_name="c" * 63)
+    done = subprocess.run([str(COMMAND), "join", *words], check=True, capture_output=True, text=True)
+    assert "Warning" not in done.stderr
+
+
 def test_the_command_itself_joins(joiner: Joiner) -> None:
     words = [word for name, value in joiner.options.items() if value for word in (name, value)]
     subprocess.run([str(COMMAND), "join", *words], check=True, capture_output=True)
