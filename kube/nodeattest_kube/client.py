@@ -129,6 +129,9 @@ class ApiClient:
         self.requests = 0
         self.on_request: Callable[[str, int | None], None] = _ignore
         """Told the method and the status of each answer; None where none came. For metrics."""
+        self.on_contact: Callable[[ApiError | None], None] = lambda _error: None
+        """Told None of each request that the server granted, and the error of each that it did not answer, or that it
+        answered with 401. For a report of the connection."""
         self.may_send: Callable[[], bool] = _always
         """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
         may act for a while only: a process that was stopped and woke late, a command that ends in time."""
@@ -410,9 +413,13 @@ class ApiClient:
             sent["Authorization"] = f"Bearer {token}"
         status: int | None = None
         try:
-            answer = await self._transport.request(
-                method, target, headers=sent, data=data, limits=timeouts or self._timeouts
-            )
+            try:
+                answer = await self._transport.request(
+                    method, target, headers=sent, data=data, limits=timeouts or self._timeouts
+                )
+            except Unreachable as error:
+                self.on_contact(error)
+                raise
             try:
                 answer.pace = self._pace
                 status = answer.status
@@ -435,10 +442,14 @@ class ApiClient:
 
     async def _check(self, answer: ApiResponse, where: str) -> None:
         """Raise the refusal where the server did not grant the request."""
-        if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
-            if answer.status == HTTPStatus.UNAUTHORIZED:
-                self._token.refused()
-            raise await self._refusal(answer, where)
+        if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            self.on_contact(None)
+            return
+        refusal = await self._refusal(answer, where)
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            self._token.refused()
+            self.on_contact(refusal)
+        raise refusal
 
     async def _refusal(self, answer: ApiResponse, where: str) -> ApiError:
         """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""

@@ -17,7 +17,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from nodeattest_kube.client import WATCH_SECONDS, AlreadyExists, ApiClient, Conflict, Invalid, NotFound, Unreachable
+from nodeattest_kube.client import (
+    WATCH_SECONDS,
+    AlreadyExists,
+    ApiClient,
+    Conflict,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unreachable,
+)
 from nodeattest_kube.dial import Resolver
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
 from nodeattest_kube.paging import PageSize
@@ -38,6 +47,7 @@ class FakeApi(ApiClient):
         self.server = server
         self.requests = 0
         self.on_request = lambda _method, _status: None
+        self.on_contact = lambda _error: None
         self.may_send = lambda: True
         self.objects: dict[str, JsonObject] = {}
         """By the path of each."""
@@ -202,7 +212,12 @@ class FakeApi(ApiClient):
         self.requests += 1
         self.calls.append((method, path))
         if self.on_call is not None:
-            await self.on_call(method, path)
+            try:
+                await self.on_call(method, path)
+            except (Unauthorized, Unreachable) as error:
+                self.on_contact(error)
+                raise
+        self.on_contact(None)
 
     def _check_version(self, path: str, body: JsonObject) -> None:
         found = self.objects.get(path)

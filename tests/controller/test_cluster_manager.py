@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+import pytest
 from fake_api import FakeApi
 from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
 from polling import others_run, until
@@ -17,7 +19,7 @@ from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_manager import WORKERS, ClusterManager
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError, NotFound, Unreachable
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
@@ -189,6 +191,28 @@ async def test_a_refused_address_is_told_with_a_text_of_which_there_is_one_and_t
     assert {each[:2] for each in world.told.of_refusals} == {(KEY, "an address of a cluster")}
 
 
+async def test_a_cluster_counts_as_connected_in_the_log_once_a_request_succeeded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+
+        async def refuse(_method: str, _path: str) -> None:
+            raise Unreachable("no route to host")
+
+        [client] = world.made
+        client.on_call = refuse
+        with suppress(Unreachable):
+            await client.get("/api/v1/nodes")
+        assert ("cluster does not answer" in caplog.messages, "connected" in caplog.messages) == (True, False)
+        client.on_call = None
+        with suppress(NotFound):
+            await client.get("/api/v1/nodes/a")
+        assert caplog.messages[-1] == "connected"
+
+
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:
     world = World()
     async with world.running():
@@ -264,7 +288,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_
         add_cluster(world.api, kubeconfig=b"bad, and another")
         await until(lambda: len(world.parsed) == 2)
         add_cluster(world.api)
-        await until(lambda: len(world.made) == 1)
+        await until(lambda: world.connected == 1)
         add_cluster(world.api, kubeconfig=b"bad")
         await until(lambda: world.connected == 0)
     assert world.parsed == [b"bad", b"bad, and another", b"good", b"bad"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -11,6 +12,7 @@ import sys
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -302,3 +304,32 @@ def test_the_page_of_dependencies_is_that_of_the_project() -> None:
     for name in ("cryptography", "pyasn1", "tpm2-pytss", "kubernetes", "aiohttp", "click", "rich", "PyYAML"):
         assert f'"{name}>=' in project
         assert name in table
+
+
+SOURCES = ("authenticator", "cli", "controller", "discovery", "identity", "kube", "providers", "serving")
+LOG = re.compile(r"\blog(?:s|ged)?\b", re.IGNORECASE)
+WORDS = re.compile(r"[a-zA-Z][a-z',-]*(?: [a-zA-Z][a-zA-Z',-]*)+")
+OTHER_WORDS = {*COMMANDS, "gcloud", "kubectl", "make", "systemctl"}
+"""With which commands begin."""
+
+
+@cache
+def texts_of_programs() -> str:
+    """Return every text that stands in the code of the programs."""
+    files = [path for folder in SOURCES for path in (TREE / folder).rglob("*.py")]
+    found = [node.value for file in files for node in ast.walk(ast.parse(file.read_text())) if is_text(node)]
+    return "\n".join(map(str, found))
+
+
+def is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TREE)))
+def test_each_log_line_that_a_page_quotes_is_in_the_code(page: Path) -> None:
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", BLOCK.sub("", page.read_text())):
+        if not LOG.search(CODE_SPAN.sub("", paragraph)):
+            continue
+        spans = [span.strip("`") for span in CODE_SPAN.findall(paragraph)]
+        quoted = [span for span in spans if WORDS.fullmatch(span) and span.split()[0] not in OTHER_WORDS]
+        assert [span for span in quoted if span not in texts_of_programs()] == []

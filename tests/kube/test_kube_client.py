@@ -32,7 +32,7 @@ from scripted import (
 from nodeattest_kube import client as kube
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.kubeconfig import parse_kubeconfig, read_kubeconfig
+from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig, read_kubeconfig
 
 
 async def hang(_request: web.Request) -> None:
@@ -555,6 +555,24 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(65536):
         writer.write(data)
     writer.close()
+
+
+async def test_who_reports_the_connection_is_told_of_grants_and_of_requests_without_an_answer_for_us(
+    server: Server, client: ApiClient
+) -> None:
+    told: list[str] = []
+    client.on_contact = lambda error: told.append(error.reason if error is not None else "granted")
+    server.script = [answers({"kind": "Thing"}), refuses(403, "Forbidden"), refuses(401, "Unauthorized")]
+    await client.get("/api/v1/things/a")
+    for _ in range(2):
+        with pytest.raises(kube.ApiError):
+            await client.get("/api/v1/things/a")
+    assert told == ["granted", "Unauthorized"]
+    async with ApiClient(ApiEndpoint(server="https://127.0.0.1:1")) as nobody:
+        nobody.on_contact = client.on_contact
+        with pytest.raises(kube.Unreachable):
+            await nobody.get("/api/v1/things/a")
+    assert told[-1] == "Unreachable"
 
 
 async def test_a_client_that_may_not_act_sends_nothing(server: Server, client: ApiClient) -> None:

@@ -121,7 +121,7 @@ def test_a_refused_renewal_is_explained_from_the_record_when_request_and_events_
     world.await_policy()
     try:
         assert "AttestorNotAuthorized" in agent.join(world.token(), "--renew").stderr
-        # Before the policy changes again: a change begins the cluster's controllers anew, and loses what is not written.
+        # Before the policy changes again: a change begins the cluster's controllers anew; what is not written is lost.
         [refusal] = eventually(recorded, seconds=60, what="the refused request in the record")
     finally:
         world.set_policy(authorizedAttestors=["tpm"])

@@ -3,6 +3,7 @@
 A cluster is connected when a policy (or ``Cluster.spec.security``) opts it in, its kubeconfig is there and this replica
 owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other. When kubeconfig,
 policy, Cluster or ownership change, the connection is closed or replaced.
+Each says whether its cluster answers (``cluster_log``).
 Leaves to others: what is done in a cluster (``ClusterController``), restarting after bugs (``supervisor``).
 """
 
@@ -23,6 +24,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_log import ClusterConnection, ClusterLog
 from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -37,6 +39,8 @@ from nodeattest_kube.workqueue import WorkQueue
 __all__ = ["ClusterManager", "KubeconfigObserver"]
 
 _LOG: Final = logging.getLogger(__name__)
+LOG_PERIOD: Final = 60.0
+"""Seconds between two lines that say how many lines about a cluster were left out."""
 METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the connections' metrics."""
 _EXPECTED_ADDRESS: Final = "an address of a cluster"
@@ -49,6 +53,7 @@ class _Connection:
     client: ApiClient
     fingerprint: str
     """SHA-256 of the kubeconfig."""
+    reporter: ClusterConnection
     runners: tuple[SupervisedRunner, ...]
 
 
@@ -106,6 +111,7 @@ class ClusterManager:
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
         most = WORKERS if management.watches_one_namespace else WORKERS // 2
+        self._log = ClusterLog()
         self._queue: WorkQueue[ClusterKey] = WorkQueue(
             groups=_namespace_of, limits=(most,), metrics=metrics.queues.named("clusters")
         )
@@ -126,15 +132,20 @@ class ClusterManager:
     async def run(self) -> None:
         """Run until cancelled; closes every connection."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._queue.run(self._reconcile, WORKERS))
-                tasks.create_task(call_every(self._metrics_period, self._update_metrics))
+            with self._log.attached():
+                await self._run()
         finally:
             self._queue.shut_down()
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._lookups.close()
             for key in list(self._connections):
                 await self._disconnect(key)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.run(self._reconcile, WORKERS))
+            tasks.create_task(call_every(LOG_PERIOD, self._log.report))
+            tasks.create_task(call_every(self._metrics_period, self._update_metrics))
 
     async def stop(self, cluster: ClusterKey) -> None:
         """End all work in a cluster that another replica takes over: afterwards nothing of it is under way."""
@@ -183,11 +194,12 @@ class ClusterManager:
         client.limit_reading(self._pace.of(namespace))
         await self._management.inventory.load(key)
         client.may_send = partial(self._ownership.owns, key)
+        reporter = ClusterConnection(self._log, key, client.server)
+        client.on_contact = reporter.answered
         runners = tuple(
             SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers
         )
-        self._connections[key] = _Connection(client, fingerprint, runners)
-        _LOG.info("connected", extra=fields(cluster=key, server=client.server))
+        self._connections[key] = _Connection(client, fingerprint, reporter, runners)
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None
@@ -204,7 +216,7 @@ class ClusterManager:
             finally:  # also where this replica ends meanwhile, and with it the worker that disconnects
                 await connection.client.close()
                 self._management.inventory.unload(key)
-            _LOG.info("disconnected", extra=fields(cluster=key))
+            connection.reporter.close()
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)
 

@@ -19,6 +19,7 @@ from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.cluster_log import CURRENT_CLUSTER
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import ApiClient, ApiError
@@ -207,6 +208,7 @@ class CSRRunner:
 
     async def reconcile(self, name: str) -> None:
         """Reconcile one request and decide when to do so again."""
+        CURRENT_CLUSTER.set(self._key)
         key, changes = (self._key, name), self._changes
         try:
             result = await self._controller.reconciler.reconcile(self.workload, name)

@@ -25,6 +25,7 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
+from nodeattest_controller.runtime.cluster_log import ALWAYS
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
@@ -230,7 +231,8 @@ class Issuer:
                 purpose=request.purpose,
                 serial=entry.serial,
                 expires=entry.not_after.isoformat(),
-            ),
+            )
+            | {ALWAYS: True},
         )
         message = (
             f"{provider} attestation of node {request.csr.node_name} verified; "
