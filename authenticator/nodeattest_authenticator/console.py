@@ -1,14 +1,25 @@
-"""What a command prints. kubelet and systemd log its standard error: one line for each message."""
+"""What a command prints. kubelet and systemd log its standard error: one line for each message.
+
+A wait is one line at once and then once a minute, which systemd also shows as the unit's status.
+Source: sd_notify(3); systemd.service(5), ``NotifyAccess=``.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_parsing.printable import visible_lines
+from nodeattest_discovery.node.clock import Clock
+from nodeattest_parsing.printable import visible, visible_lines
 
-__all__ = ["document", "log", "moment", "report", "show"]
+__all__ = ["document", "log", "moment", "notify_status", "report", "reporting", "show"]
+
+_MINUTE: Final = 60.0
 
 
 def log(message: str) -> None:
@@ -35,3 +46,31 @@ def report(failure: AgentError) -> int:
     """Write why there is no result; returns the exit code: 2 for a wrong call or configuration, else 1."""
     log(str(failure))
     return 2 if failure.kind is FailureKind.USAGE else 1
+
+
+def reporting(clock: Clock, *, log: Callable[[str], None], notify_socket: str | None) -> Clock:
+    """Return a clock that reports each wait; ``notify_socket`` is systemd's, None where there is none."""
+    due: dict[str, float] = {}
+
+    def report(what: str, until: float) -> None:
+        now = clock.monotonic()
+        if now < due.get(what, now):
+            return
+        due[what] = now + _MINUTE
+        message = f"waiting until {moment(int(until))} for {what}"
+        log(message)
+        notify_status(message, notify_socket)
+
+    return replace(clock, on_wait=report)
+
+
+def notify_status(text: str, notify_socket: str | None) -> None:
+    """Let ``systemctl status`` show a line; empty: none. Does nothing where nobody listens."""
+    if not notify_socket or notify_socket[0] not in "/@":
+        return
+    import socket
+
+    address = "\0" + notify_socket[1:] if notify_socket[0] == "@" else notify_socket
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        # A line end would begin another variable.
+        sender.sendto(f"STATUS={visible(text)}".encode(), address)

@@ -485,9 +485,10 @@ def watching(machine: Machine) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """End it as systemd does."""
+    """End it as systemd does; returns what it said, but for its waits."""
     process.terminate()
-    said = process.communicate(timeout=120)[1]
+    lines = process.communicate(timeout=120)[1].splitlines(keepends=True)
+    said = "".join(line for line in lines if ": waiting until " not in line)
     assert process.returncode in {0, -signal.SIGTERM}  # the latter while it looks; systemd takes both for clean
     return said
 

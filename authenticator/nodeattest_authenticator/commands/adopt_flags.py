@@ -8,13 +8,20 @@ import os
 from typing import Final
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.commands.cli_args import absolute, program_path, provider_settings, read, wrong
+from nodeattest_authenticator.commands.cli_args import (
+    absolute,
+    command_clock,
+    program_path,
+    provider_settings,
+    read,
+    wrong,
+)
 from nodeattest_authenticator.commands.join_flags import describe_proof, provider_id_source
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_discovery.node.clock import Clock, random_unit
+from nodeattest_discovery.node.clock import random_unit
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["describe", "run"]
@@ -65,7 +72,7 @@ def run(options: argparse.Namespace, program: str) -> None:
         command=program_path(program),
     )
     with watchdog.running(made.settings.timeout_seconds):
-        credential = adopt(made, clock=Clock(), random=random_unit, log=console.log)
+        credential = adopt(made, clock=command_clock(), random=random_unit, log=console.log)
     until = console.moment(credential.credential.not_after)
     said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
     remains = what_remains(made.settings.node_name)

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.commands import adopt_flags, join_flags
-from nodeattest_authenticator.commands.cli_args import describe_provider_settings, program_path, provider_settings
+from nodeattest_authenticator.commands.cli_args import (
+    command_clock,
+    describe_provider_settings,
+    program_path,
+    provider_settings,
+)
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
@@ -41,10 +46,14 @@ _COLUMNS = 100
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     options = _parsed(argv[1:])
+    status = ""
     try:
         return _run(options, argv[0])
     except AgentError as failure:
+        status = str(failure)
         return console.report(failure)
+    finally:
+        console.notify_status(status, os.environ.get("NOTIFY_SOCKET"))
 
 
 def _run(options: argparse.Namespace, program: str) -> int:
@@ -210,7 +219,7 @@ def _agent(options: argparse.Namespace) -> AgentContext:
         options.config,
         options.cache_dir,
         hostname=os.uname().nodename,
-        clock=Clock(),
+        clock=command_clock(),
         random=random_unit,
         log=console.log,
         create=False,

@@ -7,14 +7,29 @@ import os
 import sys
 from typing import Final, cast
 
+from nodeattest_authenticator import console
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["absolute", "describe_provider_settings", "program_path", "provider_settings", "read", "wrong"]
+__all__ = [
+    "absolute",
+    "command_clock",
+    "describe_provider_settings",
+    "program_path",
+    "provider_settings",
+    "read",
+    "wrong",
+]
 
 _MAX_DEPTH: Final = 16
 """Levels of a setting; providers' have two."""
+
+
+def command_clock() -> Clock:
+    """Return the clock of a command that a person or a systemd unit runs: who waits says so."""
+    return console.reporting(Clock(), log=console.log, notify_socket=os.environ.get("NOTIFY_SOCKET"))
 
 
 def describe_provider_settings(command: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from nodeattest_authenticator.cluster.source import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_authenticator.commands.cli_args import (
     absolute,
+    command_clock,
     describe_provider_settings,
     program_path,
     provider_settings,
@@ -23,7 +24,7 @@ from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.transport.retry import FIRST_BOOT, retry_until
-from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
+from nodeattest_discovery.node.clock import Deadline, random_unit
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -181,19 +182,14 @@ def run(options: argparse.Namespace, program: str) -> bool:
     )
     for warning in (*found.warnings, *_readable_by_others(options)):
         console.log(warning)
-    clock = Clock()
+    clock = command_clock()
 
     def attempt() -> CacheEntry | None:
         discovery = 0 if isinstance(found.way, StaticCluster) else found.way.limit
         with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # inputs, certificate, kubelet's files
             return join(made, clock=clock, random=random_unit, log=console.log)
 
-    credential = retry_until(
-        attempt,
-        Deadline.after(clock, retry_for),
-        random=random_unit,
-        log=console.log,
-    )
+    credential = retry_until(attempt, Deadline.after(clock, retry_for), random=random_unit)
     until = f"; its certificate lasts until {console.moment(credential.credential.not_after)}" if credential else ""
     console.show(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}")
     if not made.settings.renewable:

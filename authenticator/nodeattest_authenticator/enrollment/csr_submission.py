@@ -179,6 +179,10 @@ class CsrSession:
         sent = self.provider_id
         return f"with provider ID {printable(sent, _SHOWN)}" if sent else "without a provider ID"
 
+    def _tell(self, csr: Csr) -> None:
+        waiting = f", which waits: {one_line(csr.waiting, _SHOWN)}" if csr.waiting else ""
+        self.deadline.waits_for(f"the decision on request {csr.name} {self._with_provider_id()}{waiting}")
+
     def _versions(self, csr: Csr) -> Generator[Csr | None]:
         """Yield every version of the object that the server shows until the deadline, however often a watch ends."""
         latest: Csr | None = csr
@@ -186,10 +190,13 @@ class CsrSession:
         while latest is not None:
             yield latest
             retry_after: float | None = None
+            self._tell(latest)
             try:
                 with closing(self.client.watch(latest)) as events:
                     for event in events:
                         latest = event
+                        if event is not None and event.waiting:
+                            self._tell(event)
                         yield event
                         if event is None or self.deadline.passed:
                             return
@@ -222,10 +229,12 @@ class CsrSession:
                         remedy="nothing to do here if it comes back",
                         kind=FailureKind.TEMPORARY,
                     ) from None
-            except ForbiddenError:
+                self.deadline.waits_for(f"the API server: {error}")
+            except ForbiddenError as error:
                 pause = RETRY.pause(forbidden, self.random)
                 if forbidden >= _FORBIDDEN_FOR or self.deadline.left <= pause:
                     raise
+                self.deadline.waits_for(f"permission: {error.message}")
                 forbidden += 1
             self.deadline.sleep(pause)
 

@@ -17,9 +17,7 @@ _PAUSE: Final = 10.0
 T = TypeVar("T")
 
 
-def retry_until(
-    attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float], log: Callable[[str], None]
-) -> T:
+def retry_until(attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float]) -> T:
     """Try until it works, is refused for good, or there is no time for another attempt; raises ``AgentError``."""
     while True:
         try:
@@ -28,5 +26,5 @@ def retry_until(
             pause = _PAUSE * (1 + random())
             if failure.kind is not FailureKind.TEMPORARY or deadline.left < pause:
                 raise
-            log(f"{failure}; trying again in {pause:.0f} s")
+            deadline.waits_for(f"another attempt: {failure}")
             deadline.sleep(pause)

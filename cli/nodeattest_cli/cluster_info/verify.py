@@ -21,6 +21,7 @@ from nodeattest_discovery import jws, pins
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse
 from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.pins import CaPin, pin_of, select_pinned
 from nodeattest_discovery.token import BootstrapToken
@@ -90,7 +91,8 @@ def _environment(timeout: str, *, several: bool) -> Environment:
         raise UserError(f"--timeout: {error}") from None
     if limit <= 0:
         raise UserError(f"--timeout: expected more than nothing, got {timeout}")
-    return Environment(log=_tell, limit=limit) if several else Environment(limit=limit)
+    clock = Clock(on_wait=lambda what, _until: _tell(f"waiting for {what}"))
+    return Environment(clock=clock, log=_tell, limit=limit) if several else Environment(limit=limit)
 
 
 def _tell(line: str) -> None:

@@ -17,6 +17,10 @@ __all__ = ["Backoff", "Clock", "Deadline", "random_unit"]
 _MAX_EXPONENT: Final = 20
 
 
+def _tell_nobody(what: str, until: float) -> None:
+    del what, until
+
+
 @record
 class Clock:
     """The functions of a clock."""
@@ -25,6 +29,8 @@ class Clock:
     """Seconds since the epoch."""
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    on_wait: Callable[[str, float], None] = _tell_nobody
+    """Takes what is waited for and until when, as ``now`` counts; called again and again while a wait lasts."""
 
 
 @record
@@ -52,6 +58,10 @@ class Deadline:
     def passed(self) -> bool:
         """Whether no time is left."""
         return self.left <= 0
+
+    def waits_for(self, what: str) -> None:
+        """Report what is waited for until this deadline, never a secret."""
+        self.clock.on_wait(what, self.clock.now() + self.left)
 
     def sleep(self, seconds: float) -> None:
         """Sleep, but not past the deadline."""
