@@ -256,7 +256,12 @@ class VirtualTime:
 
     def environment(self, limit: float = 300.0, public_roots: bytes | None = None) -> Environment:
         return Environment(
-            clock=Clock(now=lambda: time.time() + self.ahead, monotonic=lambda: self.moment, sleep=self.sleep),
+            clock=Clock(
+                now=lambda: time.time() + self.ahead,
+                monotonic=lambda: self.moment,
+                sleep=self.sleep,
+                on_wait=lambda what, _: self.told.append(what),
+            ),
             log=self.told.append,
             limit=limit,
             public_roots=public_roots,
