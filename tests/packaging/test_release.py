@@ -64,33 +64,36 @@ def test_an_artefact_is_the_same_when_it_is_made_again(release: Path, tmp_path_f
     assert made[0] == made[1]
 
 
-def verified_without_a_checkout(folder: Path, key: Path, work: Path) -> subprocess.CompletedProcess[str]:
-    """Verify as docs/install.md says: whatever is installed comes from files that SHA256SUMS names."""
-    script = (
-        'base64 --decode SHA256SUMS.sig > "$WORK/signature" &&'
-        ' openssl pkeyutl -verify -pubin -inkey "$KEY" -rawin -in SHA256SUMS -sigfile "$WORK/signature" &&'
-        " sha256sum --check --strict --quiet SHA256SUMS"
-    )
-    variables = {"PATH": os.environ["PATH"], "KEY": str(key), "WORK": str(work)}
-    return subprocess.run(
-        ["/bin/sh", "-c", script], cwd=folder, env=variables, capture_output=True, text=True, check=False
-    )
+def verified_without_a_checkout(
+    folder: Path, key: bytes, work: Path, *, version: str = "0.1.0", commit: str = "c" * 40
+) -> subprocess.CompletedProcess[str]:
+    """Run the commands of docs/install.md beside the key."""
+    page = (TREE / "docs" / "install.md").read_text()
+    script = page.partition("::test_openssl_and_sha256sum_verify_without_a_checkout -->\n```sh\n")[2].partition("```")[
+        0
+    ]
+    work.mkdir()
+    (work / "release.pub").write_bytes(key)
+    shutil.copytree(folder, work / "dist")
+    variables = {"PATH": os.environ["PATH"], "VERSION": version, "COMMIT": commit}
+    command = ["/bin/sh", "-e", "-c", script]
+    return subprocess.run(command, cwd=work / "dist", env=variables, capture_output=True, text=True, check=False)
 
 
 def test_openssl_and_sha256sum_verify_without_a_checkout(
     release: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    work = tmp_path_factory.mktemp("keys")
-    key = work / "release.pub"
-    key.write_bytes(PUBLIC)
-    done = verified_without_a_checkout(release, key, work)
-    assert (done.returncode, done.stdout) == (0, "Signature Verified Successfully\n")
+    work = tmp_path_factory.mktemp("verified")
+    done = verified_without_a_checkout(release, PUBLIC, work / "release")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Signature Verified Successfully")
+    for number, pins in enumerate(({"version": "0.1.1"}, {"commit": "d" * 40}, {"version": ""}, {"commit": "c" * 39})):
+        assert verified_without_a_checkout(release, PUBLIC, work / f"old-{number}", **pins).returncode == 1, pins
     spoil_artefact(release)
-    spoilt = verified_without_a_checkout(release, key, work)
+    spoilt = verified_without_a_checkout(release, PUBLIC, work / "spoilt")
     assert (spoilt.returncode, f"{MANIFESTS}: FAILED" in spoilt.stdout) == (1, True)
     sums = (release / SUMS).read_text().splitlines()
     (release / SUMS).write_text("\n".join(line for line in sums if MANIFESTS not in line) + "\n")
-    assert "Signature Verification Failure" in verified_without_a_checkout(release, key, work).stdout
+    assert "Signature Verification Failure" in verified_without_a_checkout(release, PUBLIC, work / "less").stdout
 
 
 def test_the_agents_bill_of_materials_has_each_package_once(tmp_path: Path) -> None:
@@ -178,7 +181,10 @@ def test_the_release_under_test_is_of_this_commit_and_what_is_made_again_is_the_
     stated = verify(folder, key.read_bytes(), version=__version__, commit=of_checkout())
     kinds = {"whl", "txt", "deb", "rpm", "gz", "tgz", "tar", "json", "yaml"}
     assert {name.rpartition(".")[2] for name in stated} == kinds
-    assert verified_without_a_checkout(folder, key, tmp_path).returncode == 0
+    done = verified_without_a_checkout(
+        folder, key.read_bytes(), tmp_path / "verified", version=__version__, commit=of_checkout()
+    )
+    assert done.returncode == 0, done.stdout
     again = tmp_path / "again"
     again.mkdir()
     for kind in KINDS.keys() - {"packages", "image"}:
