@@ -112,7 +112,7 @@ class ProcessMachineHost:
             env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
-    def attest_anew(self, *flags: str) -> subprocess.CompletedProcess[str]:
+    def attest_anew(self, *flags: str, provider: str = "tpm") -> subprocess.CompletedProcess[str]:
         """Join again by the node's own certificate: the cluster is given, as no token that could find it is left."""
         kubeconfig = yaml.safe_load(self.run("cat", "/etc/kubernetes/kubelet.conf").stdout)
         cluster = kubeconfig["clusters"][0]["cluster"]
@@ -121,7 +121,7 @@ class ProcessMachineHost:
             "ca-file": "/etc/kubernetes/pki/ca.crt",
             "node-name": self.name,
             "provider-id": self.provider_id,
-            "provider": "tpm",
+            "provider": provider,
             "token": "gone00.0000000000000000",
         }
         words = [word for name, value in told.items() for word in (f"--{name}", value)]

@@ -7,6 +7,7 @@ controller with the rights of the shipped manifests.
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import threading
 from collections.abc import Generator
@@ -17,7 +18,7 @@ from typing import Any, Final, cast
 
 import pytest
 from auto_approval_kit import file_in_tree
-from capi_world import BLUE, GREEN, NAMESPACE, POLICIES, CapiWorld
+from capi_world import BLUE, GREEN, NAMESPACE, POLICIES, CapiWorld, Management
 from filing_requests import Wanted, file_request
 from fleet_objects import cluster, deployment, health_check, policy, pool, topology
 from kinds import (
@@ -37,8 +38,10 @@ from kinds import (
 )
 from world import World
 
+from nodeattest_cli.main import main
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
+from nodeattest_controller.model.webhook_label import LABEL, label_command
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import ApiRefusal
 
@@ -124,9 +127,9 @@ def gone(world: CapiWorld, machine: Object) -> bool:
     return not left
 
 
-def renew(world: CapiWorld, machine: Object, *flags: str) -> subprocess.CompletedProcess[str]:
+def renew(world: CapiWorld, machine: Object, *flags: str, provider: str = "tpm") -> subprocess.CompletedProcess[str]:
     """Attest anew on the machine, whose token is long gone."""
-    return world.infrastructure.machines[name_of(machine)].attest_anew(*flags)
+    return world.infrastructure.machines[name_of(machine)].attest_anew(*flags, provider=provider)
 
 
 def minutes_left(world: CapiWorld, token: str) -> float | None:
@@ -267,14 +270,42 @@ def test_the_bootstrap_data_brings_each_machine_the_secret_that_the_controller_c
     assert value not in str(config)
 
 
-def test_after_a_move_nobody_looks_unjoined_no_token_lives_longer_and_renewals_go_on(world: CapiWorld) -> None:
+def kubeconfigs(source: Management, target: Management) -> list[str]:
+    return ["--kubeconfig", str(source.plane.admin_kubeconfig), "--move-to", str(target.plane.admin_kubeconfig)]
+
+
+def test_a_move_into_a_namespace_without_the_label_stops_and_goes_on_as_the_page_says(
+    world: CapiWorld, kubernetes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply(world, topology(GREEN, kubernetes)[:-1])  # the class alone
     source, target = world.management, world.add_management("target")
-    workers = world.management.workers(deployment=WORKERS)
-    tokens = [token_of(one) for one in source.list(CONFIG) if token_of(one)]
     world.start(target)
+    target.admin.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {LABEL: None}}})
+    main(["doctor", "-n", NAMESPACE, *kubeconfigs(source, target)])
+    assert f"do        {label_command(NAMESPACE)}\n" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match=re.escape(label_command(NAMESPACE))):
+        world.managers.move(source.plane, target.plane, NAMESPACE)
+    assert source.list(MACHINE)
+    assert target.list(MACHINE) == []
+    world.kubectl(target.plane, *label_command(NAMESPACE).split()[1:])
+    with pytest.raises(AssertionError, match="the following Clusters are paused"):
+        world.managers.move(source.plane, target.plane, NAMESPACE)
+    world.kubectl(
+        source.plane, "patch", "cluster", BLUE, "-n", NAMESPACE, "--type=merge", '-p={"spec":{"paused":false}}'
+    )
+    world.kubectl(source.plane, "annotate", "clusterclasses", "--all", "-n", NAMESPACE, "cluster.x-k8s.io/paused-")
+    main(["doctor", "-n", NAMESPACE, *kubeconfigs(source, target)])
+    told = capsys.readouterr().out
+    assert "ok    move-source" in told
+    assert "ok    move-namespace" in told
     world.managers.move(source.plane, target.plane, NAMESPACE)
     assert source.list(MACHINE) == []
     world.use(target)
+
+
+def test_after_a_move_nobody_looks_unjoined_no_token_lives_longer_and_renewals_go_on(world: CapiWorld) -> None:
+    workers = world.management.workers(deployment=WORKERS)
+    tokens = [token_of(one) for one in world.management.list(CONFIG) if token_of(one)]
     moved = world.eventually(lambda: joined(world, len(workers)), "the machines in their new place")
     assert {name_of(one) for one in moved} == {name_of(one) for one in workers}
     issued = world.management.certificates(name_of(moved[0]))
@@ -289,7 +320,7 @@ def test_after_a_move_nobody_looks_unjoined_no_token_lives_longer_and_renewals_g
     told = {str(one["reason"]) for one in world.management.events()}
     assert "BootstrapTokenLost" not in told
     (holder,) = world.eventually(lambda: joined(world, deployment=SECRET_HOLDERS), "the machine with a secret")
-    renewed = renew(world, holder, "--provider", "challenge", "--set", f"secretFile={SECRET_FILE}")
+    renewed = renew(world, holder, "--set", f"secretFile={SECRET_FILE}", provider="challenge")
     assert renewed.returncode == 0, renewed.stderr
 
 
@@ -297,7 +328,7 @@ def test_what_a_cluster_class_makes_is_rendered_once_and_needs_no_proofs_where_t
     world: CapiWorld, kubernetes: str
 ) -> None:
     world.management.create(POLICIES, policy("open", "insecure", GREEN))
-    apply(world, topology(GREEN, kubernetes))
+    apply(world, topology(GREEN, kubernetes)[-1:])  # its class has moved
     labels = {"topology.cluster.x-k8s.io/deployment-name": "workers"}
 
     def there() -> list[Object] | None:

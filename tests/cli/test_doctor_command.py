@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
+from nodeattest_controller.model.webhook_label import LABEL
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import start_sandbox
 
@@ -56,6 +58,27 @@ def test_one_cluster_may_be_asked_by_a_kubeconfig_of_the_operators_own(
         "?     workload-rights fleet/blue: the given kubeconfig is not the controller's own" in capsys.readouterr().out
     )
     assert [one for one in fleet.plane.requests()[before:] if one.resource == "secrets"] == []
+
+
+def test_the_target_of_a_move_is_looked_at_before_it(
+    fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with start_sandbox(tmp_path, name="target") as target:
+        words = ["doctor", *fleet.access, "--move-to", str(target.admin_kubeconfig)]
+        assert main(words) == 1
+        told = capsys.readouterr().out
+        assert "ok    move-source: none is" in told
+        assert "FAIL  move-namespace: not there" in told
+        assert "FAIL  definitions-served" in told
+        target.client().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}})
+        clusters = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/blue"
+        fleet.client.patch(clusters, {"spec": {"paused": True}})
+        assert main(words) == 1
+        told = capsys.readouterr().out
+        assert f"FAIL  move-source: paused: Cluster {NAMESPACE}/blue" in told
+        assert "ok    move-namespace: it has" in told
+        fleet.client.patch(clusters, {"spec": {"paused": False}})
+    assert main([*words, "--cluster", "blue"]) == 2
 
 
 def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from health_facts import (
 
 from nodeattest_cli.doctor import groups
 from nodeattest_cli.doctor.access import SECRET_LIMIT_RESOURCES, management_folders
-from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
+from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.fix import safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code, to_document
@@ -36,6 +36,7 @@ from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.webhook_label import LABEL
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_kube.shard_leases import ShardGroup
 
@@ -174,7 +175,19 @@ def without_validations() -> JsonObject:
     return shipped
 
 
+def moving(namespace: JsonObject | Unread | None, *paused: str) -> Spoil:
+    def spoil(facts: HealthFacts) -> None:
+        facts.move = MoveFacts(paused=[*paused], namespaces={"fleet": namespace})
+
+    return spoil
+
+
+LABELED: JsonObject = {"metadata": {"name": "fleet", "labels": {LABEL: "enabled"}}}
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
+    "an earlier move stopped": (moving(LABELED, "Cluster fleet/blue"), ERROR, "move-source"),
+    "no namespace to move to": (moving(None), ERROR, "move-namespace"),
+    "a namespace to move to without the label": (moving({"metadata": {"name": "fleet"}}), ERROR, "move-namespace"),
+    "a namespace to move to that is not read": (moving(NOT_ALLOWED), UNKNOWN, "move-namespace"),
     "an old management cluster": (management(version="v1.30.14"), ERROR, "management-version"),
     "a management cluster too old for Cluster API": (management(version="v1.32.9"), WARNING, "management-version"),
     "an old management cluster without Cluster API": (

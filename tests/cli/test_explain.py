@@ -322,7 +322,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 )
 def test_of_requests_of_one_second_the_answer_is_the_newest_and_equals_are_all_named(join: Join) -> None:
     first, answer = join.round()
-    other = {**answer, "metadata": {**mapping(answer, "metadata"), "name": "another"}}
+    other: JsonObject = {**answer, "metadata": {**mapping(answer, "metadata"), "name": "another"}}
     older = changed([other], "CertificateSigningRequest", "metadata", "creationTimestamp", value="2026-05-04T11:59:59Z")
     for requests in ([first, answer, *older], [*older, answer, first]):
         assert newest(requests, PROVIDER_ID) == [answer]

@@ -23,7 +23,7 @@ from nodeattest_cli.doctor.access import (
     workload_folders,
 )
 from nodeattest_cli.doctor.bootstrap import joiners
-from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread, WorkloadFacts, readable
+from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts, TrialRefusal, Unread, WorkloadFacts, readable
 from nodeattest_cli.doctor.renewals import longest_wait
 from nodeattest_cli.doctor.shipped_rights import ShippedRight, shipped_rights
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
@@ -71,9 +71,16 @@ class HealthTarget:
 
 
 async def gather(
-    client: ApiClient, target: HealthTarget, *, workload: Callable[[], ApiClient] | None, now: Callable[[], datetime]
+    client: ApiClient,
+    target: HealthTarget,
+    *,
+    workload: Callable[[], ApiClient] | None,
+    now: Callable[[], datetime],
+    move: MoveFacts | None = None,
 ) -> HealthFacts:
     """Fetch everything; ``workload`` makes a client where the operator gave a kubeconfig of his own.
+
+    ``move``: what was read of its source, where this is the target of one.
 
     What was not asked for in time is an ``Unread``, too, but for the first question.
     """
@@ -81,6 +88,10 @@ async def gather(
     client.may_send = lambda: time.monotonic() < ends
     facts = HealthFacts(now=now(), namespace=target.controller_namespace, lease_name=target.lease_name)
     await _read_versions(client, facts)
+    facts.move = move
+    if move is not None:
+        for name in move.namespaces:
+            move.namespaces[name] = await _optional(client.get(paths.core_path("namespaces", name)))
     await _read_fleet(client, target, facts)
     await _read_controller(client, facts)
     await _read_webhook(client, facts)

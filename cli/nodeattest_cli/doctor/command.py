@@ -10,10 +10,11 @@ import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, run
 from nodeattest_cli.doctor.collect import HealthTarget, gather
-from nodeattest_cli.doctor.facts import HealthFacts
+from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts
 from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
+from nodeattest_cli.doctor.move import read_source
 from nodeattest_cli.durations import seconds
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.management import no_cluster
@@ -44,6 +45,9 @@ _MARK: Final = 4
     metavar="FILE",
     help="How to reach the one workload cluster  [the Secret <cluster>-kubeconfig]",
 )
+@click.option(
+    "--move-to", metavar="FILE", help="Look at this kubeconfig's cluster instead, the target of a clusterctl move."
+)
 @click.option("--controller-namespace", default="nodeattest-system", show_default=True, help="Where the controller is.")
 @click.option("--lease-name", default="node-attestation-controller", show_default=True, help="The controller's Lease.")
 @click.option("--fix", is_flag=True, help="Say what can safely be repaired: definitions that are not there.")
@@ -58,6 +62,7 @@ def doctor(
     all_namespaces: bool,
     cluster: str | None,
     workload_kubeconfig: str | None,
+    move_to: str | None,
     controller_namespace: str,
     lease_name: str,
     fix: bool,
@@ -70,6 +75,8 @@ def doctor(
     Versions, definitions, Leases, rights, webhook, policies, automatic approval, bootstrap data, machines, certificates
     and clocks. What this user may not look at is "?", with the reason. No Secret is read but <cluster>-kubeconfig.
 
+    With --move-to, before clusterctl move: whether the other management cluster is ready for the policies of this one.
+
     Exit code 0: nothing fails, though there may be warnings. 1: something fails. 3: nothing fails, and something could
     not be looked at.
     """
@@ -77,6 +84,8 @@ def doctor(
         raise UserError("--yes: is for --fix")
     if namespace and all_namespaces:
         raise UserError("say --namespace or --all-namespaces")
+    if move_to is not None and (cluster is not None or workload_kubeconfig is not None):
+        raise UserError("--move-to: is for all Clusters of a namespace; without --cluster and --workload-kubeconfig")
     connection = Connection(kubeconfig, context)
     target = HealthTarget(
         namespace=None if all_namespaces else connection.namespace(namespace),
@@ -86,11 +95,13 @@ def doctor(
         timeout=seconds("--timeout", timeout),
     )
     workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
-    facts = run(connection, lambda client: _gather(client, target, workload))
+    move = run(connection, lambda client: read_source(client, target.namespace)) if move_to is not None else None
+    connection = Connection(move_to, None) if move_to is not None else connection
+    facts = run(connection, lambda client: _gather(client, target, workload, move))
     if cluster is not None and not facts.clusters():
         raise no_cluster(cluster, target.namespace)
     if fix and _fix(connection, facts, yes=yes):
-        facts = run(connection, lambda client: _gather(client, target, workload))
+        facts = run(connection, lambda client: _gather(client, target, workload, move))
     found = examine(facts)
     if output == "json":
         print_document(to_json(to_document(found)))
@@ -99,8 +110,10 @@ def doctor(
     return exit_code(found)
 
 
-async def _gather(client: ApiClient, target: HealthTarget, workload: Callable[[], ApiClient] | None) -> HealthFacts:
-    return await gather(client, target, workload=workload, now=lambda: datetime.now(UTC))
+async def _gather(
+    client: ApiClient, target: HealthTarget, workload: Callable[[], ApiClient] | None, move: MoveFacts | None
+) -> HealthFacts:
+    return await gather(client, target, workload=workload, now=lambda: datetime.now(UTC), move=move)
 
 
 def _fix(connection: Connection, facts: HealthFacts, *, yes: bool) -> bool:

@@ -17,7 +17,7 @@ from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
 from nodeattest_kube.shard_leases import ResourceVersion
 
-__all__ = ["HealthFacts", "ManagementFacts", "TrialRefusal", "Unread", "WorkloadFacts", "readable"]
+__all__ = ["HealthFacts", "ManagementFacts", "MoveFacts", "TrialRefusal", "Unread", "WorkloadFacts", "readable"]
 
 T = TypeVar("T")
 
@@ -101,6 +101,16 @@ class WorkloadFacts:
 
 
 @dataclass(slots=True, kw_only=True)
+class MoveFacts:
+    """A ``clusterctl move`` to come; the other facts are of its target."""
+
+    paused: list[str] = field(default_factory=list[str])
+    """Clusters and ClusterClasses of the source."""
+    namespaces: dict[str, JsonObject | Unread | None] = field(default_factory=dict[str, "JsonObject | Unread | None"])
+    """Of the target, those whose policies need the label; None: not there."""
+
+
+@dataclass(slots=True, kw_only=True)
 class HealthFacts:
     """All of it."""
 
@@ -112,6 +122,7 @@ class HealthFacts:
     management: ManagementFacts = field(default_factory=ManagementFacts)
     workloads: Mapping[str, WorkloadFacts] = field(default_factory=dict[str, WorkloadFacts])
     """By ``namespace/name``: the protected clusters."""
+    move: MoveFacts | None = None
 
     def protected(self) -> list[JsonObject]:
         """Return the clusters that a policy selects."""

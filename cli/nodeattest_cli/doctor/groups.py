@@ -12,6 +12,7 @@ from nodeattest_cli.doctor import (
     clocks,
     definitions,
     leadership,
+    move,
     policy_findings,
     versions,
     webhook,
@@ -22,6 +23,7 @@ from nodeattest_cli.doctor.model import HealthFinding
 __all__ = ["GROUPS", "examine"]
 
 GROUPS: Final = {
+    "move": move,
     "versions": versions,
     "definitions": definitions,
     "controller": leadership,
