@@ -75,11 +75,19 @@ def test_where_nobody_listens_nothing_happens(address: str | None) -> None:
     notify_status("a", address)
 
 
+def heard(clock: Clock, said: list[str]) -> Clock:
+    def on_wait(what: str, until: float) -> None:
+        del until
+        said.append(what)
+
+    return replace(clock, on_wait=on_wait)
+
+
 def waits(server: Server) -> list[str]:
     """Submit a request and wait for its certificate for five minutes; returns what was waited for."""
     said: list[str] = []
     session = server.session(300)
-    clock = replace(session.deadline.clock, on_wait=lambda what, _: said.append(what))
+    clock = heard(session.deadline.clock, said)
     session = replace(session, deadline=replace(session.deadline, clock=clock))
     with suppress(AgentError):
         submitted = session.submit(FILED, signer_name=SIGNER, usages=(), expiration_seconds=None)[0]
@@ -104,8 +112,7 @@ def test_a_request_says_what_it_waits_for(
 
 def test_a_lock_says_who_is_waited_for(tmp_path: Path) -> None:
     virtual, said = VirtualTime(), list[str]()
-    clock = replace(virtual.clock, on_wait=lambda what, _: said.append(what))
-    storage, deadline = Storage(str(tmp_path / "state")), Deadline.after(clock, 1)
+    storage, deadline = Storage(str(tmp_path / "state")), Deadline.after(heard(virtual.clock, said), 1)
     with exclusive(storage, deadline), pytest.raises(AgentError), exclusive(storage, deadline):
         pass
     assert set(said) == {f"another kubelet-authenticator, which holds {tmp_path}/state/lock"}
