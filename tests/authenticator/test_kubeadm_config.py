@@ -346,9 +346,11 @@ def virtual() -> tuple[Clock, list[float]]:
 def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> None:
     said: list[str] = []
     clock, slept = virtual()
-    clock = replace(
-        clock, now=lambda: 1000.0 + sum(slept), on_wait=lambda what, until: said.append(f"{what} {until:.0f}")
-    )
+
+    def on_wait(what: str, until: float) -> None:
+        said.append(f"{what} {until:.0f}")
+
+    clock = replace(clock, now=lambda: 1000.0 + sum(slept), on_wait=on_wait)
     chances = iter((0.0, 0.5))
     made = retry_until(
         failing(FailureKind.TEMPORARY, FailureKind.TEMPORARY),
