@@ -1,4 +1,4 @@
-"""The kubeconfig that a command was given: of several in KUBECONFIG the first that exists, as a whole.
+"""The kubeconfig that a command was given; a list in KUBECONFIG is merged, as kubectl merges it.
 
 Promises: ``UserError`` with one clear line for everything that is wrong with it or with the answer of its server; where
 a ClusterRole of ours would allow what was refused, the line names it.
@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 
 import click
 
-from nodeattest_cli.credential_command import run_credential_command
 from nodeattest_cli.errors import UserError, api_error
+from nodeattest_cli.operator_kubeconfig import read_operator_kubeconfig
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, KubeconfigError
-from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
+from nodeattest_kube.kubeconfig import ApiEndpoint
 
 __all__ = ["Connection", "cluster_options", "explained", "kubeconfig_option", "namespace_option", "run"]
 
@@ -30,15 +30,16 @@ class Connection:
     """Which cluster to ask, as whom."""
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
-        paths = [Path(path).expanduser() for path in (kubeconfig or _DEFAULT).split(os.pathsep) if path]
-        self._path = next((path for path in paths if _is_readable(path)), paths[0] if paths else Path(_DEFAULT))
+        self._paths = kubeconfig or _DEFAULT
         self._context = context
         self._endpoint: ApiEndpoint | None = None
 
     @property
     def path(self) -> Path:
-        """The file, which need not exist."""
-        return self._path
+        """The one file, which need not exist; raises ``UserError`` for a list."""
+        if os.pathsep in self._paths:
+            raise UserError(f"expected one kubeconfig, got the list {self._paths}: set --kubeconfig")
+        return Path(self._paths).expanduser()
 
     def namespace(self, given: str | None) -> str:
         """Return the namespace that is given, else the context's, else ``default``; raises ``UserError``."""
@@ -52,11 +53,7 @@ class Connection:
     def endpoint(self) -> ApiEndpoint:
         """Read where the cluster is and whom the kubeconfig trusts, without asking; raises ``UserError``."""
         if self._endpoint is None:  # read once: the file may be a pipe
-            if not _is_readable(self._path):
-                raise UserError(f"no kubeconfig at {self._path}: set --kubeconfig or KUBECONFIG")
-            self._endpoint = self._user_errors(
-                lambda: read_kubeconfig(self._path, context=self._context, run_command=run_credential_command)
-            )
+            self._endpoint = self._user_errors(lambda: read_operator_kubeconfig(self._paths, self._context))
         return self._endpoint
 
     @staticmethod
@@ -65,11 +62,6 @@ class Connection:
             return work()
         except KubeconfigError as error:
             raise UserError(str(error)) from None
-
-
-def _is_readable(path: Path) -> bool:
-    """Return whether it is a file or a pipe, such as a shell's ``<(clusterctl get kubeconfig …)``."""
-    return path.exists() and not path.is_dir()
 
 
 def run(connection: Connection, question: Callable[[ApiClient], Awaitable[T]]) -> T:

@@ -1,17 +1,15 @@
 """A kubeconfig becomes one frozen ``ApiEndpoint``: where the API server is and who we are, or ``KubeconfigError``.
 
 Promises: any bytes give an ``ApiEndpoint`` or ``KubeconfigError``; HTTPS only, always verified; nothing in a document
-makes us run a command, unless the caller gives what runs it; what would change who we are (impersonation, basic auth)
-is refused rather than ignored.
+makes us run a command; what would change who we are (impersonation, basic auth) is refused rather than ignored.
 Leaves to others: TLS contexts and connections (``transport``).
 Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate names are errors).
 """
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn, cast
@@ -30,7 +28,15 @@ from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject
 
-__all__ = ["ApiEndpoint", "check_proxy_url", "in_cluster_endpoint", "parse_kubeconfig", "read_kubeconfig"]
+__all__ = [
+    "ApiEndpoint",
+    "check_proxy_url",
+    "in_cluster_endpoint",
+    "make_endpoint",
+    "parse_kubeconfig",
+    "read_kubeconfig",
+    "select_entries",
+]
 
 _MAX_DEPTH: Final = 32
 """Levels of YAML; extensions may hold anything."""
@@ -50,9 +56,6 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """A DNS label (RFC 1123)."""
 _COMMANDS: Final = ("exec", "auth-provider")
-CredentialCommand = Callable[[Path, JsonObject, JsonObject], JsonObject]
-"""Runs a kubeconfig's command: its folder, ``users[].user.exec`` and ``clusters[].cluster`` to the ``status`` of an
-ExecCredential (client-go pkg/apis/clientauthentication/v1/types.go), or ``KubeconfigError``."""
 _UNSUPPORTED_USER: Final = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 
 
@@ -92,14 +95,9 @@ def parse_kubeconfig(
     return replace(endpoint, addresses=addresses)
 
 
-def read_kubeconfig(
-    path: Path, *, context: str | None = None, run_command: CredentialCommand | None = None
-) -> ApiEndpoint:
-    """Read a kubeconfig file; its file references are relative to its own folder.
-
-    ``run_command`` is for a file of the very user who started this program; without it, ``exec`` is refused.
-    """
-    return _parse(_read(path, "a kubeconfig file"), context, base=path.parent, run_command=run_command)
+def read_kubeconfig(path: Path, *, context: str | None = None) -> ApiEndpoint:
+    """Read a kubeconfig file; its file references are relative to its own folder."""
+    return _parse(_read(path, "a kubeconfig file"), context, base=path.parent)
 
 
 def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERVICE_ACCOUNT) -> ApiEndpoint:
@@ -113,9 +111,7 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
     return ApiEndpoint(server=server, ca_pem=ca_pem, token_file=account / "token")
 
 
-def _parse(
-    document: bytes, context: str | None, *, base: Path | None, run_command: CredentialCommand | None = None
-) -> ApiEndpoint:
+def _parse(document: bytes, context: str | None, *, base: Path | None) -> ApiEndpoint:
     """Load the YAML, pick the context, and read its cluster and user."""
     most = MAX_SELF_CONTAINED if base is None else _FILE_LIMIT
     max_values = MAX_SELF_CONTAINED_VALUES if base is None else _FILE_VALUES
@@ -129,17 +125,25 @@ def _parse(
         _refuse("a kubeconfig in YAML", f"{error.found} (expected {error.expected})", _UNREADABLE)
     if config.get("kind", "Config") != "Config":
         _refuse("kind Config", "another kind", "give a kubeconfig")
+    return make_endpoint(*select_entries(config, context), base)
+
+
+def select_entries(config: JsonObject, context: str | None) -> tuple[JsonObject, JsonObject, JsonObject]:
+    """Return a context, the current one unless it is named, its cluster and its user; raises ``KubeconfigError``."""
     chosen = context if context is not None else _text(config, "current-context")
     if chosen is None:
         _refuse("current-context", "none", "set it with kubectl config use-context")
     names = _entry(config, "contexts", chosen, "context")
     cluster = _entry(config, "clusters", _text(names, "cluster") or "", "cluster")
     user_name = _text(names, "user")
-    user = _entry(config, "users", user_name, "user") if user_name else {}
-    command = user.get("exec")
-    if run_command is not None and base is not None and isinstance(command, dict):
-        user = {name: value for name, value in user.items() if name != "exec"}
-        user |= _credential(run_command(base, cast("JsonObject", command), cluster))
+    return names, cluster, _entry(config, "users", user_name, "user") if user_name else {}
+
+
+def make_endpoint(names: JsonObject, cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEndpoint:
+    """Make the value of a context, its cluster and its user; raises ``KubeconfigError``.
+
+    ``base``: what file references are relative to; None: they are refused.
+    """
     _refuse_the_unsafe(cluster, user)
     return replace(_endpoint(cluster, user, base), namespace=_namespace(names))
 
@@ -177,32 +181,16 @@ def _refuse_the_unsafe(cluster: JsonObject, user: JsonObject) -> None:
     """Refuse what would run a command, skip verification, or change who we are."""
     for name in _COMMANDS:
         if user.get(name) is not None:
-            _refuse("a token or a client certificate", f"users[].user.{name}", "a command is never run out of data")
+            _refuse(
+                "a token or a client certificate",
+                f"users[].user.{name}",
+                "a command is never run out of data: give one of them",
+            )
     for name in _UNSUPPORTED_USER:
         if user.get(name):
             _refuse("a token or a client certificate", f"users[].user.{name}", "make a kubeconfig of its own identity")
     if cluster.get("insecure-skip-tls-verify"):
         _refuse("a verified server", "insecure-skip-tls-verify", "give certificate-authority-data instead")
-
-
-def _credential(status: JsonObject) -> JsonObject:
-    """Return what a command answered as fields of a user, in place of those that the file has."""
-    certificate, key = _text(status, "clientCertificateData"), _text(status, "clientKeyData")
-    token = _text(status, "token")
-    if token is None and certificate is None:
-        _refuse(
-            "a token or a client certificate", "neither in the answer of users[].user.exec", "run the command alone"
-        )
-    return {
-        "token": token,
-        "tokenFile": None,
-        "client-certificate-data": _base64(certificate),
-        "client-key-data": _base64(key),
-    }
-
-
-def _base64(text: str | None) -> str | None:
-    return None if text is None else base64.b64encode(text.encode()).decode()
 
 
 def _entry(config: JsonObject, plural: str, name: str, singular: str) -> JsonObject:

@@ -1,22 +1,23 @@
-"""``users[].user.exec`` of an operator's own kubeconfig: run for the CLI, as kubectl does, and in one line refused."""
+"""An operator's own kubeconfigs: merged, and their command run, as kubectl does, and in one line refused."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
-from typing import cast
 
 import pytest
 import yaml
 
-from nodeattest_cli.credential_command import run_credential_command
 from nodeattest_cli.main import main
+from nodeattest_cli.operator_kubeconfig import read_operator_kubeconfig
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.kubeconfig import read_kubeconfig
+from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
 from nodeattest_sandbox.control_plane import ControlPlane
 
+SERVER = "https://10.0.0.1:6443"
 V1 = "client.authentication.k8s.io/v1"
 CREDENTIAL = {"apiVersion": V1, "kind": "ExecCredential"}
 
@@ -32,9 +33,10 @@ def plugin(folder: Path, status: object, *, then: str = "") -> Path:
     return file
 
 
-def run(folder: Path, command: object = "./plugin", **more: object) -> JsonObject:
-    settings = cast("JsonObject", {"apiVersion": V1, "command": command, **more})
-    return run_credential_command(folder, settings, {"server": "https://10.0.0.1:6443"})
+def run(folder: Path, command: object = "./plugin", **more: object) -> ApiEndpoint:
+    """Read a kubeconfig that names this command."""
+    user = {"exec": {"apiVersion": V1, "command": command, **more}}
+    return read_operator_kubeconfig(str(written(folder, {"server": SERVER}, user)), None)
 
 
 def written(folder: Path, cluster: object, user: object) -> Path:
@@ -47,6 +49,62 @@ def written(folder: Path, cluster: object, user: object) -> Path:
     }
     (folder / "config").write_text(yaml.safe_dump(document))
     return folder / "config"
+
+
+def part(folder: Path, name: str, **parts: object) -> Path:
+    """Write a part of a kubeconfig into a folder of its own."""
+    folder.joinpath(name).mkdir()
+    file = folder / name / "config"
+    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **parts}))
+    return file
+
+
+def test_a_list_of_files_is_merged_as_kubectl_merges_it(tmp_path: Path) -> None:
+    def named(cluster: str) -> list[object]:
+        return [{"name": "c", "cluster": {"server": f"https://{cluster}:6443", "certificate-authority": "ca.pem"}}]
+
+    def context(name: str, namespace: str) -> dict[str, object]:
+        return {"name": name, "context": {"cluster": "c", "user": "u", "namespace": namespace}}
+
+    users = [{"name": "u", "user": {"tokenFile": "token"}}]
+    first = part(tmp_path, "first", clusters=named("first"), contexts=None)
+    second = part(tmp_path, "second", contexts=[context("x", "second")], **{"current-context": "x"})
+    contexts = [context("x", "third"), context("y", "third")]
+    third = part(tmp_path, "third", clusters=named("third"), contexts=contexts, users=users, **{"current-context": "y"})
+    (tmp_path / "first" / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nfirst")
+    listed = os.pathsep.join([str(tmp_path / "absent"), str(first), "", str(second), str(third)])
+    endpoint = read_operator_kubeconfig(listed, None)
+    assert (endpoint.server, endpoint.namespace) == ("https://first:6443", "second")
+    assert endpoint.ca_pem == "-----BEGIN CERTIFICATE-----\nfirst"
+    assert endpoint.token_file == tmp_path / "third" / "token"
+    assert read_operator_kubeconfig(listed, "y").namespace == "third"
+    assert list(tmp_path.rglob("*key*")) == []
+
+
+def test_a_command_that_writes_a_kubeconfig_takes_one_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/none/a:/none/b")
+    assert main(["cluster-info", "refresh"]) == 2
+    assert "expected one kubeconfig, got the list /none/a:/none/b: set --kubeconfig" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["", "[", "5", "- a", "clusters: 5", "clusters: [5]", "users: [{user: {}}]", "contexts: [{name: x, context: 5}]"],
+)
+def test_a_file_that_is_no_kubeconfig_is_refused_in_one_line(
+    document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config").write_text(document)
+    assert main(["token", "list", "--kubeconfig", str(tmp_path / "config")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_server_that_is_not_verified_is_refused(tmp_path: Path) -> None:
+    kubeconfig = written(tmp_path, {"server": SERVER, "insecure-skip-tls-verify": True}, {"token": "t"})
+    with pytest.raises(KubeconfigError, match="insecure-skip-tls-verify"):
+        read_operator_kubeconfig(str(kubeconfig), None)
 
 
 def test_a_command_asks_with_the_credential_that_the_kubeconfigs_command_gives(
@@ -77,8 +135,8 @@ def test_a_command_asks_with_the_credential_that_the_kubeconfigs_command_gives(
 def test_a_token_replaces_what_else_the_file_has(tmp_path: Path) -> None:
     plugin(tmp_path, {"token": "t0ken"})
     user = {"exec": {"apiVersion": V1, "command": "./plugin"}, "tokenFile": "absent"}
-    kubeconfig = written(tmp_path, {"server": "https://10.0.0.1:6443"}, user)
-    endpoint = read_kubeconfig(kubeconfig, run_command=run_credential_command)
+    kubeconfig = written(tmp_path, {"server": SERVER}, user)
+    endpoint = read_operator_kubeconfig(str(kubeconfig), None)
     assert endpoint.token == "t0ken"
     assert endpoint.token_file is None
     with pytest.raises(KubeconfigError, match="never run"):
@@ -88,10 +146,10 @@ def test_a_token_replaces_what_else_the_file_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [{}, {"token": ""}, {"clientKeyData": "k"}, {"token": 5}], ids=str)
 def test_an_answer_without_a_credential_is_refused(tmp_path: Path, status: JsonObject) -> None:
     user = {"exec": {"apiVersion": V1, "command": "./plugin"}}
-    kubeconfig = written(tmp_path, {"server": "https://10.0.0.1:6443"}, user)
+    kubeconfig = written(tmp_path, {"server": SERVER}, user)
     plugin(tmp_path, status)
     with pytest.raises(KubeconfigError):
-        read_kubeconfig(kubeconfig, run_command=run_credential_command)
+        read_operator_kubeconfig(str(kubeconfig), None)
 
 
 def test_a_command_that_fails_is_told_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""An operator's own kubeconfig: a list of files, merged as kubectl merges them, and the command that it names.
+
+Promises: only for files of the user who started us, which kubectl would obey as well; ``KubeconfigError`` in one line
+for whatever goes wrong. The official client merges the files and runs the command (``users[].user.exec``, as ``aws eks
+get-token`` or ``kubelogin``), which has no time limit, as with kubectl. No key is written anywhere.
+Source: client-go tools/clientcmd/loader.go, plugin/pkg/client/auth/exec/exec.go, pkg/apis/clientauthentication/v1.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any, Final, cast
+
+from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.kubeconfig import ApiEndpoint, make_endpoint, select_entries
+from nodeattest_parsing.printable import one_line
+from nodeattest_parsing.values import JsonObject
+
+__all__ = ["read_operator_kubeconfig"]
+
+_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_OTHER_VERSION: Final = (
+    f"set it to {_VERSIONS[1]} if the program prints that, else upgrade the program and the tool that wrote the "
+    "kubeconfig, then write it again (EKS: aws eks update-kubeconfig); kubectl 1.24 and newer refuse it, too"
+)
+_SHOWN: Final = 400
+"""Characters of what a command or a parser wrote, in a message."""
+_REFERENCES: Final = frozenset({"certificate-authority", "client-certificate", "client-key", "tokenFile"})
+
+
+def read_operator_kubeconfig(paths: str, context: str | None) -> ApiEndpoint:
+    """Read the files of a list such as KUBECONFIG's; raises ``KubeconfigError``.
+
+    Of each name the first file's entry counts, and of current-context. Files that do not exist are left out.
+    """
+    names, cluster, user = select_entries(_merged(paths), context)
+    if isinstance(user.get("exec"), dict):
+        user = _with_credential(user, _run_command(cast("JsonObject", user["exec"]), cluster))
+    return make_endpoint(names, cluster, user, base=Path())
+
+
+def _merged(paths: str) -> JsonObject:
+    # The import takes half a second: only who talks to a cluster waits for it.
+    from kubernetes.config.config_exception import ConfigException
+    from kubernetes.config.kube_config import KubeConfigMerger
+    from yaml import YAMLError
+
+    try:
+        merger: Any = KubeConfigMerger(paths)
+        if merger.config is None:
+            raise _error(f"a kubeconfig at {paths}", "none", "set --kubeconfig or KUBECONFIG")
+        merged: JsonObject = {
+            plural: [_entry(node, plural.removesuffix("s")) for node in merger.config.value[plural]]
+            for plural in ("clusters", "contexts", "users")
+        }
+        # The library takes the last file's current-context.
+        chosen = (each.get("current-context") for each in merger.config_files.values())
+        merged["current-context"] = next((each for each in chosen if each), None)
+    except (ConfigException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        if isinstance(error, KubeconfigError):
+            raise
+        raise _error("a kubeconfig", one_line(str(error), _SHOWN), f"try kubectl config view with {paths}") from None
+    return merged
+
+
+def _entry(node: Any, singular: str) -> JsonObject:  # noqa: ANN401 - the library is untyped
+    """Return a named entry; what it refers to is relative to its file, as its command with a slash is."""
+    folder, entry = Path(node.path).parent.absolute(), cast("JsonObject", node.value.get(singular) or {})
+    held = {
+        name: str(folder / value) if name in _REFERENCES and isinstance(value, str) and value else value
+        for name, value in entry.items()
+    }
+    command = held.get("exec")
+    program = command.get("command") if isinstance(command, dict) else None
+    if isinstance(command, dict) and isinstance(program, str) and "/" in program:
+        held["exec"] = {**command, "command": str(folder / program)}
+    return {"name": node.value["name"], singular: held}
+
+
+def _run_command(command: JsonObject, cluster: JsonObject) -> JsonObject:
+    """Run ``users[].user.exec``; returns the ``status`` of its ExecCredential; raises ``KubeconfigError``."""
+    from kubernetes.config.config_exception import ConfigException
+    from kubernetes.config.exec_provider import ExecProvider
+    from kubernetes.config.kube_config import ConfigNode
+
+    _check(command)
+    program = one_line(str(command["command"]), _SHOWN)
+    settings = ConfigNode("users[].user.exec", dict(command))
+    try:
+        client: Any = ExecProvider(settings, None, ConfigNode("clusters[].cluster", dict(cluster)))
+        answer: object = client.run()
+    except FileNotFoundError:
+        hint = one_line(str(command.get("installHint") or ""), _SHOWN)
+        raise _error(f"{program} on the PATH", "no such program", hint or "install it") from None
+    except (ConfigException, OSError, ValueError, TypeError) as error:
+        got = one_line(str(error), _SHOWN)
+        raise _error(f"an ExecCredential of {program}", got, "run the command alone") from None
+    if not isinstance(answer, dict):
+        raise _error("an ExecCredential with a status", type(answer).__name__, "run the command alone")
+    return cast("JsonObject", answer)
+
+
+def _with_credential(user: JsonObject, status: JsonObject) -> JsonObject:
+    """Put what a command answered in place of the credentials that the file has."""
+    pair = [status.get("clientCertificateData"), status.get("clientKeyData")]
+    if not status.get("token") and not pair[0]:
+        expected = "a token or a client certificate in the answer of users[].user.exec"
+        raise _error(expected, "neither", "run the command alone")
+    certificate, key = (base64.b64encode(each.encode()).decode() if isinstance(each, str) else each for each in pair)
+    others = {name: value for name, value in user.items() if name not in {"exec", "tokenFile"}}
+    given: JsonObject = {"client-certificate-data": certificate, "client-key-data": key, "token": status.get("token")}
+    return {**others, **given}
+
+
+def _check(command: JsonObject) -> None:
+    """Check the fields that the client takes as they are."""
+    if not isinstance(command.get("command"), str) or not command["command"]:
+        raise _error("users[].user.exec.command", "none", "name the program")
+    version = command.get("apiVersion")
+    if version not in _VERSIONS:
+        got = one_line(str(version), _SHOWN)
+        raise _error(f"users[].user.exec.apiVersion: {' or '.join(_VERSIONS)}", got, _OTHER_VERSION)
+    arguments, variables = command.get("args") or [], command.get("env") or []
+    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in cast("list[object]", arguments)):
+        raise _error("users[].user.exec.args: a list of strings", "something else", "put each in quotes")
+    if not isinstance(variables, list) or not all(_is_variable(one) for one in cast("list[object]", variables)):
+        raise _error("users[].user.exec.env: a list of name and value", "something else", "put each in quotes")
+
+
+def _is_variable(entry: object) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    pair = cast("JsonObject", entry)
+    return isinstance(pair.get("name"), str) and isinstance(pair.get("value"), str)
+
+
+def _error(expected: str, got: str, remedy: str) -> KubeconfigError:
+    return KubeconfigError(expected=expected, got=got, remedy=remedy)
