@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, cast
 
 import pytest
 import yaml
-from policy_kit import condition_of, create_cluster, create_policy, infra_path, working
+from management_kit import add_cluster, add_policy, cached, cluster_path, management_api
+from policy_kit import NOW, condition_of, create_cluster, create_policy, infra_path, working
 from polling import until
 
 from nodeattest_controller.controllers.signer_names.decide import (
@@ -18,9 +22,13 @@ from nodeattest_controller.controllers.signer_names.decide import (
     fields_patch,
     signers_of,
 )
-from nodeattest_controller.controllers.signer_names.reconciler import PUBLISHED
+from nodeattest_controller.controllers.signer_names.reconciler import PUBLISHED, SignerNamesReconciler
 from nodeattest_controller.manifests import crds
+from nodeattest_controller.model.objects import condition, items
 from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_kube.client import Forbidden
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
@@ -249,6 +257,70 @@ async def test_a_kind_without_a_status_of_its_own_gets_annotations(tmp_path: Pat
         async with working(plane):
             await until(lambda: reason() == "InAnnotations")
         assert annotations_of(plane, "plain") == (CLIENT + "tpm", SERVING + "tpm")
+
+
+INFRA: Final = "/apis/infrastructure.example.com/v1/namespaces/fleet/farmclusters/blue"
+FORBIDDEN: Final = Forbidden(403, "Forbidden", "farmclusters is forbidden")
+
+
+class Farm:
+    """A management cluster with a Cluster of a provider that is not in the RBAC manifests."""
+
+    def __init__(self, may_write: Callable[[], bool]) -> None:
+        self.api = management_api()
+        group: JsonObject = {"versions": [{"version": "v1"}]}
+        kinds: JsonObject = {"resources": [{"name": "farmclusters", "kind": "FarmCluster"}]}
+        self.api.documents |= {"/apis/infrastructure.example.com": group, "/apis/infrastructure.example.com/v1": kinds}
+        reference: JsonObject = {"apiGroup": "infrastructure.example.com", "kind": "FarmCluster", "name": "blue"}
+        add_cluster(self.api, infrastructureRef=reference)
+        add_policy(self.api)
+        self.api.put(INFRA, {"metadata": {"name": "blue"}})
+        self.api.on_call = self._call
+        self._may_write = may_write
+
+    async def _call(self, method: str, path: str) -> None:
+        if method == "PATCH" and path.startswith(INFRA) and not self._may_write():
+            raise FORBIDDEN
+
+    def condition(self) -> JsonObject:
+        """Return the Cluster's condition; empty where there is none."""
+        conditions = items(self.api.objects[cluster_path("blue")], "status", "conditions")
+        return dict(condition(conditions, PUBLISHED) or {})
+
+    @asynccontextmanager
+    async def working(self) -> AsyncGenerator[None]:
+        changes = ChangeBus()
+        async with cached(self.api, changes) as management:
+            guard = ClusterGuard(management, LeaderOwnsAll(lambda: True))
+            publisher = SignerNamesReconciler(management, guard=guard, serves=True, now=lambda: NOW)
+            changes.subscribe_clusters(publisher.cluster_changed)
+            publisher.enqueue("fleet/blue")
+            running = asyncio.create_task(publisher.run())
+            try:
+                yield
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_healthy_cluster_whose_names_may_not_be_written_gets_no_condition(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    farm = Farm(may_write=lambda: False)
+    async with farm.working():
+        await until(lambda: "signers are not published" in caplog.text)
+        assert farm.condition() == {}
+
+
+async def test_names_that_may_not_be_changed_any_more_make_the_condition_false() -> None:
+    rights = [True]
+    farm = Farm(may_write=lambda: rights[0])
+    async with farm.working():
+        await until(lambda: farm.condition().get("status") == "True")
+        rights[0] = False
+        add_policy(farm.api, authorizedAttestors=["insecure"])
+        await until(lambda: farm.condition().get("reason") == "Forbidden")
 
 
 def _items(value: JsonValue) -> list[JsonValue]:

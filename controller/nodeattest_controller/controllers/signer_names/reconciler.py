@@ -2,7 +2,8 @@
 
 Promises: nothing is written that is there already; only fields and annotations of these names are touched. A policy
 that is invalid, or in conflict, changes nothing: a mistake must not tell infrastructure that a cluster is unprotected.
-The condition on the Cluster also records that names were published: they are removed when no policy selects the Cluster
+Where the controller may not write them, and has not done so before, the Cluster gets no condition: nothing needs the
+names. The condition also records that names were published: they are removed when no policy selects the Cluster
 any more, by whichever replica serves it then.
 Leaves to others: which names (``decide``), paused and foreign clusters.
 """
@@ -70,6 +71,10 @@ class SignerReason(StrEnum):
     PRUNED = "PrunedByDefinition"
     NO_OBJECT = "InfrastructureNotFound"
     FORBIDDEN = "Forbidden"
+
+
+_NO_RIGHT: Final = frozenset({SignerReason.FORBIDDEN, SignerReason.PRUNED})
+"""Where the names cannot be written, unless an operator grants a right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +160,7 @@ class SignerNamesReconciler:
             wanted = NONE
         except Denied:
             return None
-        published = condition(items(cluster, "status", "conditions"), PUBLISHED) is not None
-        return wanted if wanted.client or published else None
+        return wanted if wanted.client or _has_condition(cluster) else None
 
     async def _publish(
         self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
@@ -167,8 +171,14 @@ class SignerNamesReconciler:
         if done is None or not known or self._clock() >= done.until:
             reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
             done = _Done(uid, reference, wanted, reported, self._clock() + RESYNC)
-        if await set_condition(self._management.client, cluster_path(cluster), cluster, done.reported, self._now):
-            _LOG.info("signers", extra=fields(cluster=key, reason=done.reported.reason, signer=wanted.client))
+        reported = done.reported
+        if reported.reason in _NO_RIGHT and not _has_condition(cluster):
+            if not known:
+                more = fields(cluster=key, reason=reported.reason, detail=reported.message)
+                _LOG.info("the names of a cluster's signers are not published", extra=more)
+        elif await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now):
+            more = fields(cluster=key, reason=reported.reason, signer=wanted.client)
+            _LOG.info("reported where the names of a cluster's signers are", extra=more)
         if done.reported.reason == SignerReason.NO_OBJECT:
             self._done.pop(key, None)
             return False
@@ -182,11 +192,11 @@ class SignerNamesReconciler:
         """Remove the names first and the condition, which remembers them, last."""
         self._done.pop(key, None)
         reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
-        if reported.reason in {SignerReason.FORBIDDEN, SignerReason.PRUNED}:
+        if reported.reason in _NO_RIGHT:
             await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now)
             return False
         await remove_condition(self._management.client, cluster_path(cluster), cluster, PUBLISHED)
-        _LOG.info("signers taken back", extra=fields(cluster=key))
+        _LOG.info("removed the names of a cluster's signers", extra=fields(cluster=key))
         return True
 
 
@@ -235,6 +245,10 @@ def _condition(where: SignerReason, message: str, wanted: Signers) -> Condition:
         named += f"; the policy admits also {', '.join(wanted.others)}"
     severity = Severity.INFO if where is SignerReason.PRUNED else Severity.WARNING
     return Condition(PUBLISHED, ConditionStatus.TRUE if good else ConditionStatus.FALSE, where, named, severity)
+
+
+def _has_condition(cluster: JsonObject) -> bool:
+    return condition(items(cluster, "status", "conditions"), PUBLISHED) is not None
 
 
 def _namespace(cluster: JsonObject) -> str:
