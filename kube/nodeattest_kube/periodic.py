@@ -24,7 +24,7 @@ __all__ = ["PeriodicReconciler", "PeriodicTask", "ResyncConfig", "call_every"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResyncConfig:
-    """Intervals in seconds. Every wait is drawn between 0.8 and 1.2 of its value."""
+    """Intervals in seconds. Every wait is drawn between 0.8 and 1.2 of its value, but never ends before Retry-After."""
 
     spread: float = 2.0
     """The first run starts within this time."""
@@ -68,12 +68,14 @@ class PeriodicReconciler:
         """``clock`` is monotonic seconds; ``random`` draws from [0, 1)."""
         self._task = task
         self._config = config
-        self._backoff = BackoffPolicy(initial=config.retry, cap=config.max_retry, jitter=0.0)
+        self._backoff = BackoffPolicy(initial=0.8 * config.retry, cap=0.8 * config.max_retry, jitter=0.5)
         self._clock = clock
         self._random = random
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._failures = 0
+        self._retry_after = 0.0
+        """Seconds for which the server asked to be left alone, from the end of the last run."""
 
     @property
     def synced(self) -> bool:
@@ -101,7 +103,7 @@ class PeriodicReconciler:
             self._wake.clear()
             self._urgent.clear()
             started = self._clock()
-            delay = await self._attempt() * (0.8 + 0.4 * self._random())
+            delay = await self._attempt()
             if self._failures:
                 await self._rest(delay)
                 continue
@@ -113,8 +115,9 @@ class PeriodicReconciler:
 
     async def _rest(self, seconds: float) -> None:
         """Wait so long, or for ``urgent`` seconds where it is urgent."""
-        await asyncio.sleep(min(self._config.urgent, seconds))
-        await _wait(self._urgent, max(0.0, seconds - self._config.urgent))
+        first = max(min(self._config.urgent, seconds), self._retry_after)
+        await asyncio.sleep(first)
+        await _wait(self._urgent, max(0.0, seconds - first))
 
     async def _attempt(self) -> float:
         """Run once; returns the delay before the next run."""
@@ -122,11 +125,12 @@ class PeriodicReconciler:
             again_after = await self._task.reconcile()
         except ApiError as error:
             self._failures += 1
+            self._retry_after = error.retry_after or 0.0
             delay = self._backoff.delay(self._failures, self._random, error)
             await self._task.failed(error, self._failures, delay)
             return delay
-        self._failures = 0
-        return self._config.period if again_after is None else again_after
+        self._failures, self._retry_after = 0, 0.0
+        return (self._config.period if again_after is None else again_after) * (0.8 + 0.4 * self._random())
 
 
 async def call_every(period: float, action: Callable[[], None]) -> None:

@@ -67,6 +67,22 @@ def look_for(looks: PeriodicReconciler, seconds: float) -> None:
     run_virtually(main())
 
 
+def test_a_server_that_asks_to_be_left_alone_is_although_it_is_urgent() -> None:
+    busy, runs = ApiError(429, "TooManyRequests", "busy", retry_after=40.0), list[float]()
+
+    class Busy(Seen):
+        async def reconcile(self) -> float | None:
+            runs.append(now())
+            raise busy
+
+        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+            reconciler.hurry()
+
+    reconciler = PeriodicReconciler(Busy([]), QUICK, clock=now, random=lambda: 0.0)
+    look_for(reconciler, 100.0)
+    assert runs == [0.0, 40.0, 80.0]
+
+
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_cancellation_that_comes_with_a_change_ends_it(turns: int) -> None:
     looker = Seen([])
