@@ -19,7 +19,7 @@ from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
 
-MAX_OWN_MODULES = 95
+MAX_OWN_MODULES = 96
 MAX_STANDARD_MODULES = 122
 """118 in Python 3.11."""
 NEVER = frozenset(
