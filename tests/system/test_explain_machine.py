@@ -140,7 +140,7 @@ def test_a_refused_renewal_is_explained_from_the_record_when_request_and_events_
         assert shown["remedy"] == remedy_of("AttestorNotAuthorized") != ""
         assert said["remedies"] == {"AttestorNotAuthorized": shown["remedy"]}
     plain = nodeattest(world, "explain", f"machine/{name}").stdout
-    assert "AttestorNotAuthorized: 1 request by the machine's own node" in plain
+    assert "AttestorNotAuthorized: by the machine's own node, last at " in plain
     assert remedy_of("AttestorNotAuthorized") in plain
 
 
