@@ -60,7 +60,11 @@ ENVIRONMENT: Final[dict[str, tuple[str, str]]] = {
     "AZURE_STORAGE_KEY": ("`nodeattest issuer publish`", "an account's key, in place of azure-identity's credentials"),
     "HTTPS_PROXY": ("`nodeattest`", "the proxy to API servers, where the kubeconfig names none; `https_proxy`, too"),
     "KUBEBUILDER_ASSETS": ("`nodeattest demo`", "a folder with `etcd` and `kube-apiserver`"),
-    "KUBECONFIG": ("`nodeattest`", "the kubeconfig; `--kubeconfig` wins over it; without both, `~/.kube/config`"),
+    "KUBECONFIG": (
+        "`nodeattest`",
+        "the kubeconfig, or several with `:` between them, merged as kubectl does; `--kubeconfig` wins over it; without "
+        "both, `~/.kube/config`",
+    ),
     "KUBERNETES_EXEC_INFO": ("agent", "what client-go asks of an exec plugin; kubelet sets it"),
     "KUBERNETES_SERVICE_HOST": ("servers in a pod", "the API server's address; the kubelet sets it for each container"),
     "KUBERNETES_SERVICE_PORT": ("servers in a pod", "the API server's port; the kubelet sets it for each container"),
