@@ -62,8 +62,7 @@ ENVIRONMENT: Final[dict[str, tuple[str, str]]] = {
     "KUBEBUILDER_ASSETS": ("`nodeattest demo`", "a folder with `etcd` and `kube-apiserver`"),
     "KUBECONFIG": (
         "`nodeattest`",
-        "the kubeconfig, or several with `:` between them, merged as kubectl does; `--kubeconfig` wins over it; without "
-        "both, `~/.kube/config`",
+        "the kubeconfig, or several with `:` between them, merged; `--kubeconfig` wins; else `~/.kube/config`",
     ),
     "KUBERNETES_EXEC_INFO": ("agent", "what client-go asks of an exec plugin; kubelet sets it"),
     "KUBERNETES_SERVICE_HOST": ("servers in a pod", "the API server's address; the kubelet sets it for each container"),

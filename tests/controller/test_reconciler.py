@@ -172,7 +172,10 @@ async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
 async def test_the_age_of_a_join_counts_from_its_first_request(pki: ClusterPki) -> None:
     async with World(pki, TwoRounds()).running() as world:
         file_both(world)
-        later = {**mapping(world.csr("second"), "metadata"), "creationTimestamp": rfc3339(CREATED + timedelta(seconds=40))}
+        later = {
+            **mapping(world.csr("second"), "metadata"),
+            "creationTimestamp": rfc3339(CREATED + timedelta(seconds=40)),
+        }
         world.workload_api.put(f"{CSRS}/second", {**world.csr("second"), "metadata": later})
         world.now += timedelta(seconds=60)
         await world.settle()
