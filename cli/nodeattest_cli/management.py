@@ -11,7 +11,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["CLUSTER_API", "OWN", "check_cluster", "cluster_api_version", "list_objects", "list_served", "no_cluster"]
+__all__ = ["CLUSTER_API", "OWN", "cluster_api_version", "list_objects", "list_served", "no_cluster", "require_cluster"]
 
 CLUSTER_API: Final = "cluster.x-k8s.io"
 OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")
@@ -47,7 +47,7 @@ async def list_served(
         return
 
 
-async def check_cluster(client: ApiClient, name: str, namespace: str | None) -> None:
+async def require_cluster(client: ApiClient, name: str, namespace: str | None) -> None:
     """Check that there is a Cluster or a ClusterRecord of this name; raises ``StateError``."""
     version = await cluster_api_version(client)
     kinds = [(OWN, "clusterrecords"), *([((CLUSTER_API, version), "clusters")] if version else [])]

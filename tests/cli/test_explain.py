@@ -296,7 +296,7 @@ def test_the_command_explains_a_file_and_tells_by_its_exit_code(
         ([], "machine/NAME, node/NAME, csr/NAME or a file"),
         (["-f", "a", "--csr", "b"], "machine/NAME, node/NAME, csr/NAME or a file"),
         (["-f", "/nowhere"], "/nowhere: No such file"),
-        (["--csr", "x", "--kubeconfig", "/nowhere"], "no kubeconfig at /nowhere"),
+        (["--csr", "x", "--kubeconfig", "/nowhere"], "a kubeconfig at /nowhere"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -306,6 +306,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     errors = capsys.readouterr().err
     assert said in errors
     assert errors.count("\n") == 1
+
+
+def test_of_requests_of_one_second_the_answer_is_the_newest_and_equals_are_all_named(join: Join) -> None:
+    first, answer = join.round()
+    other: JsonObject = {**answer, "metadata": {**mapping(answer, "metadata"), "name": "another"}}
+    older = changed([other], "CertificateSigningRequest", "metadata", "creationTimestamp", value="2026-05-04T11:59:59Z")
+    for requests in ([first, answer, *older], [*older, answer, first]):
+        assert newest(requests, PROVIDER_ID) == [answer]
+    assert newest([answer, other], PROVIDER_ID) == newest([other, answer], PROVIDER_ID) == [other, answer]
+    assert newest([answer], "metal://another") == []
 
 
 @pytest.mark.parametrize(
@@ -320,16 +330,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         ("a: &x [1]\nb: *x", "an anchor at line 1"),
     ],
 )
-def test_of_requests_of_one_second_the_answer_is_the_newest_and_equals_are_all_named(join: Join) -> None:
-    first, answer = join.round()
-    other: JsonObject = {**answer, "metadata": {**mapping(answer, "metadata"), "name": "another"}}
-    older = changed([other], "CertificateSigningRequest", "metadata", "creationTimestamp", value="2026-05-04T11:59:59Z")
-    for requests in ([first, answer, *older], [*older, answer, first]):
-        assert newest(requests, PROVIDER_ID) == [answer]
-    assert newest([answer, other], PROVIDER_ID) == newest([other, answer], PROVIDER_ID) == [other, answer]
-    assert newest([answer], "metal://another") == []
-
-
 def test_a_file_that_is_no_request_is_told(
     tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

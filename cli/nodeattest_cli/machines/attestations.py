@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from nodeattest_cli.errors import StateError, UserError
-from nodeattest_cli.management import check_cluster
+from nodeattest_cli.management import require_cluster
 from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, NotFound
@@ -45,7 +45,7 @@ async def find_attestation(client: ApiClient, name: str, *, namespace: str, clus
     found = [item async for item in list_attestations(client, namespace, cluster) if name in _names(item)]
     if not found:
         if cluster is not None:
-            await check_cluster(client, cluster, namespace)
+            await require_cluster(client, cluster, namespace)
         where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
         raise StateError(
             f"no machine {name} has a MachineAttestation in {where}: it never joined attested, or say -n and "

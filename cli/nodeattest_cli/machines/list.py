@@ -19,7 +19,7 @@ from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_o
 from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.machines.attestations import list_attestations
 from nodeattest_cli.machines.row import MachineRow, rows_of
-from nodeattest_cli.management import CLUSTER_API, OWN, check_cluster, cluster_api_version, list_objects
+from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects, require_cluster
 from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json, to_yaml
 from nodeattest_controller.model.attestation import attestation_name, owner_of
 from nodeattest_controller.model.machine_kinds import machine_views
@@ -142,7 +142,7 @@ async def read_rows(client: ApiClient, wanted: Wanted, now: datetime) -> list[Ma
             continue  # MachinePools are behind a feature gate, MachineRecords of another inventory
     rows = [row for row in rows_of(machines, attestations, now) if wanted.fits(row)]
     if wanted.cluster is not None and not rows:
-        await check_cluster(client, wanted.cluster, wanted.namespace)
+        await require_cluster(client, wanted.cluster, wanted.namespace)
     if wanted.selector:  # a record alone bears no labels of a Machine
         known = {(row.namespace, row.machine) for row in rows_of(machines, (), now)}
         rows = [row for row in rows if (row.namespace, row.machine) in known]

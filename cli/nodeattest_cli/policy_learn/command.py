@@ -16,7 +16,7 @@ import click
 
 from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
 from nodeattest_cli.errors import StateError, UserError
-from nodeattest_cli.management import check_cluster
+from nodeattest_cli.management import require_cluster
 from nodeattest_cli.output import print_lines
 from nodeattest_cli.policy_learn.baseline import BootRecord, Proposal, propose, registers_from_attestation
 from nodeattest_controller.model.objects import key_of, text
@@ -79,7 +79,7 @@ def learn(
 async def _attestations(client: ApiClient, namespace: str, cluster: str | None) -> list[JsonObject]:
     found = await _list(client, "machineattestations", namespace)
     if cluster is not None and cluster not in {text(one, "spec", "clusterName") for one in found}:
-        await check_cluster(client, cluster, namespace)
+        await require_cluster(client, cluster, namespace)
     return found
 
 
