@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """Turns waiting into a jump of the loop's clock."""
 
     def __init__(self) -> None:

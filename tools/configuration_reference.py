@@ -173,7 +173,7 @@ def _value(annotation: str, value: object) -> str:
 
 
 def _flag(name: str) -> str:
-    return "--" + re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+    return "--" + re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", "-", name).lower()
 
 
 @cache

@@ -140,6 +140,10 @@ _OPTIONS: Final = (
         help="CAs in PEM of API servers' client certificates; without it, anybody who reaches the webhook may ask.",
     ),
     click.option(
+        "--webhook-allowed-cidrs",
+        help="Networks of API servers, separated by commas; the webhook closes connections from others at once.",
+    ),
+    click.option(
         "--allowed-addresses",
         help="Networks, separated by commas, that kubeconfigs of workload clusters may lead to although they are "
         "loopback, link-local, a cloud's own or of the controller's interfaces.",
@@ -196,7 +200,7 @@ def version() -> int:
 
 def _settings(flags: dict[str, object]) -> Settings:
     config = flags.pop("config")
-    for name in ("controllers", "inventory", "allowed_addresses"):
+    for name in ("controllers", "inventory", "allowed_addresses", "webhook_allowed_cidrs"):
         listed = flags[name]
         if isinstance(listed, str):
             flags[name] = [word.strip() for word in listed.split(",") if word.strip()]

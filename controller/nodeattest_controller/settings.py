@@ -77,7 +77,7 @@ _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{
 _OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*))*", re.ASCII)
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
 _MAX_PORT: Final = 65535
-_ACRONYMS: Final = frozenset({"ca", "id", "oid"})
+_ACRONYMS: Final = {"ca": "CA", "cidrs": "CIDRs", "id": "ID", "oid": "OID"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,8 @@ class Settings:
     """CAs of the client certificates that API servers show the webhook; None: they show none, and anybody may ask."""
     webhook_client_names: tuple[str, ...] = ()
     """Common names of these certificates; empty: any that the CA signed."""
+    webhook_allowed_cidrs: tuple[str, ...] = ()
+    """Addresses and networks of API servers; the webhook closes other connections at once. Empty: any may connect."""
     webhook_configuration_name: str = "nodeattest-bootstrap-config"
     """The MutatingWebhookConfiguration, and the ValidatingWebhookConfiguration, whose ``caBundle`` is ours to write."""
     issuer_base: str | None = None
@@ -191,7 +193,8 @@ class Settings:
         _check_webhook(self)
         _check_metrics(self)
         _check_issuer(self)
-        _check_addresses(self.allowed_addresses)
+        _check_networks("allowed_addresses", self.allowed_addresses)
+        _check_networks("webhook_allowed_cidrs", self.webhook_allowed_cidrs)
 
     def enabled(self, controller: str) -> bool:
         """Return whether a controller runs in this process; only implemented ones ever do."""
@@ -226,7 +229,7 @@ class Settings:
 def camel(name: str) -> str:
     """Write a field's name as the configuration file spells it: Kubernetes' camelCase, acronyms in capitals."""
     head, *rest = name.split("_")
-    return head + "".join(part.upper() if part in _ACRONYMS else part.capitalize() for part in rest)
+    return head + "".join(_ACRONYMS.get(part, part.capitalize()) for part in rest)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -332,12 +335,12 @@ def _check_issuer(settings: Settings) -> None:
         _refuse("issuer_place", "a place", str(error))
 
 
-def _check_addresses(allowed: tuple[str, ...]) -> None:
-    for each in allowed:
+def _check_networks(field: str, networks: tuple[str, ...]) -> None:
+    for each in networks:
         try:
             parse_network(each)
         except ValueError:
-            _refuse("allowed_addresses", "IP addresses and networks such as 127.0.0.0/8", repr(each))
+            _refuse(field, "IP addresses and networks such as 127.0.0.0/8", repr(each))
 
 
 def _is_host(host: str) -> bool:

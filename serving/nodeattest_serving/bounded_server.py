@@ -3,8 +3,8 @@
 At the total limit, a new connection replaces the oldest one of the client that holds most, but none with a request of
 an authenticated caller in progress (``keep``). Handshakes are scheduled fairly among clients: a connection that only
 waits for its handshake takes no slot, and loses none. A handshake that takes too long is aborted. Where clients can be
-authenticated by their handshake, unauthenticated connections have limits of their own and take no slot of authenticated
-ones.
+authenticated by their handshake or their address, unauthenticated connections have limits of their own and take no slot
+of authenticated ones. Connections from outside the allowed networks are closed at accept.
 Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 
@@ -13,16 +13,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import logging
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, cast
 
+from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
 from nodeattest_serving.fair_scheduler import FairScheduler, ScheduleKey
 from nodeattest_serving.free_memory import FreeMemory, reuse_freed
-from nodeattest_serving.pending_slots import PendingSlots
+from nodeattest_serving.handshake_budget import HandshakeBudget
+from nodeattest_serving.pending_slots import PROTECTED, PendingSlots
+from nodeattest_serving.proven_clients import ProvenClients
 from nodeattest_serving.read_buffers import use_small_buffers
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
@@ -36,8 +41,12 @@ _BACKLOG: Final = 1024
 """Connections that the kernel has accepted: above, it drops a client's packet, which comes again after a second."""
 _WAITING: Final = 256
 """Connections that wait for their handshake: some KiB each. With requests that wait (``connection``), 1,024 in all."""
+_LOG_PERIOD: Final = 60.0
+"""Seconds between two log lines about connections from outside the allowed networks."""
 _IPV6_CLIENT: Final = 64
 """Bits of an IPv6 address that a client cannot choose (RFC 6177)."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,20 @@ class UnauthenticatedLimits:
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
     connections: int
     connections_of_client: int
+    proven: ProvenClients | None = None
+    """Addresses whose connections have slots of their own before the handshake, too.
+
+    Other handshakes begin at a rate of ``connections`` in ``PROTECTED`` seconds, so none loses its slot sooner.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Unproven:
+    """Connections of clients that are not proven."""
+
+    proven: ProvenClients
+    slots: PendingSlots
+    budget: HandshakeBudget
 
 
 class _PendingConnection(asyncio.Protocol):
@@ -76,12 +99,13 @@ class BoundedServer:
         *,
         arrivals: RateLimiter | None = None,
         unauthenticated: UnauthenticatedLimits | None = None,
+        allowed: Collection[IPNetwork] = (),
     ) -> None:
         """``tls``: None for plain HTTP, behind a proxy of ours or on a trusted network.
 
         ``arrivals``: rate limit of a client's new connections. A handshake costs far more than closing a connection, so
         a client over its limit gets none. ``unauthenticated``: None where no connection is authenticated by its
-        handshake; then ``limits`` hold for all.
+        handshake; then ``limits`` hold for all. ``allowed``: networks that clients may connect from; empty: any.
         """
         self.port = 0
         """Where it listens; the chosen one where 0 was asked for."""
@@ -93,9 +117,17 @@ class BoundedServer:
         self._known = ConnectionSlots(
             limits.connections, limits.connections_of_client, replaces_oldest=limits.replaces_oldest
         )
+        self._allowed = allowed
+        self._disallowed_log = RateLimiter(burst=1, per_second=1 / _LOG_PERIOD, clock=time.monotonic)
         self._arriving: ConnectionSlots | PendingSlots = self._known
+        self._unproven: _Unproven | None = None
+        """None: these are among ``_arriving``."""
         if unauthenticated is not None:
-            self._arriving = PendingSlots(unauthenticated.connections, unauthenticated.connections_of_client)
+            self._arriving = _pending(unauthenticated)
+            if unauthenticated.proven is not None:
+                budget = HandshakeBudget(unauthenticated.connections / PROTECTED)
+                self._unproven = _Unproven(unauthenticated.proven, _pending(unauthenticated), budget)
+                unauthenticated.proven.on_add = self._move
         self._over = 0
         """Connections over the rate limit, or the limit of those that wait."""
         self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots | PendingSlots, str, asyncio.Transport]] = {}
@@ -108,7 +140,8 @@ class BoundedServer:
     @property
     def turned_away(self) -> int:
         """Connections that were closed because there were too many, for metrics."""
-        return self._over + sum(slots.turned_away for slots in {self._known, self._arriving})
+        unproven = self._unproven.slots.turned_away if self._unproven else 0
+        return self._over + unproven + sum(slots.turned_away for slots in {self._known, self._arriving})
 
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
@@ -164,7 +197,11 @@ class BoundedServer:
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""
-        client = client_of(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        client = client_of(peer)
+        if not self._is_allowed(peer):
+            transport.abort()
+            return
         if not self._arriving.may_come(client):
             transport.abort()
             return
@@ -178,7 +215,7 @@ class BoundedServer:
                 return
             protocol = self._make()
             transport.set_protocol(protocol)
-            self._accept(protocol, transport, client, transport)
+            self._accept(protocol, transport, client, transport, self._arriving)
             return
         transport.pause_reading()
         task = asyncio.get_running_loop().create_task(self._handshake(transport, client, self._tls))
@@ -192,12 +229,15 @@ class BoundedServer:
 
     async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Do the TLS handshake; any failure ends the connection."""
+        unproven = self._unproven if self._unproven and client not in self._unproven.proven else None
+        slots = unproven.slots if unproven else self._arriving
         try:
-            if not await self._scheduler.wait(ScheduleKey(client)):
+            turn = unproven.budget.wait(client) if unproven else self._scheduler.wait(ScheduleKey(client))
+            if not await turn:
                 self._over += 1
                 transport.abort()
                 return
-            if not self._arriving.take(client, transport):
+            if not slots.take(client, transport):
                 transport.abort()
                 return
             protocol = self._make()
@@ -212,20 +252,43 @@ class BoundedServer:
             )
         except BaseException as error:  # the end of the task: whatever ended it, the connection does, too
             transport.abort()
-            self._leave(self._arriving, client, transport)
+            self._leave(slots, client, transport)
             if isinstance(error, OSError):  # ssl.SSLError, a reset and a time limit are OSErrors
                 error.__traceback__ = None  # its frames hold TLS's buffers in a cycle, until gc has time
                 return
             raise
         if secured is None:
-            self._leave(self._arriving, client, transport)
+            self._leave(slots, client, transport)
             return
-        self._accept(protocol, secured, client, transport)
+        self._accept(protocol, secured, client, transport, slots)
+
+    def _move(self, client: str) -> None:
+        """Give the connections of a client that has become proven slots of authenticated ones."""
+        for protocol, (slots, name, transport) in list(self._inside.items()):
+            if name == client and not self._is_unauthenticated(transport) and self._known.take(client, transport):
+                self._leave(slots, client, transport)
+                self._inside[protocol] = self._known, client, transport
+
+    def _is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
+        return self._unauthenticated is None or self._unauthenticated.is_unauthenticated(transport)
+
+    def _is_allowed(self, peer: object) -> bool:
+        """Return whether a client may connect; log at most one a minute that may not."""
+        address = _address_of(peer)
+        if not self._allowed or any(address in network for network in self._allowed if address is not None):
+            return True
+        if self._disallowed_log.take(""):
+            log.warning("closed connections from outside the allowed networks, the last one from %s", address)
+        return False
 
     def _accept(
-        self, protocol: asyncio.Protocol, spoken: asyncio.Transport, client: str, transport: asyncio.Transport
+        self,
+        protocol: asyncio.Protocol,
+        spoken: asyncio.Transport,
+        client: str,
+        transport: asyncio.Transport,
+        slots: ConnectionSlots | PendingSlots,
     ) -> None:
-        slots = self._arriving
         if transport.is_closing():  # its slot was given away meanwhile
             self._leave(slots, client, transport)
             return
@@ -240,15 +303,22 @@ class BoundedServer:
         protocol.connection_made(spoken)
 
 
+def _pending(limits: UnauthenticatedLimits) -> PendingSlots:
+    return PendingSlots(limits.connections, limits.connections_of_client)
+
+
 def client_of(peer: object) -> str:
     """Name a client by the address that its connection comes from; an IPv6 client by its network."""
+    address = _address_of(peer)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, _IPV6_CLIENT), strict=False))
+    return "unknown" if address is None else str(address)
+
+
+def _address_of(peer: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     host = cast("tuple[object, ...]", peer)[0] if isinstance(peer, tuple) and peer else ""
     try:
         address = ipaddress.ip_address(str(host).partition("%")[0])
     except ValueError:
-        return "unknown"
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, _IPV6_CLIENT), strict=False))
-    return str(address)
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
 from aiohttp import web
 
+from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits, client_of
 from nodeattest_serving.connection import BoundedConnection, CountedServer, HttpServer, requester, send
@@ -50,11 +51,18 @@ class HttpListener(Generic[S]):
         *,
         arrivals: RateLimiter | None = None,
         unauthenticated: UnauthenticatedLimits | None = None,
+        allowed: Collection[IPNetwork] = (),
     ) -> None:
-        """``tls``, ``arrivals`` and ``unauthenticated``: see ``BoundedServer``."""
+        """``tls`` and what follows ``limits``: see ``BoundedServer``."""
         self._http: S | None = None
         self._server = BoundedServer(
-            self._connection, address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated
+            self._connection,
+            address,
+            tls,
+            limits,
+            arrivals=arrivals,
+            unauthenticated=unauthenticated,
+            allowed=allowed,
         )
 
     @property
@@ -100,9 +108,10 @@ class Listener(HttpListener[HttpServer]):
         most_body: int = 0,
         arrivals: RateLimiter | None = None,
         unauthenticated: UnauthenticatedLimits | None = None,
+        allowed: Collection[IPNetwork] = (),
     ) -> None:
         """``most_body``: bytes of the longest request body. Others: see ``BoundedServer``."""
-        super().__init__(address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated)
+        super().__init__(address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated, allowed=allowed)
         self._handler = handler
         self._limits = limits
         self._most_bytes = _MOST_HEAD + most_body

@@ -33,7 +33,7 @@ from nodeattest_controller.controllers.bootstrap_config.handler import (
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.server import unverified
+from nodeattest_controller.controllers.bootstrap_config.server import unproven_limits
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
 from nodeattest_controller.metrics import Metrics
@@ -46,6 +46,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.proven_clients import ProvenClients
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.settings import BindAddress, SettingsError
 
@@ -154,6 +155,7 @@ async def serving(
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         events = EventRecorder(client, component="test", instance="test", now=now)
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
+        proven = ProvenClients()
         service = AdmissionHandler(
             FactReader(client, namespace=None, now=now, max_records=max_records),
             Versioned(),
@@ -162,10 +164,11 @@ async def serving(
             reporter=reporter,
             verifies_clients=verifies_clients,
             client_names=client_names,
+            proven=proven,
             max_wait=max_wait,
         )
         limits = FrontLimits(connection_seconds=20.0, connections_of_client=_CONNECTIONS)
-        strangers = None if client_ca is None else unverified(client_names)
+        strangers = unproven_limits(proven, None if client_ca is None else client_names)
         listener = Listener(
             service.handle,
             BindAddress(LOOPBACK, 0),

@@ -64,6 +64,7 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         webhook_configuration_name="another",
         webhook_client_ca_file=kubeconfig,
         webhook_client_names=("kube-apiserver",),
+        webhook_allowed_cidrs=("10.0.0.0/28", "fd00::1"),
         issuer_base="https://tokens.example/fleet",
         issuer_place="s3://bucket/fleet",
         issuer_max_age=600.0,
@@ -199,6 +200,7 @@ def test_a_wrong_flag_names_the_flag() -> None:
         ({"controllers": ("bootstrap-config",)}, "webhookBindAddress: expected an address, since bootstrap-config is"),
         ({"allowed_addresses": ("127.0.0.1/8",)}, "allowedAddresses: expected IP addresses and networks such as"),
         ({"webhook_hosts": ("a b",)}, "webhookHosts: expected DNS names and IP addresses, got 'a b'"),
+        ({"webhook_allowed_cidrs": ("10.0.0.1/8",)}, "webhookAllowedCIDRs: expected IP addresses and networks such as"),
         ({"webhook_service_name": "a.b"}, "webhookServiceName: expected a Service's name"),
     ],
 )

@@ -44,6 +44,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_serving.proven_clients import ProvenClients
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
 
@@ -93,11 +94,13 @@ class AdmissionHandler:
         reporter: RefusalReporter,
         verifies_clients: bool = False,
         client_names: Collection[str] = (),
+        proven: ProvenClients | None = None,
         max_wait: float = MAX_WAIT,
     ) -> None:
         """``clock`` is monotonic seconds.
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
+        ``proven``: gets the address of each caller that sends an AdmissionReview.
         """
         comparisons = None if verifies_clients else policy_reviewer.ComparisonLimiter(clock)
         self._reviewers: Mapping[str, Reviewer] = {
@@ -112,6 +115,7 @@ class AdmissionHandler:
         self._max_wait = max_wait
         self._verifies_clients = verifies_clients
         self._client_names = frozenset(client_names)
+        self._proven = ProvenClients(clock=clock) if proven is None else proven
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reviews")
         self._held = Counter[str]()
         """Bytes, by client."""
@@ -183,6 +187,7 @@ class AdmissionHandler:
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
         del content
+        self._proven.add(client)
         question = seen.question
         verdict = await _logged(reviewer, seen, client, deadline)
         self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)

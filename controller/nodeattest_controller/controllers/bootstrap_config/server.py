@@ -23,19 +23,22 @@ from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertif
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.supervisor import supervise
 from nodeattest_controller.settings import COMPONENT, Settings
+from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_serving import settings as serving
-from nodeattest_serving.bounded_server import UnauthenticatedLimits
+from nodeattest_serving.bounded_server import UnauthenticatedLimits, client_of
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.proven_clients import ProvenClients
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["WebhookServer", "unverified"]
+__all__ = ["WebhookServer", "unproven_limits"]
 
 _LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=5.0)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
-_MOST_UNVERIFIED: Final = 64
+_MOST_UNPROVEN: Final = 128
+"""Connections, and handshakes that begin in a second: 1.6 s for one of each of 200 addresses."""
 
 
 class WebhookServer:
@@ -77,6 +80,7 @@ class WebhookServer:
         # Not the controllers' recorder: a standby writes these, too, and callers of the webhook, who may be anybody,
         # must not use up what Events about machines may take.
         events = EventRecorder(self._client, component=COMPONENT, instance=self._settings.identity, now=_now)
+        proven = ProvenClients()
         self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
         service = AdmissionHandler(
             FactReader(
@@ -91,6 +95,7 @@ class WebhookServer:
             reporter=self._reporter,
             verifies_clients=self._client_ca is not None,
             client_names=self._settings.webhook_client_names,
+            proven=proven,
         )
         try:
             context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
@@ -100,7 +105,10 @@ class WebhookServer:
                 context,
                 _LIMITS,
                 most_body=MAX_BODY,
-                unauthenticated=None if self._client_ca is None else unverified(self._settings.webhook_client_names),
+                unauthenticated=unproven_limits(
+                    proven, None if self._client_ca is None else self._settings.webhook_client_names
+                ),
+                allowed=tuple(map(parse_network, self._settings.webhook_allowed_cidrs)),
             )
             await self._listener.start()
         except SettingsError as error:
@@ -136,12 +144,23 @@ class WebhookServer:
         return self._files
 
 
-def unverified(names: Collection[str]) -> UnauthenticatedLimits:
-    """Where clients are verified: limits before the end of a handshake, and for certificates of other names."""
+def unproven_limits(proven: ProvenClients, names: Collection[str] | None) -> UnauthenticatedLimits:
+    """Return the limits of clients that are not known to be API servers.
+
+    ``names``: common names of API servers' certificates, empty for any. None: no client shows a certificate, and an API
+    server is known by its address.
+    """
+
+    def is_unauthenticated(transport: asyncio.BaseTransport) -> bool:
+        if names is None:
+            return client_of(transport.get_extra_info("peername")) not in proven
+        return not is_api_server(transport, names)
+
     return UnauthenticatedLimits(
-        is_unauthenticated=lambda transport: not is_api_server(transport, names),
-        connections=_MOST_UNVERIFIED,
-        connections_of_client=_MOST_UNVERIFIED,
+        is_unauthenticated=is_unauthenticated,
+        connections=_MOST_UNPROVEN,
+        connections_of_client=_MOST_UNPROVEN,
+        proven=proven,
     )
 
 

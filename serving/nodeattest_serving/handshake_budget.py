@@ -1,0 +1,72 @@
+"""Begins handshakes at a fixed rate, round robin among clients: what strangers cost is bounded, and each has its turn.
+
+If too many wait, a client that already waits gets no further turn, so a flood costs a constant time a connection.
+A client that does not wait yet takes the newest turn of the client that has most.
+Leaves to others: what identifies a client.
+Source: RFC 970, "Fairness" (a queue for each source, served round robin).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import Final
+
+__all__ = ["HandshakeBudget"]
+
+_MOST_WAITING: Final = 256
+_LATE: Final = 0.25
+"""Seconds for which handshakes that a busy event loop delayed are made up for."""
+
+
+class HandshakeBudget:
+    """The budget of one listener."""
+
+    def __init__(self, per_second: float) -> None:
+        self._pause = 1 / per_second
+        self._next = 0.0
+        """Loop time of the next handshake."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while any wait."""
+        self._count = 0
+        self._waiting: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
+        """By client; the one that is served next is the first."""
+
+    async def wait(self, client: str) -> bool:
+        """Wait until a handshake of a client may begin; False: too many wait."""
+        if self._count >= _MOST_WAITING and (client in self._waiting or not self._make_room()):
+            return False
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        self._count += 1
+        if self._timer is None:
+            self._serve()
+        return await turn
+
+    def _serve(self) -> None:
+        """Begin what is due."""
+        loop = asyncio.get_running_loop()
+        now, self._timer = loop.time(), None
+        self._next = max(self._next, now - _LATE)
+        while self._waiting and self._next <= now:
+            client = next(iter(self._waiting))
+            self._waiting.move_to_end(client)
+            self._next += self._pause
+            self._end(client, self._waiting[client].popleft(), may_begin=True)
+        if self._waiting:
+            self._timer = loop.call_at(self._next, self._serve)
+
+    def _make_room(self) -> bool:
+        """Take the newest turn of the client that has most; False if each has one."""
+        client = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        if len(self._waiting[client]) < 2:  # noqa: PLR2004 - its only one
+            return False
+        self._end(client, self._waiting[client].pop(), may_begin=False)
+        return True
+
+    def _end(self, client: str, turn: asyncio.Future[bool], *, may_begin: bool) -> None:
+        self._count -= 1
+        if not self._waiting[client]:
+            del self._waiting[client]
+        if not turn.done():  # its connection may have ended
+            turn.set_result(may_begin)

@@ -1,0 +1,112 @@
+"""D4: strangers from 200 addresses, against the webhook's answers to API servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from bootstrap_config_kit import answer_of, config, review
+from cases import attacks
+from catalogue import Expected, Row, Verdict
+from front_kit import LOOPBACK, Authority
+from strangers import ROUND_TRIP, Strangers
+from virtual import advance, run_virtually
+
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
+from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.settings import Settings
+from nodeattest_kube.client import ApiClient
+
+CALLS: Final = 3
+TIMEOUT: Final = 5.0
+"""Seconds, as in manifests/webhook."""
+REVIEW: Final = json.dumps(review({**config(), "kind": "Pod"})).encode()
+"""Its answer needs no read of the API server."""
+REQUEST: Final = (
+    f"POST {PATH}?timeout=5s HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\n"
+    f"Content-Length: {len(REVIEW)}\r\n\r\n"
+).encode() + REVIEW
+KUBECONFIG: Final = json.dumps(
+    {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.1"}}],
+    }
+).encode()
+
+
+async def is_answered(port: int, tls: ssl.SSLContext) -> bool:
+    """Call the webhook as an API server does, over a connection of its own."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            await advance(ROUND_TRIP)
+            await writer.start_tls(tls, server_hostname=LOOPBACK)
+            await advance(ROUND_TRIP)
+            writer.write(REQUEST)
+            answer = await reader.read()
+            writer.transport.abort()
+    except OSError:  # a TimeoutError is one
+        return False
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.startswith(b"HTTP/1.1 200 ") and answer_of(body)["allowed"] is True
+
+
+def answered(directory: Path, *, shows_certificate: bool) -> int:
+    """Count the answered calls of an API server that calls one by one."""
+    authority, clients = Authority(), Authority("API servers")
+    certificate, key = authority.certify(directory)
+    certificate.rename(directory / "tls.crt")
+    key.rename(directory / "tls.key")
+    ca, client_ca = directory / "ca.crt", directory / "clients.crt"
+    ca.write_bytes(authority.pem)
+    client_ca.write_bytes(clients.pem)
+    tls = ssl.create_default_context(cafile=ca)
+    if shows_certificate:
+        tls.load_cert_chain(*clients.certify(directory / "client", "kube-apiserver", client=True))
+    settings = Settings(
+        identity="a",
+        webhook_bind_address=f"{LOOPBACK}:0",
+        webhook_cert_dir=str(directory),
+        webhook_client_ca_file=client_ca if shows_certificate else None,
+    )
+
+    async def calls() -> int:
+        async with (
+            ApiClient.from_kubeconfig(KUBECONFIG) as client,
+            WebhookServer(settings, client, Metrics()) as webhook,
+        ):
+            strangers = Strangers(webhook.port, ca)
+            running = asyncio.create_task(strangers.run())
+            await strangers.connected.wait()
+            count = sum([await is_answered(webhook.port, tls) for _ in range(CALLS)])
+            running.cancel()
+            await asyncio.wait([running])
+            return count
+
+    return run_virtually(calls())
+
+
+def by_address(directory: Path) -> Expected:
+    assert answered(directory, shows_certificate=False) == CALLS
+    return Expected(Verdict.SHED, "")
+
+
+def by_certificate(directory: Path) -> Expected:
+    assert answered(directory, shows_certificate=True) == CALLS
+    return Expected(Verdict.SHED, "")
+
+
+Case = Callable[[Path], Expected]
+CASES: Final[Mapping[str, Case]] = {"D4-190": by_address, "D4-191": by_certificate}
+
+
+@pytest.mark.parametrize(("row", "case"), attacks(CASES))
+def test_strangers_lose_no_call_of_an_api_server(row: Row, case: Case, tmp_path: Path) -> None:
+    assert case(tmp_path) == row.expected
