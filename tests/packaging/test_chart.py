@@ -14,7 +14,7 @@ import yaml
 from needs import lacks, not_possible
 
 from nodeattest_controller.settings import LOG_LEVELS
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at
 from tools.release.chart import FILES, write_chart
 from tools.release.kustomize import build, key
 
@@ -95,6 +95,25 @@ def test_secure_metrics_are_a_flag_and_its_rights(helm: str, chart: Path) -> Non
     assert made == {**kustomized("default"), **kustomized("metrics-auth")}
 
 
+def test_the_webhooks_callers_are_restricted_by_flags_and_a_mounted_ca(helm: str, chart: Path) -> None:
+    restricted = ['webhook.allowedCIDRs=["10.0.0.0/28","fd00::1"]', 'webhook.clientCA="api-servers"']
+    made = objects(helm, chart, *restricted)
+    container = manager(made)
+    *args, cidrs, client_ca = items_at(container, "args")
+    assert (cidrs, client_ca) == (
+        "--webhook-allowed-cidrs=10.0.0.0/28,fd00::1",
+        "--webhook-client-ca-file=/etc/nodeattest-webhook-client-ca/ca.crt",
+    )
+    *mounts, mount = items_at(container, "volumeMounts")
+    assert mount == {"name": "webhook-client-ca", "mountPath": "/etc/nodeattest-webhook-client-ca", "readOnly": True}
+    [pod] = [map_at(one, "spec", "template", "spec") for one in made.values() if one["kind"] == "Deployment"]
+    *volumes, volume = items_at(pod, "volumes")
+    assert volume == {"name": "webhook-client-ca", "configMap": {"name": "api-servers"}}
+    container["args"], container["volumeMounts"], pod["volumes"] = args, mounts, volumes
+    assert made == kustomized("default")
+    assert objects(helm, chart, "webhook.enabled=false", *restricted) == kustomized("base")
+
+
 def test_one_replica_may_be_drained(helm: str, chart: Path) -> None:
     made, single = objects(helm, chart, "replicas=1"), kustomized("overlays/single")
     budget = ("PodDisruptionBudget", "nodeattest-system", "node-attestation-controller")
@@ -123,6 +142,9 @@ def test_image_log_level_and_resources_are_those_of_the_values(helm: str, chart:
         'image.tag="x\\ny: z"',
         'image.digest="sha256:1"',
         'webhook.enabled="yes"',
+        'webhook.allowedCIDRs="10.0.0.0/8"',
+        'webhook.allowedCIDRs=["a b"]',
+        'webhook.clientCA="a b"',
         'metrics.secure="yes"',
         "replica=3",
         'resources.request={"cpu":"1"}',

@@ -35,6 +35,10 @@ _WATCHED: Final = "fleet"
 _WEBHOOK: Final = ".Values.webhook.enabled"
 _WATCH: Final = ".Values.watchNamespace"
 _SECURE: Final = ".Values.metrics.secure"
+_ALLOWED: Final = "and .Values.webhook.enabled .Values.webhook.allowedCIDRs"
+_CLIENT_CA: Final = "and .Values.webhook.enabled .Values.webhook.clientCA"
+_CLIENT_CA_NAME: Final = "webhook-client-ca"
+_CLIENT_CA_FOLDER: Final = "/etc/nodeattest-webhook-client-ca"
 _IMAGE: Final = (
     '"{{ .Values.image.repository }}'
     '{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ $.Values.image.tag }}{{ end }}"'
@@ -178,7 +182,16 @@ def _filled(texts: _Texts, value: JsonValue) -> JsonValue:
                 held["resources"] = texts.value("{{ toJson .Values.resources }}")
                 level = texts.item(".Values.logLevel", f"--log-level={texts.value('{{ .Values.logLevel }}')}")
                 secure = texts.item(_SECURE, "--metrics-secure=true")
-                held["args"] = [*items_at(held, "args"), secure, level]
+                cidrs = texts.value('{{ join "," .Values.webhook.allowedCIDRs }}')
+                allowed = texts.item(_ALLOWED, f"--webhook-allowed-cidrs={cidrs}")
+                clients = texts.item(_CLIENT_CA, f"--webhook-client-ca-file={_CLIENT_CA_FOLDER}/ca.crt")
+                held["args"] = [*items_at(held, "args"), allowed, clients, secure, level]
+                mount: JsonMap = {"name": _CLIENT_CA_NAME, "mountPath": _CLIENT_CA_FOLDER, "readOnly": True}
+                held["volumeMounts"] = [*items_at(held, "volumeMounts"), texts.item(_CLIENT_CA, mount)]
+            if "volumes" in held:
+                source: JsonMap = {"name": texts.value("{{ .Values.webhook.clientCA }}")}
+                volume: JsonMap = {"name": _CLIENT_CA_NAME, "configMap": source}
+                held["volumes"] = [*items_at(held, "volumes"), texts.item(_CLIENT_CA, volume)]
             return held
         case list():
             return [_filled(texts, each) for each in value]
