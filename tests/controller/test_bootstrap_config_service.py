@@ -532,6 +532,27 @@ async def test_one_clients_large_reviews_leave_half_of_the_memory_to_others(
     assert webhook.handler.held == 0
 
 
+async def test_strangers_large_bodies_leave_half_of_the_memory_to_api_servers(webhook: Webhook) -> None:
+    assert (await webhook.send(post(json.dumps(review(config())).encode()))).status == 200  # proven now
+    context = ssl.create_default_context(cadata=webhook.authority.pem.decode())
+    whole = post(b" " * MAX_BODY)
+    strangers: list[asyncio.StreamWriter] = []
+    for number in range(30):
+        address = (f"127.0.9.{number % 10 + 1}", 0)
+        _, writer = await asyncio.open_connection(
+            LOOPBACK, webhook.port, ssl=context, server_hostname=LOOPBACK, local_addr=address
+        )
+        strangers.append(writer)
+        writer.write(whole[:-1])
+        await until(lambda writer=writer: webhook.handler.held > 0 or writer.is_closing())
+    await until(lambda: webhook.handler.held > MOST_HELD_OF_CLIENT - 2 * MAX_BODY)
+    assert webhook.handler.held <= MOST_HELD_OF_CLIENT
+    large = json.dumps(review(config({"path": "/large", "content": "x" * (3 << 20)}))).encode()
+    assert (await webhook.send(post(large))).status == 200
+    for writer in strangers:
+        writer.transport.abort()
+
+
 async def test_at_most_eight_reviews_of_a_client_are_worked_on_and_the_others_wait(
     plane: ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:

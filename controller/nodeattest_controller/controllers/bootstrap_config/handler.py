@@ -56,6 +56,7 @@ manifests/webhook)."""
 MOST_HELD: Final = 64 << 20
 """Bytes that requests cost at one time: nine of the largest in ASCII, some thousands of usual ones."""
 MOST_HELD_OF_CLIENT: Final = MOST_HELD // 2
+"""Of one client; and of all clients together that have not sent a valid review yet."""
 MOST_REVIEWS: Final = 16
 MOST_REVIEWS_OF_CLIENT: Final = MOST_REVIEWS // 2
 _MOST_WAITING: Final = 128
@@ -141,7 +142,7 @@ class AdmissionHandler:
         refused = _misdirected(request)
         if refused is not None:
             return refused
-        hold = _Hold(self._held, client)
+        hold = _Hold(self._held, client, self._proven)
         deadline = asyncio.get_running_loop().time() + self._max_wait
         try:
             async with asyncio.timeout_at(deadline):
@@ -219,9 +220,10 @@ def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str
 class _Hold:
     """What one request costs of the memory for all."""
 
-    def __init__(self, held: Counter[str], client: str) -> None:
+    def __init__(self, held: Counter[str], client: str, proven: ProvenClients) -> None:
         self._held = held
         self._client = client
+        self._proven = proven
         self._size = 0
         self._calls = 0
         """Under way in the thread."""
@@ -247,7 +249,10 @@ class _Hold:
         """Hold so many bytes from now on; raises ``_TooMuchError``."""
         self._held[self._client] += size - self._size
         self._size = size
-        if self._held[self._client] > MOST_HELD_OF_CLIENT or self._held.total() > MOST_HELD:
+        peers = {self._client}
+        if self._client not in self._proven:
+            peers = {client for client in self._held if client not in self._proven}
+        if sum(self._held[client] for client in peers) > MOST_HELD_OF_CLIENT or self._held.total() > MOST_HELD:
             raise _TooMuchError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
 
     def release(self) -> None:

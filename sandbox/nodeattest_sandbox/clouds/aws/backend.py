@@ -19,7 +19,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_sandbox.child_process import LOOPBACK
 
 __all__ = ["Backend", "Launched", "SessionKeys"]
@@ -76,7 +75,8 @@ class Backend:
 
     def assume(self, account: str, role: str, session: str, *, region: str, seconds: int = 3600) -> SessionKeys:
         """Make a session of a role, as EC2 does for an instance, or a person who may."""
-        arn = f"arn:{partition_of(region).name}:iam::{account}:role/{role}"
+        partition = botocore.session.get_session().get_partition_for_region(region)
+        arn = f"arn:{partition}:iam::{account}:role/{role}"
         answer = self._call("sts", region, None, "assume_role", RoleArn=arn, RoleSessionName=session)
         keys = cast("Mapping[str, str]", answer["Credentials"])
         expires = datetime.now(UTC).replace(microsecond=0).timestamp() + seconds
