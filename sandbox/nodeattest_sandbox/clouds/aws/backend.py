@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import botocore.session
 from botocore.config import Config
@@ -75,7 +75,8 @@ class Backend:
 
     def assume(self, account: str, role: str, session: str, *, region: str, seconds: int = 3600) -> SessionKeys:
         """Make a session of a role, as EC2 does for an instance, or a person who may."""
-        partition = botocore.session.get_session().get_partition_for_region(region)
+        botocore_session = cast("Any", botocore.session).get_session()
+        partition = str(botocore_session.get_partition_for_region(region))
         arn = f"arn:{partition}:iam::{account}:role/{role}"
         answer = self._call("sts", region, None, "assume_role", RoleArn=arn, RoleSessionName=session)
         keys = cast("Mapping[str, str]", answer["Credentials"])
