@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint, make_endpoint, select_entries
@@ -27,6 +27,13 @@ _OTHER_VERSION: Final = (
 _SHOWN: Final = 400
 """Characters of what a command or a parser wrote, in a message."""
 _REFERENCES: Final = frozenset({"certificate-authority", "client-certificate", "client-key", "tokenFile"})
+
+
+class _Node(Protocol):
+    """A named entry (kubernetes.config.kube_config.ConfigNode)."""
+
+    path: str
+    value: JsonObject
 
 
 def read_operator_kubeconfig(paths: str, context: str | None) -> ApiEndpoint:
@@ -64,7 +71,7 @@ def _merged(paths: str) -> JsonObject:
     return merged
 
 
-def _entry(node: Any, singular: str) -> JsonObject:  # noqa: ANN401 - the library is untyped
+def _entry(node: _Node, singular: str) -> JsonObject:
     """Return a named entry; what it refers to is relative to its file, as its command with a slash is."""
     folder, entry = Path(node.path).parent.absolute(), cast("JsonObject", node.value.get(singular) or {})
     held = {
