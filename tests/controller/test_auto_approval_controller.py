@@ -20,7 +20,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 from nodeattest_controller.controllers.auto_approval.status import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
 from nodeattest_controller.model.objects import items, text_map
 from nodeattest_controller.runtime.csr_observer import CSRIssued
-from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.client import ApiError, Conflict, Forbidden, TooManyRequests, Unreachable
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 
@@ -284,6 +284,20 @@ async def test_a_block_that_may_not_be_installed_is_reported_before_the_control_
     fail(world, NO_RIGHT, ("GET", ADMISSION))
     async with world.running():
         assert REMEDY in await world.reports("CannotVerify", "Unknown")
+
+
+@pytest.mark.parametrize("initialized", [True, False])
+async def test_bindings_are_deleted_though_the_server_wants_no_block_now_and_its_retry_after_holds(
+    initialized: bool,
+) -> None:
+    world = AutoApprovalWorld(initialized=initialized)
+    world.bind_as_kubeadm()
+    fail(world, TooManyRequests(429, "TooManyRequests", "busy", retry_after=30.0), ("GET", ADMISSION))
+    async with world.reconciler() as reconciler:
+        with pytest.raises(TooManyRequests) as refused:
+            await reconciler.reconcile()
+    assert refused.value.retry_after == 30.0
+    assert world.bindings() == {KUBEADM_ROTATION} | (set() if initialized else {KUBEADM_BOOTSTRAP})
 
 
 async def test_a_short_outage_changes_no_condition_and_a_longer_one_makes_it_unknown() -> None:

@@ -233,14 +233,20 @@ class AutoApprovalReconciler:
             return enforce
         refused = await self._reconcile_block(enforce=enforce)
         if is_initialized(cluster):
-            return await self._close(refused)
-        return unverified(f"{refused}; {REMEDY}") if refused is not None else not_initialized()
+            finding = await self._close(refused)
+        else:
+            finding = unverified(f"{refused}; {REMEDY}") if refused is not None else not_initialized()
+        if isinstance(refused, TooManyRequests):
+            if finding is not None and finding.reason not in _DOUBTS:
+                await self._write_condition(finding)
+            raise refused  # the next run starts when the server allows it
+        return finding
 
     async def _reconcile_block(self, *, enforce: bool) -> ApiError | None:
         """Install or remove the block; an error of the server does not prevent the deletion of bindings."""
         try:
             await (self._block.install() if enforce else self._block.remove())
-        except (TooManyRequests, Unreachable):
+        except Unreachable:
             raise
         except ApiError as error:
             return error
