@@ -34,6 +34,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.csr_observer import CSRObserver
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
@@ -80,6 +81,7 @@ class _Shared:
     attested: GatheredEvents
     """Of machines that got a certificate."""
     tracer: Tracer
+    log: ClusterLog
 
 
 def build_manager(
@@ -124,12 +126,19 @@ def build_manager(
         events=events,
         attested=GatheredEvents(events, "NodeAttested", what="nodes attested"),
         tracer=tracer,
+        log=ClusterLog(),
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
     kubeconfigs = _kubeconfig_status(shared)
     clusters = ClusterManager(
-        management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs
+        management,
+        in_clusters,
+        ownership=ownership,
+        metrics=metrics,
+        connect=connect,
+        observer=kubeconfigs,
+        log=shared.log,
     )
     changes.subscribe_clusters(clusters.changed)
     changes.subscribe_shards(acquired=clusters.enqueue)
@@ -249,6 +258,7 @@ def _csr_controller(
         wait_limit=settings.wait_limit,
         ages=PendingAges(_now, time.monotonic),
         limiter=RequestLimiter(time.monotonic),
+        log=shared.log,
         random_unit=random.random,
         now=_now,
         tracer=shared.tracer,
@@ -258,6 +268,7 @@ def _csr_controller(
         follow_platforms=evaluator.follow_platforms,
         has_provider=verifiers.has,
         metrics=metrics,
+        log=shared.log,
         now=_now,
         workers=settings.workers,
     )

@@ -21,7 +21,7 @@ from typing import Final, TextIO, TypeGuard, cast
 
 from nodeattest_parsing.printable import visible
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure", "fields", "fields_of", "handle_unconfigured"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure", "fields", "handle_unconfigured"]
 
 _KEY: Final = "nodeattest_fields"
 """The attribute of a LogRecord that carries the fields; one, so that no field shadows an attribute of the record."""
@@ -40,11 +40,6 @@ _Plain = str | int | float | bool | None | list["_Plain"] | dict[str, "_Plain"]
 def fields(**values: object) -> dict[str, object]:
     """Wrap key=value fields for the ``extra`` argument of a logging call."""
     return {_KEY: values}
-
-
-def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields of a record, to be read or added to."""
-    return cast("dict[str, object]", record.__dict__.setdefault(_KEY, {}))  # made by fields()
 
 
 def configure(*, level: str, log_format: str, stream: TextIO) -> logging.Handler:
@@ -93,7 +88,7 @@ def _record(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str
         "logger": record.name,
         "msg": _text(record.getMessage()),
     }
-    for name, value in fields_of(record).items():
+    for name, value in cast("dict[str, object]", getattr(record, _KEY, {})).items():  # made by fields()
         entries[name + "_" if name in _RESERVED else name] = _plain(value)
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]

@@ -130,8 +130,12 @@ class ApiClient:
         self.on_request: Callable[[str, int | None], None] = _ignore
         """Told the method and the status of each answer; None where none came. For metrics."""
         self.on_contact: Callable[[ApiError | None], None] = lambda _error: None
-        """Told None of each request that the server granted, and the error of each that it did not answer, or that it
-        answered with 401. For a report of the connection."""
+        """Told None of each request that the server granted, and the error of each that it refused or did not answer.
+        For a report of the connection."""
+        self.has_reported: Callable[[ApiError], bool] = lambda _error: False
+        """Whether ``on_contact`` has reported already what an error says; loops then log it as debug only."""
+        self.log_name = endpoint.server
+        """How log lines name the server."""
         self.may_send: Callable[[], bool] = _always
         """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
         may act for a while only: a process that was stopped and woke late, a command that ends in time."""
@@ -448,7 +452,7 @@ class ApiClient:
         refusal = await self._refusal(answer, where)
         if answer.status == HTTPStatus.UNAUTHORIZED:
             self._token.refused()
-            self.on_contact(refusal)
+        self.on_contact(refusal)
         raise refusal
 
     async def _refusal(self, answer: ApiResponse, where: str) -> ApiError:

@@ -349,7 +349,7 @@ class Reflector:
             return
         version = dig_text(page, "metadata", "resourceVersion")
         if is_before(version, reached):
-            where = f"{self._client.server}{self._path}"
+            where = f"{self._client.log_name}{self._path}"
             _log.warning("%s was set back from version %s to %s and is listed again", where, reached, version)
             self._version, self._set_back = None, True
         self._interrupted = False
@@ -536,19 +536,20 @@ class Reflector:
         else:
             left_out.add(key)
         if self._may_log("passed over"):
-            where = f"{self._client.server}{self._path}"
+            where = f"{self._client.log_name}{self._path}"
             _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)
 
     def _complain(self, error: ApiError) -> None:
         """Log trouble, in our own words; a first Gone is none, and a hung watch is for ``hung``."""
         if isinstance(error, Gone) and self._failures == 1:
             return
+        where = f"{self._client.log_name}{self._path}"
         if isinstance(error, WatchHung):
-            _log.debug("%s%s is listed again: %s", self._client.server, self._path, error)
-            return
-        if self._may_log("trouble"):
+            _log.debug("%s is listed again: %s", where, error)
+        elif self._client.has_reported(error):
+            _log.debug("cannot follow %s: %s", where, error)
+        elif self._may_log("trouble"):
             ours = isinstance(error, Malformed | Unreachable)
-            where = f"{self._client.server}{self._path}"
             _log.warning("cannot follow %s: %s", where, error if ours else f"{error.status} {error.reason}")
 
     def _may_log(self, kind: str) -> bool:

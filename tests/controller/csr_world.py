@@ -28,6 +28,7 @@ from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletS
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
@@ -261,6 +262,7 @@ class World:
             wait_limit=WAIT_LIMIT,
             ages=PendingAges(self.clock, self.seconds),
             limiter=RequestLimiter(self.seconds),
+            log=ClusterLog(self.seconds),
             random_unit=lambda: 0.0,
             now=self.clock,
             tracer=self.tracer,

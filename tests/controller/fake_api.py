@@ -21,10 +21,10 @@ from nodeattest_kube.client import (
     WATCH_SECONDS,
     AlreadyExists,
     ApiClient,
+    ApiError,
     Conflict,
     Invalid,
     NotFound,
-    Unauthorized,
     Unreachable,
 )
 from nodeattest_kube.dial import Resolver
@@ -48,6 +48,8 @@ class FakeApi(ApiClient):
         self.requests = 0
         self.on_request = lambda _method, _status: None
         self.on_contact = lambda _error: None
+        self.has_reported = lambda _error: False
+        self.log_name = server
         self.may_send = lambda: True
         self.objects: dict[str, JsonObject] = {}
         """By the path of each."""
@@ -214,7 +216,7 @@ class FakeApi(ApiClient):
         if self.on_call is not None:
             try:
                 await self.on_call(method, path)
-            except (Unauthorized, Unreachable) as error:
+            except ApiError as error:
                 self.on_contact(error)
                 raise
         self.on_contact(None)

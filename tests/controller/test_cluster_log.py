@@ -1,8 +1,7 @@
-"""The log lines about workload clusters: named, few from each, and one reporter for a cluster that does not answer."""
+"""The log of workload clusters: fair shares of what they can cause, and the state of each connection."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Generator
@@ -12,22 +11,27 @@ from io import StringIO
 import pytest
 
 from nodeattest_controller import logs
-from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.cluster_log import (
     AGAIN,
-    ALWAYS,
     BURST,
-    CURRENT_CLUSTER,
-    HEALTHY,
+    CONNECTED,
+    DISCONNECTED,
+    GRANTS_NOTHING,
+    OUTAGE_RATE,
+    OUTAGES,
     RATE,
-    ClusterConnection,
+    REFUSES,
+    REQUESTER_BURST,
+    SILENT,
     ClusterLog,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.client import ApiError, Unauthorized, Unreachable
+from nodeattest_kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
 
 BLUE, RED = ClusterKey("fleet/blue"), ClusterKey("fleet/red")
-LOG = logging.getLogger("nodeattest_kube.reflector")
+LEFT_OUT = "left out log lines about a cluster"
+RESET = Unreachable("reset")
+BUSY = ApiError(503, "ServiceUnavailable", "no endpoints")
 
 
 class Rig:
@@ -36,7 +40,6 @@ class Rig:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.log = ClusterLog(self.clock)
-        self.blue = ClusterConnection(self.log, BLUE, "https://blue.example", clock=self.clock)
         self._stream = StringIO()
 
     def clock(self) -> float:
@@ -51,16 +54,25 @@ class Rig:
         root.addHandler(handler)
         root.setLevel(logging.INFO)
         try:
-            with self.log.attached():
-                yield
+            yield
         finally:
             root.removeHandler(handler)
             root.setLevel(level)
 
-    def lines(self, cluster: str | None = BLUE) -> list[str]:
-        """Return the messages about a cluster."""
-        entries = [json.loads(line) for line in self._stream.getvalue().splitlines()]
-        return [entry["msg"] for entry in entries if entry.get("cluster") == cluster]
+    def connect(self, server: str = "https://blue.example") -> None:
+        self.log.opened(BLUE, server)
+
+    def answers(self, *errors: ApiError | None, every: float = 0.0) -> None:
+        """Let requests end, one after another."""
+        for error in errors:
+            self.seconds += every
+            self.log.answered(BLUE, error)
+
+    def entries(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self._stream.getvalue().splitlines()]
+
+    def lines(self) -> list[object]:
+        return [entry["msg"] for entry in self.entries()]
 
 
 @pytest.fixture
@@ -70,66 +82,106 @@ def rig() -> Generator[Rig]:
         yield rig
 
 
-def test_a_cluster_that_floods_the_log_gets_a_few_lines_and_one_that_sums_up_the_rest(rig: Rig) -> None:
+# Shares
+
+
+def test_a_cluster_whose_api_server_invents_requesters_gets_a_few_lines_and_the_rest_is_counted(rig: Rig) -> None:
+    allowed = 0
     for number in range(17_769):
         rig.seconds = 75 * number / 17_769
-        LOG.warning("refused", extra=fields(cluster=BLUE, csr=f"r-{number}"))
-    LOG.warning("refused", extra=fields(cluster=RED))
-    LOG.warning("not about a cluster")
+        allowed += rig.log.allows("refused", BLUE, f"user-{number}")
+    assert allowed == BURST + int(75 * RATE)
+    assert rig.log.allows("refused", RED, "user-1")
     rig.log.report()
-    written = BURST + int(75 * RATE)
-    assert rig.lines() == ["refused"] * written + ["left out log lines about a cluster"]
-    assert (rig.lines(RED), rig.lines(None)) == (["refused"], ["not about a cluster"])
     rig.log.report()
-    assert len(rig.lines()) == written + 1, "nothing was left out since"
+    [summary] = rig.entries()
+    assert summary.items() >= {"msg": LEFT_OUT, "cluster": BLUE, "line": "refused", "lines": 17_769 - allowed}.items()
 
 
-def test_a_flood_displaces_no_line_about_a_certificate(rig: Rig) -> None:
-    for _ in range(2 * BURST):
-        LOG.warning("refused", extra=fields(cluster=BLUE))
-    LOG.info("issued", extra=fields(cluster=BLUE) | {ALWAYS: True})
-    assert rig.lines()[-1] == "issued"
+def test_a_requester_takes_no_lines_from_another_nor_from_another_message(rig: Rig) -> None:
+    flood = [rig.log.allows("refused", BLUE, "system:bootstrap:aaaaaa") for _ in range(10_000)]
+    assert sum(flood) == REQUESTER_BURST
+    assert rig.log.allows("refused", BLUE, "system:bootstrap:bbbbbb")
+    for number in range(10_000):
+        rig.log.allows("refused", BLUE, f"user-{number}")
+    assert rig.log.allows("overwriting a foreign challenge", BLUE, "system:bootstrap:aaaaaa")
 
 
-async def test_a_line_that_a_clusters_task_writes_has_its_name(rig: Rig) -> None:
-    async def follow() -> None:
-        CURRENT_CLUSTER.set(BLUE)
-        LOG.warning("cannot follow %s: %s", "https://blue.example/api/v1/secrets", "500 InternalError")
-
-    await asyncio.create_task(follow())
-    LOG.warning("another task's")
-    assert rig.lines() == ["cannot follow https://blue.example/api/v1/secrets: 500 InternalError"]
+# Connections
 
 
-@pytest.mark.parametrize("error", [Unreachable("no route to host"), Unauthorized(401, "Unauthorized", "expired")])
-def test_of_a_cluster_that_does_not_answer_one_reporter_says_so_rarely(rig: Rig, error: ApiError) -> None:
-    for _ in range(24 * 60):
-        rig.seconds += 60
-        rig.blue.answered(error)
-        LOG.warning("cannot follow %s: %s", "https://blue.example/api/v1/secrets", error)
-        LOG.warning("will try again", extra=fields(cluster=BLUE, error=error.reason))
-    assert 24 <= rig.lines().count("cluster does not answer") == len(rig.lines()) <= 32
-    rig.blue.answered(None)
-    LOG.warning("refused", extra=fields(cluster=BLUE))
-    assert rig.lines()[-2:] == ["connected", "refused"]
-
-
-def test_connected_is_said_once_and_again_only_after_an_outage_that_was_reported(rig: Rig) -> None:
+def test_connected_is_logged_after_a_granted_request_and_once(rig: Rig) -> None:
+    rig.connect()
     assert rig.lines() == []
-    for _ in range(3):
-        rig.blue.answered(None)
-    assert rig.lines() == ["connected"]
-    for _ in range(100):  # it flaps
-        rig.seconds += 0.1
-        rig.blue.answered(Unreachable("reset"))
-        rig.blue.answered(None)
-    assert rig.lines() == ["connected", "cluster does not answer", "connected"]
-    rig.seconds += HEALTHY + AGAIN.cap
-    rig.blue.answered(Unreachable("reset"))
-    assert rig.lines()[-1] == "cluster does not answer"
+    rig.answers(None, None, None)
+    assert rig.lines() == [CONNECTED]
 
 
-def test_what_a_cluster_is_refused_for_otherwise_is_written_during_an_outage(rig: Rig) -> None:
-    rig.blue.answered(Unreachable("reset"))
-    LOG.warning("cannot use a MachineRecord", extra=fields(cluster=BLUE, detail="spec.nodeName: expected a name"))
-    assert rig.lines()[-1] == "cannot use a MachineRecord"
+@pytest.mark.parametrize("error", [Unreachable("no route to host"), Unauthorized(401, "e", "expired")])
+def test_that_a_cluster_does_not_answer_is_logged_at_once_and_then_ever_more_rarely(rig: Rig, error: ApiError) -> None:
+    rig.connect()
+    rig.answers(None, error)
+    assert rig.lines() == [CONNECTED, SILENT]
+    rig.answers(*[error] * 24 * 60, every=60)
+    assert 24 <= rig.lines().count(SILENT) <= 32
+    rig.answers(None)
+    assert rig.lines()[-1] == CONNECTED
+
+
+def test_loops_leave_to_the_connections_line_only_what_it_says_and_only_while_it_stands(rig: Rig) -> None:
+    rig.connect()
+    rig.answers(Unauthorized(401, "e", "whose reason is a letter"))
+    assert rig.log.has_reported(BLUE, RESET)
+    assert not rig.log.has_reported(BLUE, Forbidden(403, "e", "cannot use a MachineRecord"))
+    assert not rig.log.has_reported(RED, RESET)
+    rig.answers(None)
+    assert not rig.log.has_reported(BLUE, RESET)
+
+
+def test_after_hours_of_flapping_an_outage_is_logged_within_minutes(rig: Rig) -> None:
+    rig.connect()
+    rig.answers(*[RESET, None] * 2250, every=2)
+    assert len(rig.lines()) <= 2 * (OUTAGES + 9000 * OUTAGE_RATE + 1)
+    flapping = len(rig.lines())
+    rig.answers(*[RESET] * 150, every=2)
+    assert rig.lines()[flapping:][:1] == [SILENT]
+    assert 1 / OUTAGE_RATE <= 150 * 2
+    rig.answers(None)
+    assert rig.lines()[-1] == CONNECTED
+
+
+def test_a_kubeconfig_that_is_rewritten_again_and_again_makes_few_lines_and_the_last_is_true(rig: Rig) -> None:
+    for _ in range(1000):
+        rig.connect()
+        rig.answers(None, every=0.1)
+        rig.log.closed(BLUE)
+    assert len(rig.lines()) <= 2 * (OUTAGES + 1)
+    assert rig.lines()[-1] == CONNECTED
+    rig.seconds += 1 / OUTAGE_RATE
+    rig.log.report()
+    assert rig.lines()[-1] == DISCONNECTED
+    rig.log.report()
+    rig.answers(None)
+    assert rig.lines()[-1] == DISCONNECTED, "nothing is left of it"
+
+
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", "may not"), BUSY])
+@pytest.mark.parametrize("before", [None, RESET])
+def test_a_cluster_that_only_refuses_is_reported_with_its_last_error(
+    rig: Rig, error: ApiError, before: ApiError | None
+) -> None:
+    rig.connect()
+    rig.answers(before)
+    told = len(rig.lines())
+    rig.answers(*[error] * 3, every=GRANTS_NOTHING / 3)
+    assert len(rig.lines()) == told
+    rig.answers(error, every=GRANTS_NOTHING / 3)
+    assert rig.entries()[-1].items() >= {"msg": REFUSES, "error": str(error), "next": AGAIN.initial}.items()
+    rig.answers(None)
+    assert rig.lines()[-1] == CONNECTED
+
+
+def test_refusals_among_grants_are_no_outage(rig: Rig) -> None:
+    rig.connect()
+    rig.answers(*[None, BUSY, BUSY] * 100, every=GRANTS_NOTHING / 3)
+    assert rig.lines() == [CONNECTED]

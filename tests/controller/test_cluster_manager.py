@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
@@ -13,9 +15,11 @@ from fake_api import FakeApi
 from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
 from polling import others_run, until
 
+from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import WORKERS, ClusterManager
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
@@ -80,6 +84,17 @@ class Controller:
         return Runner(self)
 
 
+class LoadsBundles(Controller):
+    """Logs what belongs to no cluster, and a line that cannot be formatted."""
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
+        log = logging.getLogger("nodeattest_providers")
+        for number in range(100):
+            log.warning("loaded %s", number)
+        log.warning("loaded %d", "x")
+        return super().for_cluster(key, client)
+
+
 class Observer:
     """Notes what it is told of kubeconfigs."""
 
@@ -139,6 +154,7 @@ class World:
                 connect=self.connect,
                 restart=AT_ONCE,
                 observer=self.told,
+                log=ClusterLog(),
                 metrics_period=0.01,
             )
             self.changes.subscribe_clusters(manager.changed)
@@ -211,6 +227,25 @@ async def test_a_cluster_counts_as_connected_in_the_log_once_a_request_succeeded
         with suppress(NotFound):
             await client.get("/api/v1/nodes/a")
         assert caplog.messages[-1] == "connected"
+
+
+async def test_a_line_that_nobody_asks_about_is_written_as_it_is_in_a_clusters_task_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A trust bundle that is loaded anew is every cluster's; a line that cannot be formatted is its writer's bug."""
+    world, stream = World(), io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+
+    world.first = LoadsBundles("first")
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+    entries = [json.loads(line) for line in stream.getvalue().splitlines()]
+    loaded = [entry for entry in entries if entry["msg"].startswith("loaded")]
+    assert len(loaded) == 100
+    assert not any("cluster" in entry for entry in loaded)
 
 
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:

@@ -17,6 +17,7 @@ from nodeattest_controller.controllers.csr.controller import REPEATED, CSRContro
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import TooManyRequests, Unreachable
@@ -80,6 +81,7 @@ async def running(
         follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=metrics,
+        log=ClusterLog(),
         now=lambda: datetime.now(UTC),
         workers=2,
     )
@@ -161,6 +163,7 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=Metrics(),
+        log=ClusterLog(),
         now=lambda: datetime.now(UTC),
         workers=2,
     )
@@ -265,6 +268,7 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
         follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=Metrics(),
+        log=ClusterLog(),
         now=lambda: datetime.now(UTC),
         workers=workers,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation_reset import reset
 from nodeattest_controller.model.objects import mapping, rfc3339, text
+from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
@@ -20,7 +22,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ProviderName
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, NodeName, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -52,6 +54,42 @@ def conflicts(world: World) -> float:
         if one.startswith("nodeattest_ledger_conflicts_total ")
     ]
     return float(line.split()[1])
+
+
+# Log
+
+
+async def test_one_tokens_refusals_leave_anothers_and_the_controllers_own_errors_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines(message: str) -> int:
+        return sum(record.getMessage() == message for record in caplog.records)
+
+    caplog.set_level(logging.INFO)
+    world.verifier.answer = denied()
+    flood = [f"flood-{number}" for number in range(40)]
+    for number, name in enumerate(flood):
+        world.file(name, node=NodeName(f"worker-{number}"))
+    world.file("other", username="system:bootstrap:fedcba")
+    for name in flood:
+        await world.reconcile(name)
+    assert lines("refused") == REQUESTER_BURST
+    await world.reconcile("other")
+    assert lines("refused") == REQUESTER_BURST + 1
+    world.verifier.answer = TypeError("no such attribute")
+    for number in range(40):
+        world.file(f"bug-{number}", node=NodeName(f"worker-{number}"))
+        await world.reconcile(f"bug-{number}")
+    assert lines("bug") == 40
+    world.verifier.answer = ChallengeRequired('{"mac": "ours"}')
+    world.file("challenged")
+    await world.reconcile("challenged")
+    path = f"{CSRS}/challenged"
+    meta = mapping(world.csr("challenged"), "metadata")
+    foreign: JsonObject = {**meta, "annotations": {ANNOTATION_CHALLENGE: "{}"}}
+    world.workload_api.put(path, {**world.csr("challenged"), "metadata": foreign})
+    await world.reconcile("challenged")
+    assert lines("overwriting a foreign challenge") == 1
 
 
 # Approve

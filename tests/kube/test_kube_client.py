@@ -557,7 +557,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_who_reports_the_connection_is_told_of_grants_and_of_requests_without_an_answer_for_us(
+async def test_who_reports_the_connection_is_told_of_grants_refusals_and_requests_without_an_answer(
     server: Server, client: ApiClient
 ) -> None:
     told: list[str] = []
@@ -567,7 +567,7 @@ async def test_who_reports_the_connection_is_told_of_grants_and_of_requests_with
     for _ in range(2):
         with pytest.raises(kube.ApiError):
             await client.get("/api/v1/things/a")
-    assert told == ["granted", "Unauthorized"]
+    assert told == ["granted", "Forbidden", "Unauthorized"]
     async with ApiClient(ApiEndpoint(server="https://127.0.0.1:1")) as nobody:
         nobody.on_contact = client.on_contact
         with pytest.raises(kube.Unreachable):

@@ -1,9 +1,10 @@
-"""The log lines about workload clusters: with the cluster's name, few from each, and one reporter of each connection.
+"""Limits the log lines that a workload cluster can cause, and reports whether each cluster answers.
 
-A cluster's API server can cause lines without end: it may invent requests, refuse every write and break every watch.
-Promises: a line that a cluster's tasks write has its name; of each cluster a few lines a minute are written, and one
-says how many were left out; while a cluster does not answer, one reporter says so, less and less often, and the others'
-lines about it are dropped. Lines of ``ALWAYS`` are written in any case.
+An API server may invent requests, refuse every write and break every watch; a bootstrap token may file requests without
+end. Promises: of one message, a requester gets a few lines, and a cluster some more; no message, requester or cluster
+takes lines from another; what is left out is counted and logged. What a cluster's connection logs is bounded however
+often it breaks or its kubeconfig changes, and its last line is out of date for minutes at most.
+Callers ask before they log: lines that nobody asks about are never left out.
 """
 
 from __future__ import annotations
@@ -11,131 +12,131 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.logs import fields, fields_of
+from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.errors import ApiError
+from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
 from nodeattest_kube.rate_limiter import RateLimiter
 
-__all__ = ["ALWAYS", "CURRENT_CLUSTER", "ClusterConnection", "ClusterLog"]
+__all__ = ["ClusterLog"]
 
 _LOG: Final = logging.getLogger(__name__)
-CURRENT_CLUSTER: Final[ContextVar[str]] = ContextVar("cluster", default="")
-"""The cluster that the running task works for, so that lines of libraries have its name."""
-ALWAYS: Final = "nodeattest_always"
-"""An attribute of records that no flood displaces: of certificates, and of those who limit themselves."""
 BURST, RATE = 30, 1 / 10
-"""Lines about one cluster at once, and a second after that."""
+"""Lines of one message about a cluster at once, and a second after that."""
+REQUESTER_BURST, REQUESTER_RATE = 5, 1 / 60
+"""Of these, lines about one requester."""
+OUTAGES, OUTAGE_RATE = 4, 1 / 300
+"""Lines that a cluster's connection ended, or grants nothing, at once, and a second after that."""
 AGAIN: Final = BackoffPolicy(initial=60.0, cap=3600.0, jitter=0.0)
-"""Between two lines that say that a cluster does not answer."""
-HEALTHY: Final = 600.0
-"""Seconds after which such lines begin anew."""
+"""Between two such lines while it lasts."""
+GRANTS_NOTHING: Final = 120.0
+"""Seconds of refusals only; longer than a watch lasts, which is one grant."""
+CONNECTED, DISCONNECTED = "connected", "disconnected"
+SILENT, REFUSES = "cluster does not answer", "cluster answers, but grants nothing"
+_REMEDIES: Final = {
+    SILENT: "check the kubeconfig in the Secret <cluster>-kubeconfig, the endpoint and the network",
+    REFUSES: "apply this version's RBAC manifests there; check what answers at the endpoint",
+}
 
 
-class ClusterLog(logging.Filter):
-    """Limits the lines about workload clusters; one for all of them."""
+@dataclass(slots=True)
+class _Connection:
+    server: str
+    logged: str = DISCONNECTED
+    """The last line about it."""
+    is_open: bool = True
+    refused_since: float | None = None
+    """The first refusal since it last granted a request, or did not answer."""
+    lines: int = 0
+    """How often ``logged`` was logged."""
+    again: float = 0.0
+    """When it is due again."""
+
+
+class ClusterLog:
+    """The limits of all clusters' lines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` is monotonic seconds."""
-        super().__init__()
-        self.outages: dict[str, str] = {}
-        """The reason of ``ApiError`` with which each cluster fails now."""
-        self._lines = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
-        self._left_out: Counter[str] = Counter()
+        self._clock = clock
+        self._clusters = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
+        self._requesters = RateLimiter(burst=REQUESTER_BURST, per_second=REQUESTER_RATE, clock=clock)
+        self._outages = RateLimiter(burst=OUTAGES, per_second=OUTAGE_RATE, clock=clock)
+        self._left_out: Counter[tuple[ClusterKey, str]] = Counter()
+        self._connections: dict[ClusterKey, _Connection] = {}
 
-    @contextmanager
-    def attached(self) -> Generator[None]:
-        """Filter what the root's handlers write."""
-        handlers = list(logging.getLogger().handlers)
-        for handler in handlers:
-            handler.addFilter(self)
-        try:
-            yield
-        finally:
-            self.report()
-            for handler in handlers:
-                handler.removeFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Name the cluster of a record; return whether it is written. Several handlers ask once."""
-        known = record.__dict__.get(_WRITTEN)
-        if known is None:
-            cluster = str(fields_of(record).get("cluster") or CURRENT_CLUSTER.get())
-            if cluster:
-                fields_of(record)["cluster"] = cluster
-            known = record.__dict__[_WRITTEN] = not cluster or ALWAYS in record.__dict__ or self._take(cluster, record)
-        return known
-
-    def _take(self, cluster: str, record: logging.LogRecord) -> bool:
-        outage = self.outages.get(cluster)
-        if outage and any(outage in str(one) for one in (record.getMessage(), *fields_of(record).values())):
-            return False
-        if self._lines.take(cluster):
-            return True
-        self._left_out[cluster] += 1
+    def allows(self, message: str, cluster: ClusterKey, requester: str) -> bool:
+        """Return whether to log a line about a request; counts it where not."""
+        of_cluster, of_requester = (cluster, message), (cluster, message, requester)
+        if self._requesters.has_token(of_requester) and self._clusters.take(of_cluster):
+            return self._requesters.take(of_requester)
+        self._left_out[of_cluster] += 1
         return False
 
     def report(self) -> None:
-        """Say how many lines were left out since the last call."""
+        """Log how many lines were left out since the last call, and which connections are closed meanwhile."""
         left_out, self._left_out = self._left_out, Counter()
-        for cluster, lines in left_out.items():
-            more = fields(cluster=cluster, lines=lines)
-            _LOG.warning("left out log lines about a cluster", extra=more | {ALWAYS: True})
+        for (cluster, message), lines in left_out.items():
+            _LOG.warning("left out log lines about a cluster", extra=fields(cluster=cluster, line=message, lines=lines))
+        for cluster, connection in list(self._connections.items()):
+            if not connection.is_open:
+                self.closed(cluster)
 
+    # Connections
 
-class ClusterConnection:
-    """Reports whether one workload cluster answers."""
+    def opened(self, cluster: ClusterKey, server: str) -> None:
+        """Expect requests to a cluster; nothing is logged before the first one ended."""
+        connection = self._connections.setdefault(cluster, _Connection(server))
+        connection.server, connection.is_open, connection.refused_since = server, True, None
 
-    def __init__(
-        self, log: ClusterLog, cluster: ClusterKey, server: str, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """``clock`` is monotonic seconds."""
-        self._log = log
-        self._cluster = cluster
-        self._server = server
-        self._clock = clock
-        self._connected = False
-        """Whether the last line says so."""
-        self._reports = 0
-        self._again = float("-inf")
-        """When it may be reported again that the cluster does not answer."""
-        self._failed_at = float("-inf")
+    def closed(self, cluster: ClusterKey) -> None:
+        """Log that no request is sent any more, now or later, and forget the connection then."""
+        connection = self._connections[cluster]
+        connection.is_open = False
+        if connection.logged == DISCONNECTED or self._log(cluster, connection, DISCONNECTED):
+            del self._connections[cluster]
 
-    def answered(self, error: ApiError | None) -> None:
-        """Take in how a request ended: None if it was granted, else why it had no answer, or none for us (401)."""
-        now = self._clock()
-        if error is None:
-            self._log.outages.pop(self._cluster, None)
-            if not self._connected:
-                self._connected = True
-                self._write(logging.INFO, "connected")
+    def answered(self, cluster: ClusterKey, error: ApiError | None) -> None:
+        """Note how a request ended: None if it was granted."""
+        connection, now = self._connections.get(cluster), self._clock()
+        if connection is None:  # its last line is logged
             return
-        if now - self._failed_at > HEALTHY:
-            self._reports = 0
-        self._failed_at = now
-        self._log.outages[self._cluster] = error.reason
-        if now >= self._again or not self._reports:
-            self._connected = False
-            self._reports += 1
-            delay = AGAIN.delay(self._reports, lambda: 0.0, None)
-            self._again = now + delay
-            remedy = "check the kubeconfig in the Secret <cluster>-kubeconfig, the endpoint and the network"
-            self._write(logging.WARNING, "cluster does not answer", error=str(error), next=delay, remedy=remedy)
+        if error is None:
+            connection.refused_since = None
+            if connection.logged != CONNECTED:
+                self._log(cluster, connection, CONNECTED)
+        elif isinstance(error, Unreachable | Unauthorized):
+            connection.refused_since = None
+            self._log(cluster, connection, SILENT, error)
+        elif connection.refused_since is None:
+            connection.refused_since = now
+        elif now - connection.refused_since >= GRANTS_NOTHING:
+            self._log(cluster, connection, REFUSES, error)
 
-    def close(self) -> None:
-        """Forget it: nothing is sent any more."""
-        self._log.outages.pop(self._cluster, None)
-        self._write(logging.INFO, "disconnected")
+    def has_reported(self, cluster: ClusterKey, error: ApiError) -> bool:
+        """Return whether an error says no more than that the cluster does not answer, which the log says already."""
+        connection = self._connections.get(cluster)
+        is_silent = connection is not None and connection.logged == SILENT
+        return is_silent and isinstance(error, Unreachable | Unauthorized)
 
-    def _write(self, level: int, message: str, **more: object) -> None:
-        extra = fields(cluster=self._cluster, server=self._server, **more) | {ALWAYS: True}
-        _LOG.log(level, message, extra=extra)
-
-
-_WRITTEN: Final = "nodeattest_written"
-"""The attribute of a record that keeps the filter's answer."""
+    def _log(self, cluster: ClusterKey, connection: _Connection, line: str, error: ApiError | None = None) -> bool:
+        """Log where a connection is now, if that is another state and may be logged, or is due again."""
+        now, more = self._clock(), {"cluster": cluster, "server": connection.server}
+        if line != connection.logged:
+            if line != CONNECTED and not self._outages.take(cluster):
+                return False
+            connection.logged, connection.lines = line, 0
+        elif now < connection.again:
+            return False
+        if error is None:
+            _LOG.info(line, extra=fields(**more))
+            return True
+        connection.lines += 1
+        delay = AGAIN.delay(connection.lines, lambda: 0.0, None)
+        connection.again = now + delay
+        _LOG.warning(line, extra=fields(**more, error=str(error), next=delay, remedy=_REMEDIES[line]))
+        return True

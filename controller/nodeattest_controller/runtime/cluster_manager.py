@@ -3,7 +3,7 @@
 A cluster is connected when a policy (or ``Cluster.spec.security``) opts it in, its kubeconfig is there and this replica
 owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other. When kubeconfig,
 policy, Cluster or ownership change, the connection is closed or replaced.
-Each says whether its cluster answers (``cluster_log``).
+``ClusterLog`` is told how its requests end, and reports whether the cluster answers.
 Leaves to others: what is done in a cluster (``ClusterController``), restarting after bugs (``supervisor``).
 """
 
@@ -24,7 +24,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.cluster_controller import ClusterController
-from nodeattest_controller.runtime.cluster_log import ClusterConnection, ClusterLog
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -53,7 +53,6 @@ class _Connection:
     client: ApiClient
     fingerprint: str
     """SHA-256 of the kubeconfig."""
-    reporter: ClusterConnection
     runners: tuple[SupervisedRunner, ...]
 
 
@@ -90,6 +89,7 @@ class ClusterManager:
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
         observer: KubeconfigObserver,
+        log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
     ) -> None:
         """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
@@ -111,7 +111,7 @@ class ClusterManager:
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
         most = WORKERS if management.watches_one_namespace else WORKERS // 2
-        self._log = ClusterLog()
+        self._log = log
         self._queue: WorkQueue[ClusterKey] = WorkQueue(
             groups=_namespace_of, limits=(most,), metrics=metrics.queues.named("clusters")
         )
@@ -132,14 +132,14 @@ class ClusterManager:
     async def run(self) -> None:
         """Run until cancelled; closes every connection."""
         try:
-            with self._log.attached():
-                await self._run()
+            await self._run()
         finally:
             self._queue.shut_down()
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._lookups.close()
             for key in list(self._connections):
                 await self._disconnect(key)
+            self._log.report()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -194,12 +194,14 @@ class ClusterManager:
         client.limit_reading(self._pace.of(namespace))
         await self._management.inventory.load(key)
         client.may_send = partial(self._ownership.owns, key)
-        reporter = ClusterConnection(self._log, key, client.server)
-        client.on_contact = reporter.answered
+        self._log.opened(key, client.server)
+        client.on_contact = partial(self._log.answered, key)
+        client.has_reported = partial(self._log.has_reported, key)
+        client.log_name = f"cluster {key} at {client.server}"
         runners = tuple(
             SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers
         )
-        self._connections[key] = _Connection(client, fingerprint, reporter, runners)
+        self._connections[key] = _Connection(client, fingerprint, runners)
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None
@@ -216,7 +218,7 @@ class ClusterManager:
             finally:  # also where this replica ends meanwhile, and with it the worker that disconnects
                 await connection.client.close()
                 self._management.inventory.unload(key)
-            connection.reporter.close()
+            self._log.closed(key)
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)
 

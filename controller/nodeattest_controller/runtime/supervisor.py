@@ -15,7 +15,6 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.cluster_controller import ClusterController, ClusterRunner
-from nodeattest_controller.runtime.cluster_log import CURRENT_CLUSTER
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient
@@ -111,7 +110,6 @@ class SupervisedRunner:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        CURRENT_CLUSTER.set(self._key)
         self._health_bug_logged = False
         self._runner = self._controller.for_cluster(self._key, self._client)
         try:

@@ -93,6 +93,7 @@ class AutoApprovalReconciler:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.key = key
+        self._client = client
         self._management = management
         self._report = report
         self._guard = guard
@@ -204,7 +205,8 @@ class AutoApprovalReconciler:
         if isinstance(error, _ConditionNotWritten):
             return
         cluster = self._guard.active_cluster(self.key)
-        self._report.not_audited(error, delay, initialized=cluster is not None and is_initialized(cluster))
+        comes_up = cluster is None or not is_initialized(cluster)
+        self._report.not_audited(error, delay, expected=comes_up or self._client.has_reported(error))
         self._review_certificates()
         if cluster is None:
             return

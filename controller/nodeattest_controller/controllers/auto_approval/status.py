@@ -71,12 +71,12 @@ class StatusReporter:
             None, "cannot write the Cluster's condition", error=str(error), finding=finding.reason, remedy=remedy
         )
 
-    def not_audited(self, error: ApiError, delay: float, *, initialized: bool) -> None:
-        """Log a failed audit; that a control plane which is coming up does not answer is no trouble."""
-        if initialized:
-            self._events.warn(None, "cannot audit automatic approval", error=str(error), delay=delay)
-        else:
+    def not_audited(self, error: ApiError, delay: float, *, expected: bool) -> None:
+        """Log a failed audit, as debug where that is no news."""
+        if expected:
             self._events.debug("cannot audit automatic approval", error=str(error), delay=delay)
+        else:
+            self._events.warn(None, "cannot audit automatic approval", error=str(error), delay=delay)
 
     def block_not_removed(self, error: Exception) -> None:
         """Log that the block stays in a cluster that no policy selects any more."""

@@ -119,7 +119,8 @@ class _Task:
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Report that the tokens, or the objects that they are for, cannot be read."""
-        self._events.cannot_reconcile(error, failures, delay)
+        if not self._client.has_reported(error):
+            self._events.cannot_reconcile(error, failures, delay)
 
     def _writable_cluster(self) -> JsonObject | None:
         """Return the Cluster if its tokens may be written now."""

@@ -19,7 +19,7 @@ from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.cluster_log import CURRENT_CLUSTER
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import ApiClient, ApiError
@@ -66,6 +66,7 @@ class CSRController:
         follow_platforms: Callable[[WorkloadClient], Coroutine[object, object, None]],
         has_provider: Callable[[ProviderName], bool],
         metrics: Metrics,
+        log: ClusterLog,
         now: Callable[[], datetime],
         workers: int,
     ) -> None:
@@ -77,6 +78,7 @@ class CSRController:
         self.follow_platforms = follow_platforms
         self.has_provider = has_provider
         self.metrics = metrics
+        self.log = log
         self.now = now
         self.runners: dict[ClusterKey, CSRRunner] = {}
         self._workers = workers
@@ -103,12 +105,10 @@ class CSRController:
             raise
 
     def _groups_of(self, key: RequestKey) -> tuple[str, ClusterKey, str]:
-        """Name namespace, cluster and user; the API server wrote the user name, and nobody can change it."""
+        """Name namespace, cluster and user."""
         cluster, name = key
         runner = self.runners.get(cluster)
-        request = runner.workload.requests.get(name) if runner is not None else None
-        user = text(request, "spec", "username") if request is not None else ""
-        return cluster.partition("/")[0], cluster, user
+        return cluster.partition("/")[0], cluster, runner.requester(name) if runner is not None else ""
 
     async def _process(self, key: RequestKey) -> None:
         """Reconcile in a task of its own, which the end of the runner can cancel without ending the worker."""
@@ -208,14 +208,14 @@ class CSRRunner:
 
     async def reconcile(self, name: str) -> None:
         """Reconcile one request and decide when to do so again."""
-        CURRENT_CLUSTER.set(self._key)
         key, changes = (self._key, name), self._changes
         try:
             result = await self._controller.reconciler.reconcile(self.workload, name)
         except ApiError as error:
-            more = fields(cluster=self._key, csr=name, error=error.reason, message_=error.message,
-                          delay=self._queue.retry(key, error))  # fmt: skip
-            _LOG.warning("will try again", extra=more)
+            delay = self._queue.retry(key, error)
+            if not self.workload.client.has_reported(error) and self._allows("will try again", name):
+                more = fields(cluster=self._key, csr=name, error=error.reason, message_=error.message, delay=delay)
+                _LOG.warning("will try again", extra=more)
             return
         for other in result.requeue_keys:
             self._enqueue(other)
@@ -234,9 +234,19 @@ class CSRRunner:
 
     def _retry(self, key: RequestKey) -> None:
         delay = self._queue.retry(key, None)
-        if self._queue.failures(key) >= REPEATED:
+        message = "a request meets a conflict, or an object that is gone, again and again"
+        if self._queue.failures(key) >= REPEATED and self._allows(message, key[1]):
             more = fields(cluster=self._key, csr=key[1], attempts=self._queue.failures(key), delay=delay)
-            _LOG.warning("a request meets a conflict, or an object that is gone, again and again", extra=more)
+            _LOG.warning(message, extra=more)
+
+    def _allows(self, message: str, name: str) -> bool:
+        """Return whether to log a line about a request."""
+        return self._controller.log.allows(message, self._key, self.requester(name))
+
+    def requester(self, name: str) -> str:
+        """Return the user who filed a request, which the API server wrote and nobody can change; empty: none known."""
+        request = self.workload.requests.get(name)
+        return text(request, "spec", "username") if request is not None else ""
 
     def _settled(self, name: str, uid: str) -> None:
         """Keep nothing of a request that is open no more: each join leaves one that was denied here."""
@@ -262,4 +272,5 @@ class _Binding:
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Log it."""
         more = fields(cluster=self._workload.key, error=str(error), failures=failures, delay=delay)
-        _LOG.warning("cannot see to it that bootstrap tokens may file requests", extra=more)
+        level = logging.DEBUG if self._workload.client.has_reported(error) else logging.WARNING
+        _LOG.log(level, "cannot see to it that bootstrap tokens may file requests", extra=more)

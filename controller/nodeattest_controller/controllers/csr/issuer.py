@@ -25,7 +25,6 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
-from nodeattest_controller.runtime.cluster_log import ALWAYS
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
@@ -231,8 +230,7 @@ class Issuer:
                 purpose=request.purpose,
                 serial=entry.serial,
                 expires=entry.not_after.isoformat(),
-            )
-            | {ALWAYS: True},
+            ),
         )
         message = (
             f"{provider} attestation of node {request.csr.node_name} verified; "
@@ -264,7 +262,8 @@ class Issuer:
         try:
             await workload.deny(approval.first, Reason.SUPERSEDED, "the second request was approved; nothing to do")
         except ApiError as error:
-            _LOG.info("the first request stays until it expires", extra=fields(csr=stored.name, error=error.reason))
+            more = fields(cluster=workload.key, csr=stored.name, error=error.reason)
+            _LOG.info("the first request stays until it expires", extra=more)
 
 
 def clamp_lifetime(longest: int, asked: int | None) -> int:

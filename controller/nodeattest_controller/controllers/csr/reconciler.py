@@ -28,6 +28,7 @@ from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState
 from nodeattest_controller.model.kubelet_csr import requesting_node
 from nodeattest_controller.model.objects import moment, text
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache, node_key
@@ -127,6 +128,7 @@ class Reconciler:
         wait_limit: float,
         ages: PendingAges,
         limiter: RequestLimiter,
+        log: ClusterLog,
         random_unit: Callable[[], float],
         now: Callable[[], datetime],
         tracer: Tracer = NO_TRACING,
@@ -143,6 +145,7 @@ class Reconciler:
         self._wait_limit = timedelta(seconds=wait_limit)
         self._ages = ages
         self._limiter = limiter
+        self._log_limits = log
         self._duplicates = Duplicates()
         self._random_unit = random_unit
         self._now = now
@@ -268,7 +271,7 @@ class Reconciler:
         if over.first_time:
             self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
         if over.warn:
-            _LOG.warning("over budget", extra=fields(cluster=workload.key, user=task.username, detail=over.detail))
+            self._log(task, logging.WARNING, "over budget", detail=over.detail)
             self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {over.denied()}")
         reason = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
         if over.annotate and task.published_reason != reason:
@@ -278,7 +281,7 @@ class Reconciler:
 
     async def _challenge(self, task: _Task, challenge: ChallengeRequired) -> Result:
         """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
-        workload, csr, stored = task.workload, task.csr, task.stored
+        workload, csr = task.workload, task.csr
         left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
         if left <= timedelta(0):
             return await self._deny(task, _unanswered(), evaluated=False)
@@ -286,7 +289,7 @@ class Reconciler:
         if not _same_challenge(found, challenge.challenge):
             if found:
                 self._metrics.foreign_challenge()
-                _LOG.warning("overwriting a foreign challenge", extra=fields(cluster=workload.key, csr=stored.name))
+                self._log(task, logging.WARNING, "overwriting a foreign challenge")
             await workload.publish_annotations(
                 csr, {ANNOTATION_CHALLENGE: challenge.challenge, **challenge.annotations}
             )
@@ -299,7 +302,7 @@ class Reconciler:
 
     async def _wait(self, task: _Task, unavailable: Unavailable) -> Result:
         """Leave the request pending for now, and deny it when it waited too long."""
-        workload, stored = task.workload, task.stored
+        workload = task.workload
         age = self._age(task)
         if age > self._wait_limit:
             denied = Denied(
@@ -312,12 +315,7 @@ class Reconciler:
         reason = f"{unavailable.reason}: {unavailable.remedy}"
         if task.published_reason != reason:
             self._count(task, "wait", unavailable.reason)
-            _LOG.info(
-                "waiting",
-                extra=fields(
-                    cluster=workload.key, csr=stored.name, reason=unavailable.reason, detail=unavailable.detail
-                ),
-            )
+            self._log(task, logging.INFO, "waiting", reason=unavailable.reason, detail=unavailable.detail)
             await workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
         backoff = max(unavailable.retry_after, min(age.total_seconds() / 2, MAX_BACKOFF))
         backoff *= 1 + JITTER * self._random_unit()
@@ -342,17 +340,8 @@ class Reconciler:
                 await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
         self.settled(stored.uid)
         self._count(task, "deny", denied.reason)
-        _LOG.warning(
-            "refused",
-            extra=fields(
-                cluster=workload.key,
-                csr=stored.name,
-                user=task.username,
-                reason=denied.reason,
-                expected=denied.expected,
-                got=denied.got,
-            ),
-        )
+        got = denied.got
+        self._log(task, logging.WARNING, "refused", reason=denied.reason, expected=denied.expected, got=got)
         if denied.reason is not Reason.PROVIDER_ID_REQUIRED:  # how each join without a provider ID begins
             self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
         if task.request is not None:
@@ -371,9 +360,15 @@ class Reconciler:
         stored = task.stored
         self.settled(stored.uid)
         self._count(task, "ignore", denied.reason)
-        _LOG.info("audit", extra=fields(cluster=task.workload.key, csr=stored.name, reason=denied.reason))
+        self._log(task, logging.INFO, "audit", reason=denied.reason)
         self._warn(task, denied.reason, f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}")
         return DONE
+
+    def _log(self, task: _Task, level: int, message: str, **more: object) -> None:
+        """Log what a requester can cause again and again, as often as its share of the log allows."""
+        cluster, user = task.workload.key, task.username
+        if self._log_limits.allows(message, cluster, user):
+            _LOG.log(level, message, extra=fields(cluster=cluster, csr=task.stored.name, user=user, **more))
 
     def _warn(self, task: _Task, reason: Reason, message: str) -> None:
         """Emit an Event on the Machine that the request names, or else on the Cluster."""
