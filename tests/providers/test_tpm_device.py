@@ -454,9 +454,10 @@ UNREADABLE: dict[str, tuple[str, bytes, bytes, str]] = {
 
 
 @pytest.mark.swtpm
-@pytest.mark.parametrize("case", UNREADABLE)
-@pytest.mark.parametrize("index", [0x01C0000A, 0x01C0000B])
-def test_a_certificate_or_nonce_index_that_cannot_be_read_is_logged_and_counts_as_none(
+@pytest.mark.parametrize(
+    ("index", "case"), [*((0x01C0000A, case) for case in UNREADABLE), (0x01C0000B, "never written")]
+)
+def test_a_certificate_that_cannot_be_read_and_an_unwritten_nonce_are_logged_and_count_as_none(
     real_tpm: SoftwareTpm, caplog: pytest.LogCaptureFixture, index: int, case: str
 ) -> None:
     attributes, password, data, words = UNREADABLE[case]
@@ -468,6 +469,35 @@ def test_a_certificate_or_nonce_index_that_cannot_be_read_is_logged_and_counts_a
             joined = exchange(attestor, facts_of(registered))
     assert verify(request_of(joined.answer), joined.facts).checks
     assert f"index=0x{index:x} {words}" in caplog.text
+
+
+@pytest.mark.swtpm
+@pytest.mark.parametrize("case", sorted(UNREADABLE.keys() - {"never written"}))
+def test_a_nonce_that_cannot_be_read_is_unavailable_because_the_key_would_be_another(
+    real_tpm: SoftwareTpm, case: str
+) -> None:
+    attributes, password, data, words = UNREADABLE[case]
+    with (
+        defined(real_tpm, 0x01C0000B, attributes, password=password, data=data),
+        TpmAttestor({"tcti": real_tpm.tcti, "endorsementKey": "ecc-p256"}) as attestor,
+        pytest.raises(Unavailable, match=f"NV index 0x1c0000b cannot be read: {words.rpartition('=')[2]}"),
+    ):
+        attestor.endorsement_fingerprint()
+
+
+@pytest.mark.swtpm
+def test_in_lockout_a_certificate_does_not_count_as_none(tpm_folder: Path) -> None:
+    """Wrong passwords of an index without noDA bring a TPM there."""
+    with (
+        SoftwareTpm.create(tpm_folder, name="locked-nv") as tpm,
+        defined(tpm, 0x01C0000A, OPEN.removesuffix("|noda"), password=b"secret", data=b"data"),
+    ):
+        for _ in range(3):
+            with Device(tpm.tcti) as device:
+                assert device.nv_read(0x01C0000A) == b""
+        with TpmAttestor({"tcti": tpm.tcti}) as attestor, pytest.raises(Unavailable, match="in lockout") as waits:
+            attestor.endorsement_fingerprint()
+    assert waits.value.remedy.startswith("wait for the lockout to pass")
 
 
 @pytest.mark.swtpm

@@ -46,6 +46,8 @@ _NONCE: Final = 16
 
 _LOCKOUT: Final = 0x921
 """TPM_RC_LOCKOUT."""
+_UNINITIALIZED: Final = 0x14A
+"""TPM_RC_NV_UNINITIALIZED: the index was never written."""
 _LAYER_SHIFT: Final = 16
 """Above it is the layer that failed, such as the kernel's resource manager; 0 is the TPM (TSS 2.0 Overview §4)."""
 _FORMAT_ONE: Final = 0x80
@@ -81,12 +83,12 @@ _UNREADABLE: Final = {
     0x146: "TPM_RC_NV_RANGE",
     0x148: "TPM_RC_NV_LOCKED",
     0x149: "TPM_RC_NV_AUTHORIZATION",
-    0x14A: "TPM_RC_NV_UNINITIALIZED",
-    _LOCKOUT: "TPM_RC_LOCKOUT",
+    _UNINITIALIZED: "TPM_RC_NV_UNINITIALIZED",
 }
 """Return codes for an NV index that is never written, or that nobody reads without its password or policy.
 
-In lockout the TPM refuses only indices without TPMA_NV_NO_DA, which those of TCG have (Part 2 §13.4)."""
+Lockout is none of them: it passes, and an index that counts as empty until then would choose another key."""
+_NV_REMEDY: Final = "let it be read with an empty password (tpm2_nvreadpublic), or set endorsementKey to another key"
 _REMEDY: Final = "check the TPM with tpm2_getcap properties-fixed"
 _NO_CONNECTION: Final = (
     "see whether another program holds it (only /dev/tpmrm0 is shared), or whether a software TPM runs there"
@@ -150,15 +152,18 @@ class Device:
             if not more or not count:
                 return
 
-    def nv_read(self, index: int) -> bytes:
-        """Read an NV index as a whole, empty where it is unwritten or unreadable; the TPM is asked once."""
+    def nv_read(self, index: int, *, is_optional: bool = True) -> bytes:
+        """Read an NV index as a whole, empty where it is unwritten, or unreadable and optional; asks the TPM once."""
         if index not in self._nv:
             with _errors(f"NV index 0x{index:x}"):
                 try:
                     self._nv[index] = self._nv_whole(index)
                 except TpmCodeError as error:
-                    if _kind(error.code) not in _UNREADABLE:
+                    name = _UNREADABLE.get(_kind(error.code))
+                    if name is None:
                         raise
+                    if not is_optional and error.code != _UNINITIALIZED:
+                        raise _unavailable(f"NV index 0x{index:x} cannot be read: {name}", _NV_REMEDY) from None
                     self._nv[index] = b""
                     _log_unreadable(index, error.code)
         return self._nv[index]

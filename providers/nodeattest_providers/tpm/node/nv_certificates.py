@@ -38,9 +38,9 @@ def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
 
 
 def read_nonce(device: Device, template: EndorsementTemplate) -> bytes:
-    """Read the nonce that the manufacturer put into the key's template, mostly none."""
+    """Read the nonce that the manufacturer put into the key's template, mostly none; without it the key is another."""
     index = template.nonce_index
-    return device.nv_read(index) if index is not None and index in device.nv_indices() else b""
+    return device.nv_read(index, is_optional=False) if index is not None and index in device.nv_indices() else b""
 
 
 def read_certificate(device: Device, template: EndorsementTemplate) -> bytes | None:
