@@ -397,6 +397,40 @@ def test_what_the_machine_fills_in_is_told_to_the_agent_only() -> None:
     assert "that only the agent fills in" in refused(to_kubelet)
 
 
+@pytest.mark.parametrize(
+    ("provider_id", "words"),
+    [
+        ("byoh://{hostnmae}/node", "no braces, except as {dmi:product_uuid}"),
+        ("byoh://{hostname}/{dmi:uuid}", "no braces, except as {dmi:product_uuid}"),
+        ("x://{% if a %}1{% endif %}", "one word"),
+        ("x://{{ a }", "one word"),
+        ("x://${FOO}/{hostname}", "a value without ${"),
+        ("x://${FOO}", "a value without ${"),
+        ("a b --tls-cipher-suites=x", "one word"),
+        ("x://'a b'", "without white space"),
+        ("x://{{ a\n}}", "without white space"),
+        ("x://a\n", "one word"),
+        ("x://\x01", "none of them invisible"),
+        ("x://a'b", "each quote closed"),
+        ("x://{{ v1.region }}/{hostname}", "either cloud-init or the agent"),
+    ],
+)
+def test_a_provider_id_that_no_machine_could_use_is_refused(provider_id: str, words: str) -> None:
+    assert words in refused(worker(), RenderOptions(provider=ProviderName("tpm"), provider_id=provider_id))
+
+
+@pytest.mark.parametrize("source", ["provider_id", "provider_id_file", "provider_id_command"])
+def test_a_provider_id_beside_a_provider_that_finds_it_is_refused(source: str) -> None:
+    aws, composite = (RenderOptions(provider=ProviderName(name), **{source: "x"}) for name in ("aws", "composite"))
+    assert "with aws, whose metadata service has it" in refused(worker(), aws)
+    render(worker(), composite)
+
+
+@pytest.mark.parametrize("provider_id", ["openstack:///'{{ v1.instance_id }}'", "x://{{ ds.a | lower }}/{{ v1.b }}"])
+def test_a_provider_id_that_cloud_init_fills_in_is_rendered(provider_id: str) -> None:
+    render(worker(), replace(PLAN, provider_id=provider_id))
+
+
 def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> None:
     plan = RenderOptions(provider=ProviderName("aws"), settings={"endpoint": "http://{{ host }}"})
     assert "template" in refused(worker(), plan)

@@ -16,6 +16,7 @@ from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import arguments, objects, section, words
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+    FINDS_PROVIDER_ID,
     NEEDS_PROVIDER_ID,
     RenderOptions,
     ServingOptions,
@@ -35,7 +36,7 @@ from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
-from nodeattest_providers.provider_id_template import has_sources
+from nodeattest_providers.provider_id_template import check_template, has_sources, unquote
 
 __all__ = ["find"]
 
@@ -51,6 +52,8 @@ _ROTATION_SET: Final = re.compile(r"""["']?rotateCertificates["']?\s*:\s*["']?tr
 _SERVING_UNSET: Final = re.compile(r"""["']?serverTLSBootstrap["']?\s*:\s*["']?false""", re.IGNORECASE)
 _PHASE: Final = "kubelet-start"
 _TEMPLATE: Final = re.compile(r"\{[{%#]|\$\{")
+_EXPRESSION: Final = re.compile(r"\{\{[^{}]*\}\}")
+"""What cloud-init fills in."""
 
 
 def find(spec: JsonObject, plan: RenderOptions, roles: tuple[str, ...]) -> Iterator[Denied]:
@@ -77,6 +80,7 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
                 "a template",
                 "give the value itself; only the provider ID may be a template",
             )
+    yield from _provider_id(plan)
     for role in roles:
         named = dict(arguments(section(section(spec, role), "nodeRegistration"))).get("provider-id")
         if named and has_sources(named):
@@ -100,6 +104,32 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
                 "set kubeletExtraArgs provider-id (a template, where the machines differ), or the annotation "
                 f"{ANNOTATION_PROVIDER_ID}",
             )
+
+
+def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
+    """Refuse a provider ID that no machine could use, and one for a provider that finds it."""
+    if plan.provider in FINDS_PROVIDER_ID and (plan.provider_id or plan.tells_agent):
+        yield refusal(
+            f"no provider ID for the agent with {plan.provider}, whose metadata service has it",
+            "one",
+            f"remove the annotation {ANNOTATION_PROVIDER_ID} or the flag; kubelet's own goes into kubeletExtraArgs",
+        )
+    if plan.provider_id is None:
+        return
+    filled = _EXPRESSION.sub("x", plan.provider_id)
+    try:
+        check_template(unquote(filled))
+    except Denied as denied:
+        yield refusal(f"a provider ID: {denied.expected}", denied.got, denied.remedy)
+        return
+    if not plan.provider_id.isprintable() or " " in filled:
+        yield refusal("a provider ID without white space", ascii(plan.provider_id), "take the white space out of it")
+    if filled != plan.provider_id and has_sources(filled):
+        yield refusal(
+            "a provider ID that either cloud-init or the agent fills in",
+            plan.provider_id,
+            "write {cloud-init:KEY} in place of {{ KEY }}",
+        )
 
 
 def _role(configuration: JsonObject, plan: RenderOptions, role: str) -> Iterator[Denied]:

@@ -17,10 +17,20 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.provider_id_template import has_sources
 from nodeattest_providers.registry import BUILT_IN
 
-__all__ = ["NEEDS_PROVIDER_ID", "RenderOptions", "Rendered", "RenderingRefused", "ServingOptions", "refusal"]
+__all__ = [
+    "FINDS_PROVIDER_ID",
+    "NEEDS_PROVIDER_ID",
+    "RenderOptions",
+    "Rendered",
+    "RenderingRefused",
+    "ServingOptions",
+    "refusal",
+]
 
 NEEDS_PROVIDER_ID: Final = frozenset(name for name, row in BUILT_IN.items() if not row.knows_provider_id)
 """Providers whose attestor does not find the machine's provider ID; third parties' attestors may."""
+FINDS_PROVIDER_ID: Final = BUILT_IN.keys() - NEEDS_PROVIDER_ID - {"composite"}
+"""Providers whose attestor always finds it; a composite's does if one of its parts does."""
 
 
 class ServingOptions(StrEnum):
