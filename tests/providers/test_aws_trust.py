@@ -72,10 +72,26 @@ def test_a_bundle_that_cannot_be_used_is_denied(texts: dict[str, str]) -> None:
     assert "trustBundle" in denied.value.expected
 
 
-@pytest.mark.parametrize("region", ["eusx-de-east-1", "*", "../us-east-1", ""])
-def test_an_unknown_region_is_skipped_and_logged(region: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert set(parse_bundle({"us-east-1": pem(), region: "x"})) == {"us-east-1"}
-    assert f"region={region!r}" in caplog.text
+def test_an_unknown_region_is_skipped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert set(parse_bundle({"us-east-1": pem(), "eusx-de-east-1": "x"})) == {"us-east-1"}
+    assert "region='eusx-de-east-1'" in caplog.text
+
+
+@pytest.mark.parametrize("region", ["*", "../us-east-1", "US-EAST-1", "us-east-1\n", "x", ""])
+def test_a_name_that_is_no_regions_is_denied(region: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_bundle({"us-east-1": pem(), region: "x"})
+    assert denied.value.got == f"the region {region!r}"
+
+
+def test_a_new_bundle_of_unknown_regions_only_leaves_the_last_good_one(tmp_path: Path) -> None:
+    path, clock = trust_bundle(tmp_path / "trust", "us-east-1"), Clock()
+    bundle = TrustBundle(path, clock)
+    (path / "us-east-1.pem").rename(path / "eusx-de-east-1.pem")
+    clock.now = 6
+    assert bundle.of("us-east-1") == (region_certificate(),)
+    with pytest.raises(Denied, match="unknown regions only"):
+        TrustBundle(path, clock)
 
 
 def test_a_dsa_certificate_is_denied() -> None:
@@ -84,13 +100,13 @@ def test_a_dsa_certificate_is_denied() -> None:
     assert denied.value.reason is Reason.POLICY_INVALID
 
 
-@given(st.dictionaries(st.sampled_from(["us-east-1", "x"]), st.text() | st.just(pem())))
+@given(st.dictionaries(st.sampled_from(["us-east-1", "eusx-de-east-1"]), st.text() | st.just(pem())))
 def test_any_text_gives_a_bundle_or_denied(texts: dict[str, str]) -> None:
     try:
         bundle = parse_bundle(texts)
     except Denied:
         return
-    assert set(bundle) == set(texts) - {"x"}
+    assert set(bundle) == set(texts) - {"eusx-de-east-1"}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"us-east-1": 1}', b"\xff", b"[" * 100_000, b" " * (1 << 21)])

@@ -2,8 +2,8 @@
 
 Promises: certificates are looked up by region and by nothing else that a document says; a file that changed is read
 again at the next verification, at most every few seconds; one that cannot be used leaves the last good in force, and
-that is logged. Regions of no known partition are skipped and logged. Keys are RSA of 2048 bits or more, so AWS's older
-DSA and RSA-1024 certificates are refused by name.
+that is logged. Regions of no known partition are skipped and logged, unless the bundle has no other. Keys are RSA of
+2048 bits or more, so AWS's older DSA and RSA-1024 certificates are refused by name.
 Leaves to others: signatures (``cms``), which regions are allowed (the policy).
 Source: AWS, "AWS public certificates for instance identity document signatures" (RSA-2048).
 """
@@ -11,6 +11,7 @@ Source: AWS, "AWS public certificates for instance identity document signatures"
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +37,8 @@ RegionCertificates = Mapping[str, tuple[x509.Certificate, ...]]
 _WHERE: Final = "platforms.aws.trustBundle"
 _EXPECTED: Final = "a directory of <region>.pem, or a JSON object from regions to PEM certificates"
 _SUFFIX: Final = ".pem"
+_REGION: Final = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,16}){1,3}-[0-9]{1,2}")
+"""What a region of a partition that is yet to come may be called."""
 _LIMIT: Final = 1024 * 1024
 """Bytes of a bundle; a ConfigMap has at most as many, all of AWS's regions 60 KiB."""
 _MAX_CERTIFICATES: Final = 16
@@ -44,17 +47,21 @@ _MIN_BITS: Final = 2048
 
 
 def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
-    """Read PEM certificates by region; unknown regions are logged and skipped, what else is wrong is ``Denied``."""
+    """Read PEM certificates by region; unknown regions are skipped unless there are no others; else ``Denied``."""
     bundle: dict[str, tuple[x509.Certificate, ...]] = {}
     for region, text in texts.items():
         try:
             partition_of(region)
         except Denied as denied:
+            if not _REGION.fullmatch(region):
+                raise invalid(_WHERE, _EXPECTED, f"the region {denied.got}") from None
             log.warning(
                 "skipped an unknown region of the trust bundle: region=%s expected=%s", denied.got, denied.expected
             )
             continue
         bundle[region] = _certificates(region, text)
+    if texts and not bundle:
+        raise invalid(_WHERE, f"{_EXPECTED}, one of them known", f"unknown regions only ({len(texts)})")
     return MappingProxyType(bundle)
 
 
