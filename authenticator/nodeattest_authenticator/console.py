@@ -1,6 +1,7 @@
 """What a command prints. kubelet and systemd log its standard error: one line for each message.
 
-A wait is one line at once and then once a minute, which systemd also shows as the unit's status.
+A kind of wait is one line at once and then one a minute, whatever a server writes into it; systemd shows the line
+as the unit's status, too.
 Source: sd_notify(3); systemd.service(5), ``NotifyAccess=``.
 """
 
@@ -52,11 +53,11 @@ def reporting(clock: Clock, *, log: Callable[[str], None], notify_socket: str | 
     """Return a clock that reports each wait; ``notify_socket`` is systemd's, None where there is none."""
     due: dict[str, float] = {}
 
-    def report(what: str, until: float) -> None:
+    def report(kind: str, what: str, until: float) -> None:
         now = clock.monotonic()
-        if now < due.get(what, now):
+        if now < due.get(kind, now):
             return
-        due[what] = now + _MINUTE
+        due[kind] = now + _MINUTE
         message = f"waiting until {moment(int(until))} for {what}"
         log(message)
         notify_status(message, notify_socket)

@@ -347,8 +347,8 @@ def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> No
     said: list[str] = []
     clock, slept = virtual()
 
-    def on_wait(what: str, until: float) -> None:
-        said.append(f"{what} {until:.0f}")
+    def on_wait(kind: str, what: str, until: float) -> None:
+        said.append(f"{kind}: {what} {until:.0f}")
 
     clock = replace(clock, now=lambda: 1000.0 + sum(slept), on_wait=on_wait)
     chances = iter((0.0, 0.5))

@@ -49,7 +49,7 @@ def test_a_wait_is_told_at_once_and_then_once_a_minute(systemd: tuple[str, socke
     told: list[float] = []
     while not deadline.passed:
         before = len(said)
-        deadline.waits_for("the cluster")
+        deadline.waits_for("cluster", "the cluster")
         told += [virtual.time] * (len(said) - before)
         deadline.sleep(5)
     assert told == [1000, 1060, 1120]
@@ -60,9 +60,22 @@ def test_a_wait_is_told_at_once_and_then_once_a_minute(systemd: tuple[str, socke
 def test_another_wait_is_told_at_once() -> None:
     said: list[str] = []
     deadline = Deadline.after(reporting(VirtualTime().clock, log=said.append, notify_socket=None), 150)
-    for what in ("a", "b", "a"):
-        deadline.waits_for(what)
+    for kind in ("a", "b", "a"):
+        deadline.waits_for(kind, f"the {kind}")
     assert [line[-1] for line in said] == ["a", "b"]
+
+
+def test_what_a_server_writes_makes_no_line_more() -> None:
+    said: list[str] = []
+    server = Server(creates=[OURS], watches=[replace(OURS, waiting=f"Reason{n}: x") for n in range(5000)])
+    session = server.session(50)
+    clock = reporting(session.deadline.clock, log=said.append, notify_socket=None)
+    session = replace(session, deadline=replace(session.deadline, clock=clock))
+    with suppress(AgentError):
+        submitted = session.submit(FILED, signer_name=SIGNER, usages=(), expiration_seconds=None)[0]
+        session.wait_for_decision(submitted, certificate)
+    assert len(server.watches) < 4990
+    assert [line.rpartition("sandbox://0'")[2] for line in said] == ["", ", which waits: Reason0: x"]
 
 
 def test_a_status_is_one_variable_whatever_it_says(systemd: tuple[str, socket.socket]) -> None:
@@ -76,8 +89,8 @@ def test_where_nobody_listens_nothing_happens(address: str | None) -> None:
 
 
 def heard(clock: Clock, said: list[str]) -> Clock:
-    def on_wait(what: str, until: float) -> None:
-        del until
+    def on_wait(kind: str, what: str, until: float) -> None:
+        del kind, until
         said.append(what)
 
     return replace(clock, on_wait=on_wait)
@@ -145,4 +158,4 @@ def test_discovery_tells_whom_it_asks(tmp_path: Path, api: FakeApi) -> None:
 
 
 def test_a_clock_that_nobody_listens_to_waits_in_silence() -> None:
-    Deadline.after(Clock(), 1).waits_for("nothing")
+    Deadline.after(Clock(), 1).waits_for("nothing", "nothing")

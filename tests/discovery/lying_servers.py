@@ -260,7 +260,7 @@ class VirtualTime:
                 now=lambda: time.time() + self.ahead,
                 monotonic=lambda: self.moment,
                 sleep=self.sleep,
-                on_wait=lambda what, _: self.told.append(what),
+                on_wait=lambda _, what, __: self.told.append(what),
             ),
             log=self.told.append,
             limit=limit,

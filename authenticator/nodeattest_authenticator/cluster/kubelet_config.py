@@ -40,7 +40,7 @@ def fetch(api: ApiServerClient, deadline: Deadline) -> JsonObject:
         try:
             return parse(_config_map(api))
         except UnreachableError as error:
-            deadline.waits_for(f"kubelet's configuration: {error}")
+            deadline.waits_for("kubelet's configuration", f"kubelet's configuration: {error}")
             if not deadline.pause(error.retry_after if error.retry_after is not None else _RETRY):
                 said = f"kubelet's configuration cannot be read: {error}"
                 remedy = "run join again when the API server answers"

@@ -181,7 +181,8 @@ class CsrSession:
 
     def _tell(self, csr: Csr) -> None:
         waiting = f", which waits: {one_line(csr.waiting, _SHOWN)}" if csr.waiting else ""
-        self.deadline.waits_for(f"the decision on request {csr.name} {self._with_provider_id()}{waiting}")
+        what = f"the decision on request {csr.name} {self._with_provider_id()}{waiting}"
+        self.deadline.waits_for("decision with reason" if waiting else "decision", what)
 
     def _versions(self, csr: Csr) -> Generator[Csr | None]:
         """Yield every version of the object that the server shows until the deadline, however often a watch ends."""
@@ -229,12 +230,12 @@ class CsrSession:
                         remedy="nothing to do here if it comes back",
                         kind=FailureKind.TEMPORARY,
                     ) from None
-                self.deadline.waits_for(f"the API server: {error}")
+                self.deadline.waits_for("API server", f"the API server: {error}")
             except ForbiddenError as error:
                 pause = RETRY.pause(forbidden, self.random)
                 if forbidden >= _FORBIDDEN_FOR or self.deadline.left <= pause:
                     raise
-                self.deadline.waits_for(f"permission: {error.message}")
+                self.deadline.waits_for("permission", f"permission: {error.message}")
                 forbidden += 1
             self.deadline.sleep(pause)
 

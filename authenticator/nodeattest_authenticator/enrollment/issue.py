@@ -187,7 +187,8 @@ def _enroll(
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
         shared = None if names is None else _SharedDevice(context, deadline, attestor)
         with _device_lock(context, deadline, attestor, shared) as locked:
-            deadline.waits_for(f"the API server {settings.endpoint.url}, with evidence of provider {settings.provider}")
+            what = f"the API server {settings.endpoint.url}, with evidence of provider {settings.provider}"
+            deadline.waits_for("certificate", what)
             try:
                 machine_id, is_known = _provider_id(context, attestor, may_ask=credentials.token is not None)
                 enrolled = enroll(

@@ -36,7 +36,7 @@ def exclusive(storage: Storage, deadline: Deadline, *, name: str = LOCK_FILE) ->
                     remedy="it gives up at its own deadline; if it hangs, end it",
                     kind=FailureKind.TEMPORARY,
                 )
-            deadline.waits_for(f"another kubelet-authenticator, which holds {storage.path}/{name}")
+            deadline.waits_for("lock", f"another kubelet-authenticator, which holds {storage.path}/{name}")
             deadline.sleep(_POLL)
         yield
     finally:

@@ -26,5 +26,5 @@ def retry_until(attempt: Callable[[], T], deadline: Deadline, *, random: Callabl
             pause = _PAUSE * (1 + random())
             if failure.kind is not FailureKind.TEMPORARY or deadline.left < pause:
                 raise
-            deadline.waits_for(f"another attempt: {failure}")
+            deadline.waits_for("another attempt", f"another attempt: {failure}")
             deadline.sleep(pause)

@@ -17,8 +17,8 @@ __all__ = ["Backoff", "Clock", "Deadline", "random_unit"]
 _MAX_EXPONENT: Final = 20
 
 
-def _tell_nobody(what: str, until: float) -> None:
-    del what, until
+def _tell_nobody(kind: str, what: str, until: float) -> None:
+    del kind, what, until
 
 
 @record
@@ -29,8 +29,8 @@ class Clock:
     """Seconds since the epoch."""
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    on_wait: Callable[[str, float], None] = _tell_nobody
-    """Takes what is waited for and until when, as ``now`` counts; called again and again while a wait lasts."""
+    on_wait: Callable[[str, str, float], None] = _tell_nobody
+    """Takes the kind of wait, what is waited for and until when, as ``now`` counts; called again while it lasts."""
 
 
 @record
@@ -59,9 +59,9 @@ class Deadline:
         """Whether no time is left."""
         return self.left <= 0
 
-    def waits_for(self, what: str) -> None:
-        """Report what is waited for until this deadline, never a secret."""
-        self.clock.on_wait(what, self.clock.now() + self.left)
+    def waits_for(self, kind: str, what: str) -> None:
+        """Report what is waited for until this deadline, never a secret; ``kind`` is a constant, for rate limits."""
+        self.clock.on_wait(kind, what, self.clock.now() + self.left)
 
     def sleep(self, seconds: float) -> None:
         """Sleep, but not past the deadline."""

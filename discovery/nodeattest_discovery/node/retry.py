@@ -31,7 +31,7 @@ def first_valid(
     """
     left = list(dict.fromkeys(servers))
     refused: list[Denied] = []
-    deadline.waits_for(f"an answer of {', '.join(server.url for server in left)}")
+    deadline.waits_for("answer", f"an answer of {', '.join(server.url for server in left)}")
     while True:
         waiting: Unavailable | None = None
         for server in tuple(left):
@@ -45,6 +45,6 @@ def first_valid(
                 waiting = unavailable
         if waiting is None:
             raise refused[0] if refused else Unavailable(Reason.API_UNAVAILABLE, "no server", remedy="name one")
-        deadline.waits_for(f"another answer: {waiting.detail}")
+        deadline.waits_for("another answer", f"another answer: {waiting.detail}")
         if not deadline.pause(RETRY):
             raise waiting
