@@ -212,11 +212,14 @@ def test_missing_folders_get_kubeadms_modes_and_others_keep_theirs(tmp_path: Pat
         kubelet_files.write_private(str(kept / "kubelet.conf"), b"")
         kubelet_files.write_private(str(tmp_path / "etc/kubelet.conf"), b"")
         kubelet_files.write(str(tmp_path / "etc/pki/ca.crt"), b"", mode=kubelet_files.PUBLIC)
-        kubelet_files.write(str(tmp_path / "kubelet/config.yaml"), b"", mode=kubelet_files.PRIVATE)
+        kubelet_files.write(str(tmp_path / "lib/kubelet/config.yaml"), b"", mode=kubelet_files.PRIVATE)
     finally:
         os.umask(before)
-    modes = {name: tmp_path.joinpath(name).stat().st_mode & 0o777 for name in ("kept", "etc", "etc/pki", "kubelet")}
-    assert modes == {"kept": 0o700, "etc": 0o755, "etc/pki": 0o755, "kubelet": 0o700}
+    modes = {
+        name: tmp_path.joinpath(name).stat().st_mode & 0o777
+        for name in ("kept", "etc", "etc/pki", "lib", "lib/kubelet")
+    }
+    assert modes == {"kept": 0o700, "etc": 0o755, "etc/pki": 0o755, "lib": 0o755, "lib/kubelet": 0o700}
 
 
 def test_the_ca_file_comes_alone_too(joiner: Discoverer) -> None:

@@ -78,13 +78,13 @@ def _write(path: str, data: bytes, mode: int, folder_mode: int) -> bool:
 
 
 def _make_folders(path: str, mode: int) -> None:
-    """Make missing folders, regardless of the umask; one that exists keeps its mode.
+    """Make a missing folder, and those above it with 0755, regardless of the umask; one that exists keeps its mode.
 
     The modes are kubeadm's: 0755 for kubeconfigs and CAs, 0700 for kubelet's configuration.
     """
     if not path or os.path.isdir(path):
         return
-    _make_folders(os.path.dirname(path), mode)
+    _make_folders(os.path.dirname(path), 0o755)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)
         os.chmod(path, mode)
