@@ -16,6 +16,7 @@ from test_agent_parts import VirtualTime
 from test_csr_submission import FILED, OURS, SIGNER, Server, certificate
 from test_join import Joiner
 
+from nodeattest_authenticator.commands.cli import main
 from nodeattest_authenticator.console import notify_status, reporting
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.csr_object import Csr
@@ -149,6 +150,15 @@ def test_a_join_that_worked_leaves_no_status(
     monkeypatch.setenv("NOTIFY_SOCKET", systemd[0])
     assert Joiner(tmp_path, api).join().returncode == 0
     assert received(systemd[1])[-1] == "STATUS="
+
+
+@pytest.mark.parametrize("command", ["credential", "adopt --provider tpm --kubeconfig none", "status", "evidence"])
+def test_a_command_that_is_no_unit_of_ours_leaves_the_status_of_the_unit_that_runs_it(
+    tmp_path: Path, systemd: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", systemd[0])
+    assert main(["kubelet-authenticator", *command.split(), "--config", str(tmp_path / "none")]) != 0
+    assert received(systemd[1]) == []
 
 
 def test_discovery_tells_whom_it_asks(tmp_path: Path, api: FakeApi) -> None:

@@ -39,6 +39,8 @@ _EVIDENCE = (
     "the fingerprint of the endorsement key, to be registered."
 )
 _REFRESH_LIMIT = 60
+_UNITS = frozenset({"join", "refresh", "serving"})
+"""Commands of units of ours, whose status they tell systemd; others inherit the socket of a unit that is not ours."""
 _COLUMNS = 100
 """Of help."""
 
@@ -46,6 +48,8 @@ _COLUMNS = 100
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     options = _parsed(argv[1:])
+    if options.command not in _UNITS:
+        os.environ.pop("NOTIFY_SOCKET", None)
     status = ""
     try:
         return _run(options, argv[0])
