@@ -140,6 +140,23 @@ def test_a_document_of_another_kind_is_skipped_whatever_it_holds(content: str, e
         assert found.node_name == "node-0"
 
 
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        '{"kind": "KubeProxyConfiguration", "qps": 0.5}',
+        "  kind: KubeProxyConfiguration\n  qps: 0.5",
+        "\ufeffkind: KubeProxyConfiguration\nqps: 0.5",
+        "...\nkind: KubeProxyConfiguration\nqps: 0.5",
+        "%YAML 1.1\n---\nkind: KubeProxyConfiguration\nqps: 0.5",
+    ],
+)
+def test_a_document_of_another_kind_is_skipped_in_whatever_form(proxy: str) -> None:
+    for text in (f"{AS_CLUSTER_API_WRITES_IT}---\n{proxy}\n", f"{proxy}\n{AS_CLUSTER_API_WRITES_IT}"):
+        found = parse(text.encode(), limit=1)
+        assert found is not None
+        assert found.node_name == "node-0"
+
+
 @pytest.mark.parametrize("content", ["a: 0.5", "a: &x 1\nb: *x", "kind: KubeProxyConfiguration", "--- {}"])
 def test_a_join_configuration_stays_strict(content: str) -> None:
     with pytest.raises(AgentError, match="without ambiguous values"):

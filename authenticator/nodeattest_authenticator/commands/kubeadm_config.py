@@ -122,6 +122,8 @@ def _documents(data: bytes) -> tuple[set[str], list[JsonObject]]:
                 text, scalars=Scalars.INTEGERS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES, max_documents=1
             )
         except ParseError as error:
+            if _JOIN_KIND.encode() not in text:
+                continue  # of another kind: JSON, indented, or behind a byte order mark
             raise _wrong(f"expected YAML without ambiguous values, got {error.found}") from None
         all_kinds |= {str(document.get("kind")) for document in documents}
         joins += [document for document in documents if document.get("kind") == _JOIN_KIND]
