@@ -69,7 +69,11 @@ def test_the_target_of_a_move_is_looked_at_before_it(
         told = capsys.readouterr().out
         assert "ok    move-source: none is" in told
         assert "FAIL  move-namespace: not there" in told
+        kubectl = f"kubectl --kubeconfig {target.admin_kubeconfig}"
+        label = f"{kubectl} label namespace {NAMESPACE} {LABEL}=enabled\n"
+        assert f"do        {kubectl} create namespace {NAMESPACE} && {label}" in told
         assert "FAIL  definitions-served" in told
+        assert f"do        {kubectl} apply -k manifests/crd" in told
         target.client().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}})
         clusters = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/blue"
         fleet.client.patch(clusters, {"spec": {"paused": True}})

@@ -177,7 +177,7 @@ def without_validations() -> JsonObject:
 
 def moving(namespace: JsonObject | Unread | None, *paused: str) -> Spoil:
     def spoil(facts: HealthFacts) -> None:
-        facts.move = MoveFacts(paused=[*paused], namespaces={"fleet": namespace})
+        facts.move = MoveFacts(kubeconfig="target", paused=[*paused], namespaces={"fleet": namespace})
 
     return spoil
 

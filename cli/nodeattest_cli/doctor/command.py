@@ -95,7 +95,9 @@ def doctor(
         timeout=seconds("--timeout", timeout),
     )
     workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
-    move = run(connection, lambda client: read_source(client, target.namespace)) if move_to is not None else None
+    move = (
+        run(connection, lambda client: read_source(client, target.namespace, move_to)) if move_to is not None else None
+    )
     connection = Connection(move_to, None) if move_to is not None else connection
     facts = run(connection, lambda client: _gather(client, target, workload, move))
     if cluster is not None and not facts.clusters():

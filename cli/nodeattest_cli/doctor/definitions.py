@@ -65,7 +65,7 @@ def _served(facts: HealthFacts, shipped: Mapping[str, JsonObject], there: dict[s
         severity=HealthSeverity.ERROR if wrong else HealthSeverity.OK,
         expected="our CustomResourceDefinitions are there and served",
         found="; ".join(wrong) or listed(sorted(there)),
-        remedy=f"{_APPLY}; nodeattest doctor --fix creates those that are not there" if wrong else "",
+        remedy=f"{_APPLY}; --fix creates those that are not there" if wrong else "",
     )
 
 

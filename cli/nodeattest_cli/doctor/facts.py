@@ -104,6 +104,8 @@ class WorkloadFacts:
 class MoveFacts:
     """A ``clusterctl move`` to come; the other facts are of its target."""
 
+    kubeconfig: str
+    """Of the target."""
     paused: list[str] = field(default_factory=list[str])
     """Clusters and ClusterClasses of the source."""
     namespaces: dict[str, JsonObject | Unread | None] = field(default_factory=dict[str, "JsonObject | Unread | None"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from typing import Final
 
 from nodeattest_cli.doctor import (
@@ -39,5 +41,9 @@ GROUPS: Final = {
 
 
 def examine(facts: HealthFacts) -> list[HealthFinding]:
-    """Look at everything."""
-    return [finding for group in GROUPS.values() for finding in group.look(facts)]
+    """Look at everything; before a move, commands of remedies name the target's kubeconfig."""
+    found = [finding for group in GROUPS.values() for finding in group.look(facts)]
+    if facts.move is None:
+        return found
+    kubectl = f"kubectl --kubeconfig {shlex.quote(facts.move.kubeconfig)} "
+    return [replace(one, remedy=one.remedy.replace("kubectl ", kubectl)) for one in found]

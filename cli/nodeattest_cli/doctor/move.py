@@ -22,9 +22,9 @@ IDS = ("move-source", "move-namespace")
 _PAUSED = "cluster.x-k8s.io/paused"
 
 
-async def read_source(client: ApiClient, namespace: str | None) -> MoveFacts:
-    """Read what is paused in the source, and which namespaces have policies that need the label."""
-    found = MoveFacts()
+async def read_source(client: ApiClient, namespace: str | None, target: str) -> MoveFacts:
+    """Read what is paused in the source, and which namespaces have policies that need the label; ``target``: a kubeconfig."""
+    found = MoveFacts(kubeconfig=target)
     async for policy in list_served(client, OWN, "nodeattestationpolicies", namespace):
         if needs_webhook(policy):
             found.namespaces.setdefault(text(policy, "metadata", "namespace"))
@@ -53,7 +53,7 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
         if isinstance(namespace, Unread):
             severity, found, remedy = HealthSeverity.UNKNOWN, namespace.why, "let this user read Namespaces"
         elif namespace is None:
-            found, remedy = "not there", f"kubectl create namespace {name}, then {remedy}"
+            found, remedy = "not there", f"kubectl create namespace {name} && {remedy}"
         elif is_decided(namespace):
             severity, found, remedy = HealthSeverity.OK, "it has", ""
         expected = f"the namespace {name} of the target has the label {LABEL}"
