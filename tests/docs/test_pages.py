@@ -19,7 +19,7 @@ import pytest
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.main import main
 from nodeattest_cli.policies import problems
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.objects import strings, text
 
 TREE = Path(__file__).parents[2]
 BIN = Path(sys.prefix) / "bin"
@@ -193,6 +193,16 @@ def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) ->
                 assert [one for one in problems(document) if "endorsementCAs: PEM certificates" not in one] == [], (
                     policy
                 )
+
+
+def test_no_policy_that_is_shown_trusts_any_tpm_beside_another_attestor(tmp_path: Path) -> None:
+    """Whoever has the token of a machine could join by a software TPM, whatever else the machine would prove."""
+    for number, policy in enumerate(policies()):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(policy)
+        for document in read_objects(str(file)):
+            first_use = text(document, "kind") == "NodeAttestationPolicy" and "trustOnFirstUse: true" in policy
+            assert not (first_use and len(strings(document, "spec", "authorizedAttestors")) > 1), policy
 
 
 def test_every_bootstrap_configuration_that_is_shown_can_be_rendered(

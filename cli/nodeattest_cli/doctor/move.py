@@ -23,7 +23,7 @@ _PAUSED = "cluster.x-k8s.io/paused"
 
 
 async def read_source(client: ApiClient, namespace: str | None, target: str) -> MoveFacts:
-    """Read what is paused in the source, and which namespaces have policies that need the label; ``target``: a kubeconfig."""
+    """Read what is paused, and which namespaces have policies that need the label; ``target``: its kubeconfig."""
     found = MoveFacts(kubeconfig=target)
     async for policy in list_served(client, OWN, "nodeattestationpolicies", namespace):
         if needs_webhook(policy):

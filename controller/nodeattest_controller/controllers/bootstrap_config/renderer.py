@@ -31,7 +31,7 @@ from nodeattest_providers.verifier_interface import ClusterAPISigner
 __all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "annotated", "plan_for", "shares_secret"]
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
-"""On the object, or on its Cluster: which of the policy's attestors these machines use, where it names several."""
+"""On the object, or on its Cluster: which of several attestors of the policy is rendered. Verification ignores it."""
 
 _LONGEST_NAME: Final = 253 - len(challenge_secret_name(""))
 """Characters (apimachinery pkg/util/validation, DNS-1123 subdomain)."""
