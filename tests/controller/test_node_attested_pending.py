@@ -11,6 +11,7 @@ from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
     CLAIM_RATE,
     CLAIMS_BURST,
+    CLAIMS_RATE,
     VERDICT_BURST,
     PendingOutcomes,
 )
@@ -92,6 +93,43 @@ def test_refused_claims_on_a_machine_that_has_not_joined_are_shown_rarely() -> N
     rig.seconds += 1 / CLAIM_RATE
     assert rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
     assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, LESS)
+
+
+def test_a_claim_above_the_rate_is_shown_later() -> None:
+    rig = Rig()
+    for _ in range(CLAIM_BURST):
+        rig.decisions.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
+    assert not rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
+    rig.decisions.review_claims()
+    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, BAD)
+    rig.seconds += 1 / CLAIM_RATE
+    rig.decisions.review_claims()
+    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, LESS)
+
+
+def test_another_tokens_flood_keeps_no_claim_from_being_shown() -> None:
+    rig = Rig()
+    own = {**STRANGER, "username": "system:bootstrap:ghijkl"}
+
+    def flood(provider_id: ProviderID) -> None:
+        for _ in range(2 * CLAIM_BURST):
+            rig.decisions.refused(refusal(BAD, provider_id=provider_id, **STRANGER))
+
+    flood(NEW.provider_id)
+    assert rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **own))
+    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, LESS)
+    for number in range(10, 10 + CLAIMS_BURST):  # the cluster's rate is used up, too
+        member = machine(number, node=False)
+        rig.inventory.put_machine(f"fleet/{member.name}", document(member))
+        flood(member.provider_id)
+    flood(NEW.provider_id)
+    other = Reason.ENDORSEMENT_KEY_UNTRUSTED
+    rig.decisions.refused(refusal(other, provider_id=NEW.provider_id, **own))
+    flood(NEW.provider_id)
+    for _ in range(2):  # first, what is held of the others
+        rig.seconds += CLAIMS_BURST / CLAIMS_RATE
+        rig.decisions.review_claims()
+    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, other)
 
 
 def test_what_the_condition_has_stays_until_there_is_a_newer_claim() -> None:

@@ -84,6 +84,14 @@ def test_a_flood_is_written_a_few_times_and_takes_no_write_of_the_nodes_own() ->
     assert unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
 
 
+@pytest.mark.parametrize("other", [{**TOKEN, "username": "system:bootstrap:ghijkl"}, ADMIN, STRANGER])
+def test_one_requesters_flood_takes_no_record_of_another(other: dict[str, object]) -> None:
+    unwritten = UnwrittenRefusals(Clock())
+    for _ in range(2 * RECORD_BURST):
+        unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
+    assert unwritten.note(refusal(BAD, **other), ledger(ME))
+
+
 @pytest.mark.parametrize(("changes", "most"), [(TOKEN, RECORDS_BURST), ({}, NODES_BURST)])
 def test_a_cluster_writes_no_more_at_once(changes: dict[str, object], most: int) -> None:
     unwritten = UnwrittenRefusals(Clock())

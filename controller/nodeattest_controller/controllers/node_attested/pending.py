@@ -16,6 +16,7 @@ from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVE
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.refusals import MAX_NAME
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube.rate_limiter import RateLimiter
@@ -23,9 +24,9 @@ from nodeattest_kube.rate_limiter import RateLimiter
 __all__ = ["PendingOutcomes"]
 
 CLAIM_BURST, CLAIM_RATE = 2, 1 / 300
-"""Refused claims on one machine that are shown at once, and a second after that: any token can cause them."""
+"""Refused claims of one requester on one machine that are shown at once, and a second after that."""
 CLAIMS_BURST, CLAIMS_RATE = 50, 1 / 10
-"""The same on all machines of a cluster."""
+"""The same of all requesters on all machines of a cluster: any token can cause them."""
 VERDICT_BURST, VERDICT_RATE = 6, 1 / 300
 """Refusals of one node that are written down after its first one."""
 
@@ -39,7 +40,9 @@ class PendingOutcomes:
         self._refusals: dict[str, CSRDenied] = {}
         self._grants: dict[str, CSRIssued] = {}
         self._claims: dict[str, RefusedClaim] = {}
-        """The last one on each machine that has not joined, within the rates."""
+        """What is shown of each machine that has not joined."""
+        self._held: dict[str, tuple[str, RefusedClaim]] = {}
+        """A newer claim, and who made it, until the rates allow showing it."""
         self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
         self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
         self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
@@ -80,14 +83,28 @@ class PendingOutcomes:
             return True
         if verdict.by_node or verdict.reason in SILENT or member.is_pool_instance or member.node_ref_name:
             return False
-        if not (self._claim.take(provider_id) and self._all_claims.take("")):  # 3
+        requester = verdict.username[:MAX_NAME]  # 3
+        held = self._held.get(provider_id)
+        if held is None or held[0] == requester or self._claim.has_token((provider_id, requester)):
+            self._held[provider_id] = requester, RefusedClaim(verdict.at, verdict.reason)
+        return self._release(provider_id)
+
+    def _release(self, provider_id: str) -> bool:
+        """Show the claim that is held of a machine if the rates allow it; returns whether they do."""
+        requester, claim = self._held[provider_id]
+        if not (self._all_claims.has_token("") and self._claim.take((provider_id, requester))):
             return False
-        self._claims[provider_id] = RefusedClaim(verdict.at, verdict.reason)
+        self._all_claims.take("")
+        self._claims[provider_id] = claim
+        del self._held[provider_id]
         return True
 
-    def forget_claims(self) -> None:
-        """Forget claims on machines that joined or went."""
+    def review_claims(self) -> None:
+        """Forget claims on machines that joined or went, and show those that the rates allow by now."""
         self._claims = {one: claim for one, claim in self._claims.items() if self._is_awaited(one)}
+        self._held = {one: held for one, held in self._held.items() if self._is_awaited(one)}
+        for provider_id in tuple(self._held):
+            self._release(provider_id)
 
     def verdict(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
         """Return what has to be written down of a machine; None where nothing is news.
@@ -133,6 +150,7 @@ class PendingOutcomes:
         self.remembered(provider_id)
         self.unwritten.forget(provider_id)
         self._claims.pop(provider_id, None)
+        self._held.pop(provider_id, None)
 
     def _is_awaited(self, provider_id: str) -> bool:
         """Return whether one machine has this provider ID, and has not joined."""

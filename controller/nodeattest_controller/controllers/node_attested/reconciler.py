@@ -154,7 +154,7 @@ class NodeAttestedReconciler:
             return None
         management, policy = self._deps.management, self._policy()
         pairs, around, withheld = *await self._survey(), 0
-        self._pending.forget_claims()
+        self._pending.review_claims()
         due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
         census = MachineCensus(self._deps.now())
         async for member, attestation in in_batches(pairs):

@@ -30,7 +30,7 @@ SILENT: Final = frozenset({Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED})
 RECORD_PAUSE: Final = 600.0
 """Seconds in which no record of the cluster is tried after one that failed: mostly a right is missing."""
 RECORD_BURST, RECORD_RATE = 6, 1 / 300
-"""Writes of one machine's refusals at once, and a second after that; its node has the same for itself."""
+"""Writes of one machine's refusals by one requester at once, and a second after that."""
 RECORDS_BURST, RECORDS_RATE = 50, 1 / 10
 """The same of all machines of a cluster together, by requests of others than their nodes."""
 NODES_BURST, NODES_RATE = 200, 1.0
@@ -52,7 +52,7 @@ class UnwrittenRefusals:
             return False
         provider_id, requester = denied.provider_id, _requester(denied, attestation)
         all_machines = self._nodes if requester is Requester.NODE else self._others
-        if not (self._one.take((provider_id, requester is Requester.NODE)) and all_machines.take("")):
+        if not (self._one.take((provider_id, requester, denied.username[:MAX_NAME])) and all_machines.take("")):
             return False
         new = RecordedRefusal(
             requester=requester,
