@@ -165,12 +165,15 @@ def _without_secret(documents: Sequence[JsonObject], policies: Sequence[JsonObje
 def _why_not_rendered(document: JsonObject, documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> str:
     """Say what keeps the renderer from it as it is, where the one policy of the file or an annotation names one."""
     attestors = {name for one in policies for name in strings(one, "spec", "authorizedAttestors")}
-    clusters = [one for one in documents if text(one, "kind") == "Cluster"]
-    chosen = next(filter(None, (annotated(one, ATTESTOR_ANNOTATION) for one in (document, *clusters))), "")
+    if not attestors:
+        return "; authorizedAttestors is empty, so there is no attestor to render for"
+    named = ", ".join(sorted(attestors))
+    cluster = policy_machines.cluster_with(document, documents)
+    chosen = annotated(document, ATTESTOR_ANNOTATION) or annotated(cluster, ATTESTOR_ANNOTATION)
+    if chosen and chosen not in attestors:
+        return f"; annotation {ATTESTOR_ANNOTATION} on it or its Cluster: expected one of {named}, got {chosen!a}"
     if not chosen and len(attestors) != 1:
-        return (
-            f"; annotation {ATTESTOR_ANNOTATION} on it or its Cluster must choose one of {', '.join(sorted(attestors))}"
-        )
+        return f"; annotation {ATTESTOR_ANNOTATION} on it or its Cluster must choose one of {named}"
     provider_id = annotated(document, ANNOTATION_PROVIDER_ID) or None
     try:
         render(document, RenderOptions(provider=ProviderName(chosen or min(attestors)), provider_id=provider_id))

@@ -29,7 +29,7 @@ from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 
-__all__ = ["beside", "refused"]
+__all__ = ["beside", "cluster_with", "refused"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _MACHINES: Final = ("Machine", "MachineSet", "MachineDeployment", "MachinePool")
@@ -49,6 +49,18 @@ def beside(policy: JsonObject, other: JsonObject) -> bool:
     """Return whether both are in one namespace; a document that names none is applied to whichever is chosen."""
     places = {text(policy, "metadata", "namespace"), text(other, "metadata", "namespace")} - {""}
     return len(places) <= 1
+
+
+def cluster_with(config: JsonObject, documents: Sequence[JsonObject]) -> JsonObject:
+    """Return the Cluster that a configuration belongs to, by its label or by references to it; empty without one."""
+    documents = [one for one in (*documents, *made_by_topologies(documents)) if beside(one, config)]
+    names = {text(config, "metadata", "labels", CLUSTER_LABEL)}
+    for one in documents:
+        reference = _bootstrap_ref(one)
+        if reference and (reference.kind, reference.name) == (text(config, "kind"), text(config, "metadata", "name")):
+            names.add(text(one, "metadata", "name") if _is(one, "Cluster") else cluster_of(one))
+    clusters = (one for one in documents if _is(one, "Cluster"))
+    return next((one for one in clusters if text(one, "metadata", "name") in names - {""}), {})
 
 
 def _pool(

@@ -567,6 +567,64 @@ def test_which_of_several_attestors_a_configuration_uses_must_be_chosen(tmp_path
     assert (f"a provider ID, which {chosen} cannot find" in said) == bool(chosen)
 
 
+def chosen_by(name: str, attestor: str, namespace: str = "fleet", **spec: JsonValue) -> JsonObject:
+    annotations: JsonObject = {"attestation.cluster.x-k8s.io/attestor": attestor}
+    metadata: JsonObject = {"name": name, "namespace": namespace, "annotations": annotations}
+    return {**cluster(name, {}, **spec), "metadata": metadata}
+
+
+WORKERS: JsonObject = {
+    "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+    "kind": "KubeadmConfigTemplate",
+    "metadata": {"name": "workers", "namespace": "fleet", "labels": {"cluster.x-k8s.io/cluster-name": "blue"}},
+    "spec": {"template": {"spec": {"joinConfiguration": {}}}},
+}
+MASTERS: JsonObject = {
+    "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2",
+    "kind": "KubeadmControlPlane",
+    "metadata": {"name": "masters", "namespace": "fleet"},
+    "spec": {"version": "v1.36.0", "kubeadmConfigSpec": {}},
+}
+TO_MASTERS: JsonObject = {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "KubeadmControlPlane", "name": "masters"}
+UNLABELED: JsonObject = {**WORKERS, "metadata": {"name": "workers", "namespace": "fleet"}}
+TO_WORKERS: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfigTemplate", "name": "workers"}
+OF_BLUE: JsonObject = {
+    "apiVersion": "cluster.x-k8s.io/v1beta2",
+    "kind": "MachineDeployment",
+    "metadata": {"name": "workers", "namespace": "fleet"},
+    "spec": {"clusterName": "blue", "template": {"spec": {"bootstrap": {"configRef": TO_WORKERS}}}},
+}
+MUST, WRONG = "must choose one of challenge, tpm", "expected one of challenge, tpm, got 'nonsense'"
+
+
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [
+        ([WORKERS, chosen_by("blue", "tpm")], ""),
+        ([WORKERS, chosen_by("green", "tpm")], MUST),
+        ([WORKERS, chosen_by("blue", "tpm", "elsewhere")], MUST),
+        ([WORKERS, chosen_by("blue", "nonsense")], WRONG),
+        ([UNLABELED, OF_BLUE, chosen_by("blue", "tpm")], ""),
+        ([UNLABELED, chosen_by("blue", "tpm")], MUST),
+        ([MASTERS, chosen_by("blue", "tpm", controlPlaneRef=TO_MASTERS)], ""),
+        ([MASTERS, chosen_by("blue", "tpm")], MUST),
+        ([MASTERS, chosen_by("blue", "nonsense", controlPlaneRef=TO_MASTERS)], WRONG),
+    ],
+)
+def test_the_attestor_that_an_objects_own_cluster_chooses_is_held_against_the_policy(
+    tmp_path: Path, documents: list[JsonObject], said: str
+) -> None:
+    _, told = checked(tmp_path, made(authorizedAttestors=["challenge", "tpm"]), *documents)
+    assert "not rendered" in told
+    assert [one for one in (MUST, WRONG) if one in told] == [said] * bool(said)
+
+
+def test_a_policy_that_authorizes_nobody_leaves_nothing_to_choose(tmp_path: Path) -> None:
+    _, told = checked(tmp_path, made(authorizedAttestors=[]), WORKERS)
+    assert "authorizedAttestors is empty, so there is no attestor to render for" in told
+    assert "must choose" not in told
+
+
 @pytest.mark.parametrize("kind", ["KubeadmControlPlane", "KubeadmControlPlaneTemplate", "MachinePool"])
 def test_machines_that_share_a_configuration_get_no_secret_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
