@@ -218,6 +218,17 @@ async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in
     assert "again and again" in record.getMessage()
 
 
+async def test_what_the_connections_report_says_is_debug_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Unreachable("no route")
+    add_request(api, "a")
+    api.has_reported = lambda error: isinstance(error, Unreachable)
+    caplog.set_level(logging.DEBUG)
+    async with running(api, script, Metrics()):
+        await until(lambda: "will try again" in caplog.messages)
+    assert {record.levelname for record in caplog.records if record.message == "will try again"} == {"DEBUG"}
+
+
 async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     api, script = FakeApi(), Scripted()
     script.results["a"] = Unreachable("no route")

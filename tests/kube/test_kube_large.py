@@ -354,6 +354,16 @@ async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
     assert "secret" not in caplog.text
 
 
+async def test_a_reflector_leaves_to_its_clients_report_what_that_says_and_names_its_server_by_the_client(
+    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.has_reported, client.log_name = lambda error: error.status == 401, "cluster fleet/blue"
+    await Follower(client).follow(server, refuses(401, "Unauthorized", "expired"), waits=2)
+    assert logged(caplog) == []
+    await Follower(client).follow(server, refuses(403, "Forbidden", "no right"), waits=2)
+    assert logged(caplog) == ["cannot follow cluster fleet/blue/api/v1/things: 403 Forbidden"]
+
+
 async def test_a_history_that_is_gone_is_no_trouble_the_first_time(
     server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:

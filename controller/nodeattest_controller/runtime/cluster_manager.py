@@ -197,7 +197,7 @@ class ClusterManager:
         self._log.opened(key, client.server)
         client.on_contact = partial(self._log.answered, key)
         client.has_reported = partial(self._log.has_reported, key)
-        client.log_name = f"cluster {key} at {client.server}"
+        client.log_name = f"cluster {key}: {client.server}"
         runners = tuple(
             SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers
         )

@@ -212,10 +212,10 @@ class CSRRunner:
         try:
             result = await self._controller.reconciler.reconcile(self.workload, name)
         except ApiError as error:
-            delay = self._queue.retry(key, error)
-            if not self.workload.client.has_reported(error) and self._allows("will try again", name):
+            delay, is_reported = self._queue.retry(key, error), self.workload.client.has_reported(error)
+            if is_reported or self._allows("will try again", name):
                 more = fields(cluster=self._key, csr=name, error=error.reason, message_=error.message, delay=delay)
-                _LOG.warning("will try again", extra=more)
+                _LOG.log(logging.DEBUG if is_reported else logging.WARNING, "will try again", extra=more)
             return
         for other in result.requeue_keys:
             self._enqueue(other)
@@ -270,7 +270,7 @@ class _Binding:
         return None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Log it."""
+        """Log it, as debug where the log says already that the cluster does not answer."""
         more = fields(cluster=self._workload.key, error=str(error), failures=failures, delay=delay)
         level = logging.DEBUG if self._workload.client.has_reported(error) else logging.WARNING
         _LOG.log(level, "cannot see to it that bootstrap tokens may file requests", extra=more)
