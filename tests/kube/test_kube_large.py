@@ -357,7 +357,8 @@ async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
 async def test_a_reflector_leaves_to_its_clients_report_what_that_says_and_names_its_server_by_the_client(
     server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client.has_reported, client.log_name = lambda error: error.status == 401, "cluster fleet/blue"
+    client.has_reported = lambda error: error.status == 401
+    client.log_name = "cluster fleet/blue"
     await Follower(client).follow(server, refuses(401, "Unauthorized", "expired"), waits=2)
     assert logged(caplog) == []
     await Follower(client).follow(server, refuses(403, "Forbidden", "no right"), waits=2)
