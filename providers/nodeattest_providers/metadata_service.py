@@ -32,7 +32,9 @@ _OK: Final = 200
 _BUSY: Final = frozenset({410, 429, 500, 502, 503, 504})
 """Statuses of a service that throttles, fails or restarts; Azure's says 410 (Gone) while it is updated."""
 _PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before each further attempt; all of them fit the agent's default timeout."""
+"""Seconds before each further attempt."""
+_PATIENCE: Final = 20.0
+"""Seconds of pauses for all requests together, so that all of them fit the agent's default timeout."""
 _CHECK: Final = "check that this machine is an instance of that cloud and that nothing blocks its metadata service"
 _WAIT: Final = (
     "try again in a few minutes; if this stays, see which programs of this machine ask the metadata service often, and "
@@ -87,15 +89,19 @@ class MetadataService:
         self._name = name
         self._timeout = timeout
         self._sleep = sleep
+        self._patience = _PATIENCE
+        self._attempts = 0
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> MetadataResponse:
         """Send a request, again while the service is busy; raises Unavailable when no whole answer came."""
-        answer = self._ask_once(method, path, headers)
+        answer, self._attempts = self._ask_once(method, path, headers), 1
         for pause in _PAUSES:
-            if answer.status not in _BUSY:
+            if answer.status not in _BUSY or pause > self._patience:
                 break
+            self._patience -= pause
             self._sleep(pause)
             answer = self._ask_once(method, path, headers)
+            self._attempts += 1
         return answer
 
     def _ask_once(self, method: str, path: str, headers: Mapping[str, str]) -> MetadataResponse:
@@ -141,7 +147,7 @@ class MetadataService:
         """Say that the service answered with another status than 200; a query may hold a nonce, and is left out."""
         answered = f"answered {path.partition('?')[0]} with status {status}"
         if status in _BUSY:
-            return self._unavailable(f"is busy or unavailable: it {answered}, {len(_PAUSES) + 1} times", _WAIT)
+            return self._unavailable(f"is busy or unavailable: it {answered} at attempt {self._attempts}", _WAIT)
         return self._unavailable(answered)
 
     def _unavailable(self, what: str, remedy: str = _CHECK) -> Unavailable:

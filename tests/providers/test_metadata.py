@@ -119,9 +119,19 @@ def test_a_service_that_stays_busy_is_unavailable_and_the_remedy_is_to_wait(stat
     pauses = list[float]()
     with serving(*[answering(status, b"")] * 5) as port, pytest.raises(Unavailable) as caught:
         service(port, sleep=pauses.append).get("/document?nonce=abc")
-    assert f"is busy or unavailable: it answered /document with status {status[:3]}, 5 times" in caught.value.detail
+    assert f"is busy or unavailable: it answered /document with status {status[:3]} at attempt 5" in caught.value.detail
     assert caught.value.remedy.startswith("try again")
     assert pauses == [1, 2, 4, 8]
+
+
+def test_all_requests_of_one_service_share_twenty_seconds_of_pauses() -> None:
+    busy, pauses = answering("503 Service Unavailable", b""), list[float]()
+    with serving(*[busy] * 13) as port:
+        asked = service(port, sleep=pauses.append)
+        for attempts in (5, 3, 2, 2, 1):
+            with pytest.raises(Unavailable, match=f"at attempt {attempts}"):
+                asked.get("/")
+    assert pauses == [1, 2, 4, 8, 1, 2, 1, 1]
 
 
 def test_another_status_is_not_asked_again_and_the_remedy_is_to_check_the_machine() -> None:
@@ -144,7 +154,7 @@ def test_the_evidence_command_waits_for_a_busy_service() -> None:
 def test_the_evidence_command_says_that_a_service_stays_busy() -> None:
     with serving(*[answering("503 Service Unavailable", b"")] * 5) as port:
         attestor = AwsAttestor({"metadataEndpoint": f"http://127.0.0.1:{port}"}, sleep=lambda _: None)
-        with pytest.raises(AgentError, match=r"is busy or unavailable: .* 5 times; try again"):
+        with pytest.raises(AgentError, match=r"is busy or unavailable: .* at attempt 5; try again"):
             fingerprint(attestor)
 
 
