@@ -8,6 +8,7 @@ Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate n
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,9 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 """A host name (underscores are in use), an IPv4 address, or an IPv6 address without its brackets."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """A DNS label (RFC 1123)."""
+_CA_BEGINS: Final = b"-----BEGIN CERTIFICATE-----"
+_CA_BLOCK: Final = re.compile(rb"^" + _CA_BEGINS + rb"[ \t\r]*$", re.MULTILINE)
+"""Where OpenSSL begins to read; it skips a block whose first line is another."""
 _COMMANDS: Final = ("exec", "auth-provider")
 _UNSUPPORTED_USER: Final = ("username", "password", "as", "as-uid", "as-groups", "as-user-extra")
 
@@ -294,8 +298,12 @@ def _read(path: Path, what: str) -> bytes:
 
 def _ca(pem: bytes, what: str) -> str:
     """Return a CA bundle as ASCII, comments too; an empty one would silently mean the system's trust store."""
-    if b"-----BEGIN CERTIFICATE-----" not in pem:
+    pem = pem.removeprefix(codecs.BOM_UTF8)
+    blocks = len(_CA_BLOCK.findall(pem))
+    if not blocks:
         _refuse(f"{what} in PEM", "no CERTIFICATE block", "give the CA's PEM, not its DER")
+    if blocks != pem.count(_CA_BEGINS):
+        _refuse(f"{what} in PEM", "a BEGIN line with more on it", "let each BEGIN CERTIFICATE have a line of its own")
     return pem.decode("ascii", "backslashreplace")
 
 

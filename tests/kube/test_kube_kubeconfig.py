@@ -81,6 +81,19 @@ def test_a_context_other_than_the_current_one_can_be_chosen() -> None:
         parse_kubeconfig(document, context="absent")
 
 
+def test_a_byte_order_mark_hides_no_ca(authority: Authority) -> None:
+    both = authority.pem + Authority().pem
+    cluster: JsonObject = {"server": SERVER, "certificate-authority-data": b64(b"\xef\xbb\xbf" + both)}
+    assert parse_kubeconfig(kubeconfig(cluster, {})).ca_pem == both.decode()
+
+
+@pytest.mark.parametrize("before", [b" ", b"\xef\xbb\xbf", b"# "])
+def test_a_ca_that_openssl_would_skip_is_refused(authority: Authority, before: bytes) -> None:
+    cluster: JsonObject = {"server": SERVER, "certificate-authority-data": b64(authority.pem + before + authority.pem)}
+    with pytest.raises(KubeconfigError, match="a BEGIN line with more on it"):
+        parse_kubeconfig(kubeconfig(cluster, {}))
+
+
 def test_file_references_are_relative_to_the_kubeconfig(tmp_path: Path, authority: Authority, pair: Pair) -> None:
     (tmp_path / "ca.crt").write_bytes(authority.pem)
     (tmp_path / "me.crt").write_bytes(pair.certificate)
