@@ -187,6 +187,15 @@ def test_a_ca_file_of_somebody_else_with_the_clusters_cas_is_kept(joiner: Discov
     assert written(joiner)["authentication"]["x509"] == {"clientCAFile": str(file)}
 
 
+@pytest.mark.parametrize("before", [b"  ", b"\xef\xbb\xbf"])
+def test_a_ca_file_in_which_kubelet_finds_no_certificate_is_refused(tmp_path: Path, before: bytes) -> None:
+    """Go's encoding/pem takes a BEGIN line at the left margin only."""
+    file, ca_pem = tmp_path / "ca.crt", Authority("a").pem
+    for content, has_cas in ((ca_pem, True), (before + ca_pem, False), (ca_pem + before + ca_pem, False)):
+        file.write_bytes(content)
+        assert kubelet_files.has_cas(str(file), ca_pem) is has_cas
+
+
 def test_a_ca_file_with_another_ca_beside_the_clusters_is_refused(joiner: Discoverer) -> None:
     file = joiner.folder / "pki/ca.crt"
     file.parent.mkdir()

@@ -13,22 +13,25 @@ CERTIFICATE = "CERTIFICATE"
 def decode(data: bytes, label: str) -> list[bytes]:
     """Return the DER of each block of that label, in order; raises ValueError for a block that is no PEM.
 
-    Text between blocks and blocks of other labels are skipped, as every reader of CA bundles does.
+    Text between blocks and blocks of other labels are skipped, as every reader of CA bundles does. So would Go and
+    OpenSSL skip a block whose first line begins with other characters, such as a byte order mark: it is an error here.
     """
     begin, end = f"-----BEGIN {label}-----".encode(), f"-----END {label}-----".encode()
     found: list[bytes] = []
     lines: list[bytes] | None = None
     for line in io.BytesIO(data):  # one at a time: tens of thousands may be empty
-        text = line.strip()
+        text = line.rstrip()
         if text == begin:
             lines = []
         elif text == end and lines is not None:
             found.append(binascii.a2b_base64(b"".join(lines), strict_mode=True))
             lines = None
         elif lines is not None and text:
-            lines.append(text)
+            lines.append(text.strip())
     if lines is not None:
         raise ValueError(f"a {label} block has no end")
+    if data.count(begin) != len(found):
+        raise ValueError(f"the first line of a {label} block does not stand alone at the left margin")
     return found
 
 
