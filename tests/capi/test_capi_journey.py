@@ -294,7 +294,9 @@ def test_a_move_into_a_namespace_without_the_label_stops_and_goes_on_as_the_page
     world.kubectl(
         source.plane, "patch", "cluster", BLUE, "-n", NAMESPACE, "--type=merge", '-p={"spec":{"paused":false}}'
     )
-    world.kubectl(source.plane, "annotate", "clusterclasses", "--all", "-n", NAMESPACE, "cluster.x-k8s.io/paused-")
+    paused = "cluster.x-k8s.io/paused"
+    world.kubectl(source.plane, "annotate", "cluster", BLUE, "-n", NAMESPACE, f"{paused}=")  # as somebody may have done
+    world.kubectl(source.plane, "annotate", "clusters,clusterclasses", "--all", "-n", NAMESPACE, f"{paused}-")
     main(["doctor", "-n", NAMESPACE, *kubeconfigs(source, target)])
     told = capsys.readouterr().out
     assert "ok    move-source" in told

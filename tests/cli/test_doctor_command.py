@@ -82,7 +82,33 @@ def test_the_target_of_a_move_is_looked_at_before_it(
         assert f"FAIL  move-source: paused: Cluster {NAMESPACE}/blue" in told
         assert "ok    move-namespace: it has" in told
         fleet.client.patch(clusters, {"spec": {"paused": False}})
+        assert main([*words, "--fix", "--yes"]) == 1
+        assert "ok    definitions-served" in capsys.readouterr().out
     assert main([*words, "--cluster", "blue"]) == 2
+
+
+def test_a_move_into_its_own_source_is_refused(
+    fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_name = tmp_path / "by-name"
+    by_name.write_text(fleet.plane.admin_kubeconfig.read_text().replace("//127.0.0.1:", "//localhost:"))
+    assert "//localhost:" in by_name.read_text()
+    for target in (fleet.plane.admin_kubeconfig, by_name):
+        assert main(["doctor", *fleet.access, "--move-to", str(target)]) == 2
+        assert "--move-to: expected another management cluster" in capsys.readouterr().err
+
+
+def test_what_may_not_be_read_of_the_source_of_a_move_is_said_and_the_target_is_looked_at(
+    fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule: JsonMap = {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"], "verbs": ["list"]}
+    source = ["--kubeconfig", str(fleet.grant("mover", rule)), "-n", NAMESPACE]
+    with start_sandbox(tmp_path, name="target") as target:
+        assert main(["doctor", *source, "--move-to", str(target.admin_kubeconfig)]) == 1
+    told = capsys.readouterr().out
+    assert "?     move-source: 403 Forbidden" in told
+    assert "?     move-namespace: 403 Forbidden" in told
+    assert "FAIL  definitions-served" in told
 
 
 def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from nodeattest_cli.doctor.collect import HealthTarget, gather
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.groups import examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code
+from nodeattest_cli.doctor.move import read_source
 from nodeattest_cli.doctor.webhook import MUTATING
 from nodeattest_cli.main import main
 from nodeattest_controller.model.objects import mapping, text
@@ -75,6 +76,13 @@ async def test_a_list_that_never_ends_is_left_in_time_and_what_comes_after_it_is
     severities = {one.id: one.severity for one in found}
     assert {severities[one] for one in ("policies-valid", "machines-attested")} == {HealthSeverity.UNKNOWN}
     assert exit_code(found) != 0
+
+
+async def test_the_source_of_a_move_is_asked_in_time_only() -> None:
+    client = Installation(endless="nodeattestationpolicies")
+    move = await asyncio.wait_for(read_source(client, HealthTarget(namespace=None, timeout=1.0), "target"), HANG_GUARD)
+    assert "the time in which this process may ask is over" in move.unread["move-namespace"]
+    assert "the time in which this process may ask is over" in move.unread["move-source"]
 
 
 async def test_a_list_of_more_objects_than_any_fleet_has_is_not_looked_at_and_the_others_are() -> None:

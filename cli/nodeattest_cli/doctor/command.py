@@ -14,7 +14,7 @@ from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts
 from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
 from nodeattest_cli.doctor.groups import GROUPS, examine
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
-from nodeattest_cli.doctor.move import read_source
+from nodeattest_cli.doctor.move import cluster_uid, read_source
 from nodeattest_cli.durations import seconds
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.management import no_cluster
@@ -76,6 +76,7 @@ def doctor(
     and clocks. What this user may not look at is "?", with the reason. No Secret is read but <cluster>-kubeconfig.
 
     With --move-to, before clusterctl move: whether the other management cluster is ready for the policies of this one.
+    With --fix --yes, definitions are created in the other one.
 
     Exit code 0: nothing fails, though there may be warnings. 1: something fails. 3: nothing fails, and something could
     not be looked at.
@@ -95,10 +96,10 @@ def doctor(
         timeout=seconds("--timeout", timeout),
     )
     workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
-    move = (
-        run(connection, lambda client: read_source(client, target.namespace, move_to)) if move_to is not None else None
-    )
-    connection = Connection(move_to, None) if move_to is not None else connection
+    move = None
+    if move_to is not None:
+        source, connection = connection, Connection(move_to, None)
+        move = _read_source(source, connection, target, move_to)
     facts = run(connection, lambda client: _gather(client, target, workload, move))
     if cluster is not None and not facts.clusters():
         raise no_cluster(cluster, target.namespace)
@@ -110,6 +111,17 @@ def doctor(
     else:
         print_lines(*_lines(found))
     return exit_code(found)
+
+
+def _read_source(source: Connection, other: Connection, target: HealthTarget, move_to: str) -> MoveFacts:
+    """Read the source of a move; raises ``UserError`` where it is the target, too."""
+    one, two = source.endpoint(), other.endpoint()
+    is_same = (one.server, one.ca_pem, one.proxy_url) == (two.server, two.ca_pem, two.proxy_url)
+    if not is_same:
+        move = run(source, lambda client: read_source(client, target, move_to))
+        if not move.source_uid or move.source_uid != run(other, cluster_uid):
+            return move
+    raise UserError("--move-to: expected another management cluster, got the one of --kubeconfig")
 
 
 async def _gather(

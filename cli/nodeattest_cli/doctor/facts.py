@@ -106,8 +106,12 @@ class MoveFacts:
 
     kubeconfig: str
     """Of the target."""
+    source_uid: str = ""
+    """Of the source's namespace kube-system."""
     paused: list[str] = field(default_factory=list[str])
     """Clusters and ClusterClasses of the source."""
+    unread: dict[str, str] = field(default_factory=dict[str, str])
+    """Why something of the source could not be read, by the finding that lacks it."""
     namespaces: dict[str, JsonObject | Unread | None] = field(default_factory=dict[str, "JsonObject | Unread | None"])
     """Of the target, those whose policies need the label; None: not there."""
 
