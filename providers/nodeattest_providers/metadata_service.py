@@ -33,7 +33,7 @@ _BUSY: Final = frozenset({410, 429, 500, 502, 503, 504})
 """Statuses of a service that throttles, fails or restarts; Azure's says 410 (Gone) while it is updated."""
 _PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt."""
-_PATIENCE: Final = 20.0
+_PAUSE_BUDGET: Final = 20.0
 """Seconds of pauses for all requests together, so that all of them fit the agent's default timeout."""
 _CHECK: Final = "check that this machine is an instance of that cloud and that nothing blocks its metadata service"
 _WAIT: Final = (
@@ -89,16 +89,16 @@ class MetadataService:
         self._name = name
         self._timeout = timeout
         self._sleep = sleep
-        self._patience = _PATIENCE
+        self._pauses_left = _PAUSE_BUDGET
         self._attempts = 0
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> MetadataResponse:
         """Send a request, again while the service is busy; raises Unavailable when no whole answer came."""
         answer, self._attempts = self._ask_once(method, path, headers), 1
         for pause in _PAUSES:
-            if answer.status not in _BUSY or pause > self._patience:
+            if answer.status not in _BUSY or pause > self._pauses_left:
                 break
-            self._patience -= pause
+            self._pauses_left -= pause
             self._sleep(pause)
             answer = self._ask_once(method, path, headers)
             self._attempts += 1

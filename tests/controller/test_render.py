@@ -419,11 +419,16 @@ def test_a_provider_id_that_no_machine_could_use_is_refused(provider_id: str, wo
     assert words in refused(worker(), RenderOptions(provider=ProviderName("tpm"), provider_id=provider_id))
 
 
-@pytest.mark.parametrize("source", ["provider_id", "provider_id_file", "provider_id_command"])
-def test_a_provider_id_beside_a_provider_that_finds_it_is_refused(source: str) -> None:
-    aws, composite = (RenderOptions(provider=ProviderName(name), **{source: "x"}) for name in ("aws", "composite"))
-    assert "with aws, whose metadata service has it" in refused(worker(), aws)
-    render(worker(), composite)
+AWS: Final = RenderOptions(provider=ProviderName("aws"))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [replace(AWS, provider_id="x"), replace(AWS, provider_id_file="x"), replace(AWS, provider_id_command="x")],
+)
+def test_a_provider_id_beside_a_provider_that_finds_it_is_refused(plan: RenderOptions) -> None:
+    assert "with aws, whose metadata service has it" in refused(worker(), plan)
+    render(worker(), replace(plan, provider=ProviderName("composite")))
 
 
 @pytest.mark.parametrize("provider_id", ["openstack:///'{{ v1.instance_id }}'", "x://{{ ds.a | lower }}/{{ v1.b }}"])
