@@ -79,12 +79,22 @@ def _name(path: str) -> str:
 
 def _content(path: str, name: str) -> bytes:
     try:
-        content = sys.stdin.buffer.read(MAX_FILE + 1) if path == "-" else _read(Path(path))
+        content = _read_stdin() if path == "-" else _read(Path(path))
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}") from None
     if len(content) > MAX_FILE:
         raise UserError(f"{name}: more than {MAX_FILE} bytes")
     return content
+
+
+def _read_stdin() -> bytes:
+    """Read standard input; a command that would read it again is refused, since it would be empty."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        if __name__ in context.meta:
+            raise UserError("expected standard input (-) once, got it twice: write it into a file")
+        context.meta[__name__] = True
+    return sys.stdin.buffer.read(MAX_FILE + 1)
 
 
 def _read(path: Path) -> bytes:

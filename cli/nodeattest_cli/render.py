@@ -116,6 +116,8 @@ def _read(paths: Sequence[str]) -> list[tuple[str, str]]:
     sources: list[tuple[str, str]] = []
     for path in paths:
         source = read_text(path)
+        if sources:
+            source = source.removeprefix("\ufeff")  # a byte order mark begins a stream only (YAML 1.2, 5.2)
         if sources and not sources[-1][1].endswith("\n"):
             source = f"\n---\n{source}"
         elif sources and not source.startswith("---"):

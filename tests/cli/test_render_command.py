@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,13 +173,34 @@ def test_every_contradiction_of_every_document_is_named(folder: Path, capfd: pyt
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n...\n"])
-@pytest.mark.parametrize("begin", ["", "---\n", "# of the other\n"])
+@pytest.mark.parametrize("begin", ["", "---\n", "# of the other\n", "\ufeff", "\ufeff---\n"])
 def test_several_files_are_one_stream(folder: Path, begin: str, end: str) -> None:
     folder.joinpath("a.yaml").write_text(OTHERS.removesuffix("\n") + end)
     folder.joinpath("b.yaml").write_text(begin + WORKER)
-    assert main(["render", "-f", "a.yaml", "-f", "b.yaml", "-o", "out.yaml", "--provider", "aws"]) == 0
+    folder.joinpath("c.yaml").write_text(begin + OTHERS)
+    assert main(["render", "-f", "a.yaml", "-f", "b.yaml", "-f", "c.yaml", "-o", "out.yaml", "--provider", "aws"]) == 0
     documents = yaml.safe_load_all(folder.joinpath("out.yaml").read_text())
-    assert [one["kind"] for one in documents if one] == ["Secret", "KubeadmConfigTemplate"]
+    assert [one["kind"] for one in documents if one] == ["Secret", "KubeadmConfigTemplate", "Secret"]
+    assert "\ufeff" not in folder.joinpath("out.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["render", "-f", "-", "-f", "-", "--provider", "aws"],
+        ["render", "-f", "-", "--policy", "-"],
+        ["policy", "check", "-f", "-", "-f", "-"],
+        ["policy", "simulate", "-f", "-", "-f", "-"],
+        ["explain", "-f", "-", "--with", "-"],
+    ],
+)
+def test_standard_input_is_read_once(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(f"{POLICY}---\n{WORKER}".encode())))
+    assert main(words) == 2
+    out, error = capfd.readouterr()
+    assert (out, "expected standard input (-) once" in error) == ("", True)
 
 
 def test_the_provider_id_is_given_where_it_is_said(folder: Path) -> None:
