@@ -59,8 +59,8 @@ def cluster_with(config: JsonObject, documents: Sequence[JsonObject]) -> JsonObj
         reference = _bootstrap_ref(one)
         if reference and (reference.kind, reference.name) == (text(config, "kind"), text(config, "metadata", "name")):
             names.add(text(one, "metadata", "name") if _is(one, "Cluster") else cluster_of(one))
-    clusters = (one for one in documents if _is(one, "Cluster"))
-    return next((one for one in clusters if text(one, "metadata", "name") in names - {""}), {})
+    clusters = {text(one, "metadata", "name"): one for one in documents if _is(one, "Cluster")}
+    return next((clusters[name] for name in sorted(names - {""}) if name in clusters), JsonObject())
 
 
 def _pool(
