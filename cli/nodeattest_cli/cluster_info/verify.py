@@ -91,7 +91,7 @@ def _environment(timeout: str, *, several: bool) -> Environment:
         raise UserError(f"--timeout: {error}") from None
     if limit <= 0:
         raise UserError(f"--timeout: expected more than nothing, got {timeout}")
-    clock = Clock(on_wait=lambda what, _until: _tell(f"waiting for {what}"))
+    clock = Clock(on_wait=lambda _kind, what, _until: _tell(f"waiting for {what}"))
     return Environment(clock=clock, log=_tell, limit=limit) if several else Environment(limit=limit)
 
 
