@@ -98,8 +98,7 @@ def build_manager(
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
 
-    ``may_act`` says at each instant whether this replica may, and ``still_leads``, by a read of the Lease, whether
-    nobody else has led up to now; ``signers`` are providers that a test or an embedding program brings.
+    ``may_act``: whether this replica may now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
     """
     changes = ChangeBus()
     management = ManagementCache(
@@ -113,7 +112,7 @@ def build_manager(
     )
     shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act, still_leads=still_leads)
     client.may_send, ownership = (may_act, LeaderOwnsAll(may_act)) if shards is None else (shards.may_write, shards)
-    events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
+    log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     shared = _Shared(
         settings=settings,
         metrics=metrics,
@@ -126,19 +125,13 @@ def build_manager(
         events=events,
         attested=GatheredEvents(events, "NodeAttested", what="nodes attested"),
         tracer=tracer,
-        log=ClusterLog(),
+        log=log,
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
     kubeconfigs = _kubeconfig_status(shared)
     clusters = ClusterManager(
-        management,
-        in_clusters,
-        ownership=ownership,
-        metrics=metrics,
-        connect=connect,
-        observer=kubeconfigs,
-        log=shared.log,
+        management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs, log=log
     )
     changes.subscribe_clusters(clusters.changed)
     changes.subscribe_shards(acquired=clusters.enqueue)
