@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import pytest
@@ -22,22 +23,26 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from handmade import integer, tlv
+from node_attested_kit import KEY, machine, refusal
 from virtual import run_virtually
 
 from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import view_of_machine
 from nodeattest_controller.model.policy import selecting
-from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.cluster_log import BURST, REQUESTER_BURST, ClusterLog
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import parse_kubeconfig
 from nodeattest_kube.lookups import Lookups
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderName
 
 Case = Callable[[], Expected]
@@ -162,6 +167,37 @@ def slow_reviews() -> Expected:
     return Expected(Verdict.SHED, "")
 
 
+def endless_lines() -> Expected:
+    log = ClusterLog(clock=lambda: 0.0)
+    lines = sum(log.allows("refused", ClusterKey("fleet/hostile"), "system:bootstrap:thief0") for _ in range(18_000))
+    assert lines <= REQUESTER_BURST
+    assert log.allows("refused", ClusterKey("fleet/hostile"), "system:bootstrap:honest")
+    lines = sum(log.allows("refused", ClusterKey("fleet/hostile"), f"invented-{number}") for number in range(18_000))
+    assert lines <= BURST
+    assert log.allows("refused", ClusterKey("fleet/honest"), "system:bootstrap:honest")
+    return Expected(Verdict.SHED, "")
+
+
+def hiding_claims() -> Expected:
+    inventory, victim = Inventory(), machine(0, node=False)
+    document: JsonObject = {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "Machine",
+        "metadata": {"name": victim.name, "namespace": "fleet", "uid": victim.uid},
+        "spec": {"clusterName": "c", "providerID": victim.provider_id},
+    }
+    inventory.put_machine("fleet/victim", document)
+    pending = PendingOutcomes(KEY, inventory, lambda: 0.0)
+    claim = partial(refusal, provider_id=victim.provider_id, by_node=False)
+    for _ in range(100):
+        pending.refused(claim(Reason.PROOF_INVALID, username="system:bootstrap:thief0"))
+    pending.refused(claim(Reason.ENDORSEMENT_KEY_UNTRUSTED, username="system:bootstrap:abcdef"))
+    shown = pending.claim(victim.provider_id)
+    assert shown is not None
+    assert shown.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
+    return Expected(Verdict.IGNORE, "")
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D4-130": bombs,
     "D4-131": long_key,
@@ -172,6 +208,8 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-136": slow_reviews,
     "D4-137": endless_files,
     "D4-138": endless_labels,
+    "D4-192": endless_lines,
+    "D4-193": hiding_claims,
 }
 
 
