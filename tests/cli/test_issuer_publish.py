@@ -158,7 +158,7 @@ def test_a_name_of_no_key_to_drop_is_said_and_ends_with_1(run: Run, tmp_path: Pa
         (("--service-account-jwks-uri", f"{ISSUER}/../x"), "plain segments"),
         (("--to", "gs://x/y"), "--to: expected dir:PATH"),
         (("--to", "dir:/nonexistent/x"), "expected a directory"),
-        (("--to", "configmap:a/b", "--kubeconfig", "/nonexistent"), "no kubeconfig"),
+        (("--to", "configmap:a/b", "--kubeconfig", "/nonexistent"), "expected a kubeconfig at /nonexistent"),
         (("--to", "configmap:a/b", "--in-cluster"), "KUBERNETES_SERVICE_HOST"),
         (("--service-account-issuer", "http://x"), "expected the https URL of an issuer"),
         (("--ca-file", "/nonexistent"), "--ca-file"),
