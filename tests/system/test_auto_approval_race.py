@@ -209,7 +209,7 @@ def test_a_thief_gets_no_certificate_while_a_cluster_is_born(unborn: World, cont
         path = gate.kubeconfig(unborn.workload.admin_kubeconfig, unborn.directory / "birth.kubeconfig")
         unborn.route_workload(path.read_bytes())
         try:
-            with unborn.controller(*ALONE, log="birth.log") as controller, watching(unborn) as early:
+            with unborn.controller(*ALONE, log="birth.log"), watching(unborn) as early:
                 eventually(lambda: gate.calls or None, seconds=60, what="the first write")
                 gate.refused = lambda _call: None  # the API server answers: kubeadm's wait-control-plane ends
                 eventually(lambda: any(installs_block(call) for call in gate.calls), what="the block")
