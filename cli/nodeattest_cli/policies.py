@@ -163,7 +163,7 @@ def _without_secret(documents: Sequence[JsonObject], policies: Sequence[JsonObje
 
 
 def _why_not_rendered(document: JsonObject, documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> str:
-    """Say what keeps the renderer from it as it is, where the one policy of the file or an annotation names one."""
+    """Explain why a configuration cannot be rendered, by the only attestor of the policies or the annotated one."""
     attestors = {name for one in policies for name in strings(one, "spec", "authorizedAttestors")}
     if not attestors:
         return "; authorizedAttestors is empty, so there is no attestor to render for"

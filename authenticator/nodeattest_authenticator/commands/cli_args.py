@@ -28,7 +28,7 @@ _MAX_DEPTH: Final = 16
 
 
 def command_clock() -> Clock:
-    """Return the clock of a command that a person or a systemd unit runs: who waits says so."""
+    """Return the clock of a command that a person or a systemd unit runs; it reports each wait."""
     return console.reporting(Clock(), log=console.log, notify_socket=os.environ.get("NOTIFY_SOCKET"))
 
 

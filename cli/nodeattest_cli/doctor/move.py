@@ -14,7 +14,8 @@ from nodeattest_cli.doctor.collect import HealthTarget
 from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_served
-from nodeattest_controller.model.objects import flag, mapping, text
+from nodeattest_controller.model.machine_record import cluster_paused
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.webhook_label import LABEL, is_decided, label_command, needs_webhook
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
@@ -23,7 +24,6 @@ from nodeattest_kube.jsontypes import key_of
 __all__ = ["IDS", "cluster_uid", "look", "read_source"]
 
 IDS = ("move-source", "move-namespace")
-_PAUSED = "cluster.x-k8s.io/paused"
 _READ = "policies, Clusters and ClusterClasses of the source can be read"
 
 
@@ -53,7 +53,7 @@ async def read_source(client: ApiClient, target: HealthTarget, kubeconfig: str) 
         group = (CLUSTER_API, await cluster_api_version(client))
         for resource in ("clusters", "clusterclasses") if group[1] else ():
             async for one in list_served(client, group, resource, target.namespace):
-                if flag(one, "spec", "paused") or _PAUSED in mapping(one, "metadata", "annotations"):
+                if cluster_paused(one):
                     found.paused.append(f"{text(one, 'kind')} {key_of(one)}")
     except ApiError as error:
         found.unread["move-source"] = str(explained(error))

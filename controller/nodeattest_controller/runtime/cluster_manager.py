@@ -3,7 +3,7 @@
 A cluster is connected when a policy (or ``Cluster.spec.security``) opts it in, its kubeconfig is there and this replica
 owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other. When kubeconfig,
 policy, Cluster or ownership change, the connection is closed or replaced.
-``ClusterLog`` is told how its requests end, and reports whether the cluster answers.
+``ClusterLog`` gets the result of each request, and reports whether the cluster answers.
 Leaves to others: what is done in a cluster (``ClusterController``), restarting after bugs (``supervisor``).
 """
 
