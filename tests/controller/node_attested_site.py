@@ -128,9 +128,12 @@ class Replica(LeaderOwnsAll):
 
 @asynccontextmanager
 async def at_work(
-    plane: ControlPlane, kubeconfig: Path | None = None, *, replica: Replica | None = None
+    plane: ControlPlane, kubeconfig: Path | None = None, *, replica: Replica | None = None, watching: bool = True
 ) -> AsyncGenerator[NodeAttestedController]:
-    """Run the controller ``standing`` on the management cluster's caches, as an administrator or as another user."""
+    """Run the controller on the management cluster's caches, as an administrator or as another user.
+
+    ``watching=False`` stops the watches after the first lists, like watches that are late.
+    """
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
         works: list[NodeAttestedReconciler] = []
 
@@ -142,6 +145,8 @@ async def at_work(
         ready = asyncio.Event()
         tasks = [asyncio.create_task(management.run(ready))]
         await asyncio.wait_for(ready.wait(), 60)
+        if not watching:
+            tasks[0].cancel()
         deps = NodeAttestedDeps(
             management=management,
             guard=ClusterGuard(management, replica or Replica()),

@@ -13,7 +13,8 @@ import yaml
 from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
 from polling import until
 
-from nodeattest_controller.runtime.csr_observer import CSRDenied
+from nodeattest_controller.model.machine_view import view_of_machine
+from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
@@ -87,6 +88,28 @@ async def test_machines_and_pools_say_how_they_stand_beside_others_conditions(pl
     assert kept == ["InfrastructureReady", "NodeAttested"]
     ours = site.conditions("machines", "unattested")[1]
     assert ("observedGeneration" in ours) is (site.version == "v1beta2")
+
+
+async def test_a_condition_is_written_once_while_the_watch_is_late(plane: ControlPlane, site: Site) -> None:
+    machine, replica = site.machine("late"), Replica()
+    site.ledger(machine)
+    granted = CSRIssued(
+        cluster=KEY, member=view_of_machine(machine), node_name=NodeName("late"), provider=ProviderName("tpm"),
+        purpose=Purpose.CLIENT, serial="1f", not_after=datetime.now(UTC), at=datetime.now(UTC),
+    )  # fmt: skip
+    before = status_patches(plane, "late")
+    async with at_work(plane, replica=replica, watching=False) as controller:
+        await until(lambda: site.said("machines", "late") == ("True", "Attested"), "the certificate")
+        for _ in range(2):
+            asked = replica.asked
+            controller.granted(granted)
+            await until(lambda asked=asked: replica.asked >= asked + 3, "a reconciliation of the machine")
+    assert status_patches(plane, "late") == before + 1
+
+
+def status_patches(plane: ControlPlane, name: str) -> int:
+    patches = [one for one in plane.requests() if (one.verb, one.name, one.subresource) == ("patch", name, "status")]
+    return len(patches)
 
 
 async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site: Site) -> None:

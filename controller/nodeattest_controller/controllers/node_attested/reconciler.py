@@ -121,6 +121,8 @@ class NodeAttestedReconciler:
         """Until when an object is left alone whose write was refused; kept after that, for such ones come last."""
         self._refused_in_a_row: set[Key] = set()
         """Objects whose writes were refused since the last successful write."""
+        self._written_from: dict[Key, str] = {}
+        """The resource version of an object whose condition was written; the watch has yet to show what came of it."""
         self._silent_until = float("-inf")
         """Until when nothing is written, because the management cluster refuses it."""
 
@@ -175,6 +177,7 @@ class NodeAttestedReconciler:
         for key in sorted(due, key=self._refused_until):  # objects whose writes are refused come last
             self._enqueue_ready(key)
         self._refused = {key: until for key, until in self._refused.items() if self._exists(key)}
+        self._written_from = {key: version for key, version in self._written_from.items() if self._exists(key)}
         failing = sum(attestation is not None and is_failing(attestation) for _member, attestation in pairs)
         self._deps.metrics.certificates.show(self._key, census.result())
         self._deps.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
@@ -305,13 +308,16 @@ class NodeAttestedReconciler:
     ) -> None:
         if wanted is None or self._patch(obj, wanted) is None or not self._may_act():
             return
-        uid = text(obj, "metadata", "uid")
+        uid, version = text(obj, "metadata", "uid"), text(obj, "metadata", "resourceVersion")
+        if version and self._written_from.get(key) == version:
+            return  # the watch is late; what it shows next is reconciled again
         for bucket, whose in ((self._objects, uid), (self._all, "")):
             if not bucket.take(whose):
                 self._queue.add_after(key, 1 / OBJECT_RATE)
                 return
         path = self._deps.management.path_of(resource, *_name_of(obj))
-        await set_condition(self._deps.management.client, path, obj, wanted, self._deps.now)
+        if await set_condition(self._deps.management.client, path, obj, wanted, self._deps.now):
+            self._written_from[key] = version
         self._refused_in_a_row.clear()
 
     # What is known
