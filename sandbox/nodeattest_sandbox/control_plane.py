@@ -13,10 +13,12 @@ import signal
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
@@ -37,7 +39,8 @@ __all__ = [
     "start_sandbox",
 ]
 
-_PORTS: Final = range(20_000, 32_768)
+_PORTS: Final = range(20_000, 32_544)
+_BLOCK: Final = 256
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -347,19 +350,32 @@ def listens(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago; all are held at once so that they differ.
+    """Return ports on which nobody listens, and which no other process that calls this gets.
 
-    They are drawn from below the range of which systems give ports to clients and to ``bind`` without a port (from
-    32768 on Linux, 49152 elsewhere): whatever starts meanwhile, in this process or another, rarely takes one of them.
+    They are below the range from which systems give ports to clients and to ``bind`` without a port (from 32768 on
+    Linux, 49152 elsewhere).
     """
-    held: dict[int, socket.socket] = {}
-    while len(held) < count:
-        port = secrets.choice(_PORTS)
+    ports: list[int] = []
+    while len(ports) < count:
+        with _PORTS_LOCK:
+            port = next(_OWN_PORTS)
         with suppress(OSError):
-            held.setdefault(port, socket.create_server((LOOPBACK, port)))
-    for server in held.values():
-        server.close()
-    return list(held)
+            socket.create_server((LOOPBACK, port)).close()
+            ports.append(port)
+    return ports
+
+
+def _reserve_ports() -> Iterator[int]:
+    """Yield this process's ports, around and around: a block, reserved by a UDP socket on its first port."""
+    while True:
+        first = secrets.choice(_PORTS[::_BLOCK])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reservation, suppress(OSError):
+            reservation.bind((LOOPBACK, first))
+            yield from cycle(range(first, first + _BLOCK))
+
+
+_OWN_PORTS: Final = _reserve_ports()
+_PORTS_LOCK: Final = Lock()
 
 
 def _audit_entry(line: bytes) -> AuditEntry:

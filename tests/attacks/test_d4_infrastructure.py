@@ -120,7 +120,7 @@ def will_be_anothers(scene: Scene) -> Filed:
 def is_anothers(scene: Scene) -> Filed:
     enrol(scene.world, "d4-i-has")
     seat = take_seat(scene.world, "d4-i-wants", dev(151)[0])
-    return seat.asks("sandbox://d4-i-has").first(seat.client)
+    return seat.asks("sandbox://d4-i-has", node="d4-i-has").first(seat.client)
 
 
 def is_nobodys(scene: Scene) -> Filed:
