@@ -287,7 +287,8 @@ def test_a_move_into_a_namespace_without_the_label_stops_and_goes_on_as_the_page
         world.managers.move(source.plane, target.plane, NAMESPACE)
     assert source.list(MACHINE)
     assert target.list(MACHINE) == []
-    shell = {"PATH": str(world.assets), "KUBECONFIG": str(source.plane.admin_kubeconfig)}
+    home = str(source.plane.directory)
+    shell = {"PATH": str(world.assets), "KUBECONFIG": str(source.plane.admin_kubeconfig), "HOME": home}
     subprocess.run(["/bin/sh", "-c", command], env=shell, check=True, timeout=120)
     with pytest.raises(AssertionError, match="the following Clusters are paused"):
         world.managers.move(source.plane, target.plane, NAMESPACE)
