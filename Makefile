@@ -28,7 +28,7 @@ help:
 	@echo "make servers      build the Kubernetes, etcd and Cluster API that tests use (Go) and print their folder; VERSION=oldest"
 	@echo "make conformance  the system tests beside these servers, or those in KUBEBUILDER_ASSETS and CAPI_ASSETS"
 	@echo "make bench        measurements"
-	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS), and what each handler costs; over an hour in all"
+	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS)"
 	@echo "make wheels       build the wheels into dist/"
 	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources, checks"
 	@echo "make picture      draw docs/demo.svg from a run of the demo"

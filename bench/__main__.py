@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, costs, discovery, flood, issuer, neighbours, sidecar, uploads, wheel
+from bench import clouds, discovery, flood, issuer, neighbours, sidecar, uploads, wheel
 from bench.chaos import command as chaos
 from bench.environment import start_environment
 from bench.figures import Figure, table
@@ -25,7 +25,6 @@ from nodeattest_cli.errors import UserError
 
 ALONE: dict[str, Callable[[], list[Figure]]] = {
     "clouds": clouds.measure,
-    "costs": costs.measure,
     "discovery": discovery.measure,
     "issuer": issuer.measure,
     "neighbours": neighbours.measure,

@@ -1,8 +1,4 @@
-"""``python -m fuzz [TARGET ...] [--seconds N] [--jobs N] [--list]``: a minute each, and a table.
-
-``costs`` in place of a target's name looks for the dearest input of each handler; ``costs/NAME`` of one; ``strangers``
-of those that are reached without authentication, or with a bootstrap token only.
-"""
+"""``python -m fuzz [TARGET ...] [--seconds N] [--jobs N] [--list]``: a minute each, and a table."""
 
 from __future__ import annotations
 
@@ -13,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 from fuzz.catalogue import TARGETS
-from fuzz.costs.run import CostOutcome, search
-from fuzz.costs.table import HANDLERS
 from fuzz.run import Outcome, run
 
 
@@ -27,29 +21,21 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the targets and end")
     options = parser.parse_args()
     if options.list:
-        print("\n".join((*TARGETS, *_GROUPS, *_COSTS)))
+        print("\n".join(TARGETS))
         return 0
-    asked: list[str] = options.names or [*TARGETS, "costs"]
-    names = [name for each in asked for name in _GROUPS.get(each, (each,))]
+    names: list[str] = options.names or [*TARGETS]
     seconds: int = options.seconds
-    unknown = sorted(set(names) - TARGETS.keys() - _COSTS.keys())
+    unknown = sorted(set(names) - TARGETS.keys())
     if unknown:
-        parser.error(f"no target {', '.join(unknown)}; known are {', '.join((*TARGETS, *_GROUPS, *_COSTS))}")
+        parser.error(f"no target {', '.join(unknown)}; known are {', '.join(TARGETS)}")
     if seconds < 1 or options.jobs < 1:
         parser.error("--seconds and --jobs are at least 1")
-    if find_spec("atheris") is None and TARGETS.keys() & set(names):
+    if find_spec("atheris") is None:
         parser.error("atheris is not installed: it has wheels for Linux on x86-64 and CPython 3.11 to 3.13 only")
-    outcomes: list[Outcome | CostOutcome] = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        parsers = [pool.submit(run, TARGETS[name], seconds) for name in names if name in TARGETS]
-        if parsers:
-            print(_ROW.format("target", "executions", "values", "coverage", "result"), flush=True)
-        outcomes += [_show(one.result()) for one in parsers]
-        # One at a time: two searches would measure each other.
-        costs = [_COSTS[name] for name in names if name in _COSTS]
-        if costs:
-            print(_COST_ROW.format("costs of", "executions", "CPU", "memory", "result"), flush=True)
-        outcomes += [_show_cost(search(each, seconds)) for each in costs]
+        parsers = [pool.submit(run, TARGETS[name], seconds) for name in names]
+        print(_ROW.format("target", "executions", "values", "coverage", "result"), flush=True)
+        outcomes = [_show(one.result()) for one in parsers]
     found = [one for one in outcomes if one.trouble]
     for one in found:
         print(f"\n{one.name}: {one.reproducer or 'no input was left'}\n{one.trouble}")
@@ -58,23 +44,12 @@ def main() -> int:
 
 
 _ROW = "{:<24} {:>12} {:>12} {:>14}  {}"
-_COST_ROW = "{:<24} {:>12} {:>18} {:>18}  {}"
-_COSTS = {f"costs/{name}": handler for name, handler in HANDLERS.items()}
-_GROUPS = {"costs": tuple(_COSTS), "strangers": tuple(name for name, each in _COSTS.items() if each.strangers)}
 
 
 def _show(one: Outcome) -> Outcome:
     seeds, all_in_all = one.coverage
     coverage = f"{seeds} + {all_in_all - seeds}"
     print(_ROW.format(one.name, one.executions, one.values, coverage, "FOUND" if one.trouble else "clean"), flush=True)
-    return one
-
-
-def _show_cost(one: CostOutcome) -> CostOutcome:
-    bound = HANDLERS[one.name]
-    cpu = f"{one.milliseconds:.1f} of {bound.milliseconds:g} ms"
-    memory = f"{one.mebibytes:.1f} of {bound.mebibytes:g} MiB"
-    print(_COST_ROW.format(one.name, one.executions, cpu, memory, "FOUND" if one.trouble else "clean"), flush=True)
     return one
 
 

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 
+import worst_inputs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,9 +22,9 @@ from cryptography.x509.oid import NameOID
 from polling import eventually
 from world import CSRS, World
 
-from fuzz.costs.table import HANDLERS
 from fuzz.keys import TPM_KEY
 from fuzz.tpm import AK_PREFIX, public_area
+from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
@@ -179,7 +180,7 @@ def _may_ask(sender: Client) -> bool:
 @contextmanager
 def large_reviews(port: int) -> Generator[Callable[[], int]]:
     """Strangers at the webhook's port, with the reviews that cost the most (HOSTILE 5)."""
-    body = HANDLERS["admission-review"].worst["differences"]()
+    body = worst_inputs.review_of_different_objects(admission_review.MAX_BODY)
     head = b"POST /mutate-bootstrap-config HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     context = ssl.create_default_context()

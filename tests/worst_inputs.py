@@ -1,11 +1,10 @@
-"""The worst inputs known, made anew each time: what takes the most CPU or memory among what a handler accepts.
+"""The worst inputs known: for each parser, what takes the most CPU or memory among inputs of its size limit.
 
-Each is as large as its handler takes. What the cost fuzzer finds is added here once it is mended.
+Add an input here when one is found that costs more than it should.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,10 +14,11 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fuzz.keys import NOW, TPM_KEY, USAGES
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers import pem
 from nodeattest_sandbox.clouds import cms
@@ -36,9 +36,11 @@ __all__ = [
     "looping_chain",
     "pem_of",
     "pem_without_end",
+    "review_of_a_long_key",
+    "review_of_different_objects",
+    "review_of_lists",
     "signed_document",
     "slow_exponents",
-    "text_of",
     "to_json",
     "yaml_escapes",
     "yaml_flow",
@@ -221,11 +223,6 @@ def _little(number: int, size: int) -> bytes:
     return number.to_bytes(size, "little")
 
 
-def spki(key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey) -> bytes:
-    """Write a SubjectPublicKeyInfo."""
-    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
 def pem_of(der: bytes) -> bytes:
     """Write a certificate in PEM."""
     return pem.encode([("CERTIFICATE", der)])
@@ -245,6 +242,32 @@ def signed_document(certificates: Sequence[bytes], size: int) -> bytes:
     return document.der()[:size]
 
 
-def text_of(data: bytes) -> str:
-    """Write bytes in base64."""
-    return base64.b64encode(data).decode()
+_REVIEW: Final[JsonObject] = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": "u",
+        "operation": "UPDATE",
+        "kind": {"group": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "version": "v1beta1"},
+        "oldObject": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "spec": {"a": {}}},
+        "object": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "spec": {"a": ["@@"]}},
+    },
+}
+
+
+def review_of_different_objects(size: int) -> bytes:
+    """Write an admission review of two objects of as many keys as may be, all different."""
+    keys: dict[str, JsonObject] = {f"{number:x}": {} for number in range(15_000)}
+    review = to_json(_REVIEW).replace(b'{"a":["@@"]}', to_json(keys))
+    return review.replace(b'{"a":{}}', to_json(dict.fromkeys(keys, 1)))[: size + 1]
+
+
+def review_of_a_long_key(size: int) -> bytes:
+    """Write the same with one key of characters that a JSON pointer escapes."""
+    before, spec, after = review_of_different_objects(size).rpartition(b'"spec":{')
+    return before + spec + b'"' + b"/" * (size - len(before + spec + after) - 5) + b'":1,' + after
+
+
+def review_of_lists(size: int) -> bytes:
+    """Write an admission review of as many lists as may be."""
+    return json_lists(size, _REVIEW, most=24_000)
