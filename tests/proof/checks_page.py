@@ -3,52 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import attested_rows
-import cloud_rows
-import kubelet_rows
-import part_rows
-import soft_rows
+import controller_rows
 import tpm_rows
-from rows import Row, rendered
+from cloud_rows import AWS_ROWS, AZURE_ROWS, GCP_ROWS, OCI_ROWS
+from parts_rows import CHALLENGE_ROWS, COMPOSITE_ROWS
+from removal import Row
 
 from tools.markdown_tables import table
+from tools.prove.mutants import MUTANTS
 
 __all__ = ["ALL_ROWS", "PAGE", "TABLES", "renewed"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "proof" / "checks.md"
-_COLUMNS: Final = ("check", "attack", "refused as", "without the check", "the model without it")
+_COLUMNS: Final = ("check", "attack", "refused as", "the model without it")
 _BLOCK: Final = re.compile(r"(<!-- table: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MUTANTS: Final = frozenset(mutant.check for mutant in MUTANTS)
 
-
-ALL_ROWS: Final[tuple[Row[Any], ...]] = (
-    *attested_rows.ROWS,
-    *kubelet_rows.ROWS,
+ALL_ROWS: Final[Sequence[Row[Any]]] = (
+    *controller_rows.ROWS,
     *tpm_rows.ROWS,
-    *soft_rows.ROWS,
-    *part_rows.CHALLENGE_ROWS,
-    *part_rows.COMPOSITE_ROWS,
-    *cloud_rows.AWS_ROWS,
-    *cloud_rows.AZURE_ROWS,
-    *cloud_rows.GCP_ROWS,
-    *cloud_rows.OCI_ROWS,
+    *CHALLENGE_ROWS,
+    *COMPOSITE_ROWS,
+    *AWS_ROWS,
+    *AZURE_ROWS,
+    *GCP_ROWS,
+    *OCI_ROWS,
 )
+
+
+def _rendered(row: Row[Any]) -> list[str]:
+    """Write a row of the page."""
+    models = [f"[{run}](README.md#the-ledger)" for run in row.mutants]
+    if row.name in _MUTANTS:
+        models.append("[ProVerif](README.md#what-each-check-is-for)")
+    return [row.name, row.attack, f"`{row.reason}`", ", ".join(models)]
+
+
+_PARTS: Final = tuple(dict.fromkeys(row.part for row in ALL_ROWS))
 TABLES: Final[Mapping[str, str]] = {
-    "attested": table(_COLUMNS, map(rendered, attested_rows.ROWS)),
-    "kubelet": table(_COLUMNS, map(rendered, kubelet_rows.ROWS)),
-    "tpm": table(_COLUMNS, [*map(rendered, tpm_rows.ROWS), *map(rendered, soft_rows.ROWS)]),
-    "challenge": table(_COLUMNS, map(rendered, part_rows.CHALLENGE_ROWS)),
-    "composite": table(_COLUMNS, map(rendered, part_rows.COMPOSITE_ROWS)),
-    "aws": table(_COLUMNS, map(rendered, cloud_rows.AWS_ROWS)),
-    "azure": table(_COLUMNS, map(rendered, cloud_rows.AZURE_ROWS)),
-    "gcp": table(_COLUMNS, map(rendered, cloud_rows.GCP_ROWS)),
-    "oci": table(_COLUMNS, map(rendered, cloud_rows.OCI_ROWS)),
+    part: table(_COLUMNS, (_rendered(row) for row in ALL_ROWS if row.part == part)) for part in _PARTS
+} | {
     "parsers": table(
-        ("parser", "refused as"), ([name, f"`{reason}`"] for name, (reason, _) in soft_rows.PARSERS.items())
-    ),
+        ("parser", "refused as"), ([name, f"`{reason}`"] for name, (reason, _) in tpm_rows.PARSERS.items())
+    )
 }
 
 

@@ -17,8 +17,7 @@ from azure_world import document_for, facts_for, request_of, with_document
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from gcp_world import NUMBER, PROJECT, answer_of, instance_of, node_facts, node_request, platform_of
-from mutants import CHALLENGED, CRASHED, GRANTED, ChecksWithout, Ended, ended_by, of_part
-from rows import Row
+from removal import Row
 from tpm_world import SoftTpm
 from worlds import PIN
 
@@ -26,14 +25,13 @@ from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.azure.protocol import nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.gcp.config import parse_policy
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.names import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.protocol import Challenge
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, LedgerFacts, NodeRequest
 from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
@@ -45,26 +43,7 @@ __all__ = ["AWS_ROWS", "AZURE_ROWS", "GCP_ROWS", "OCI_ROWS", "AwsScene", "AzureS
 
 OTHERS_ACCOUNT: Final = "999999999999"
 
-
-NO_KEY: Final = ("the platform, which names no key of it", Reason.PLATFORM_UNAVAILABLE)
-
-
-def named_by(part: str, ended: Ended) -> Ended:
-    if ended == ("", Reason.PLATFORM_UNAVAILABLE):
-        return NO_KEY
-    return ended if ended in (GRANTED, CHALLENGED) or ended[0] == CRASHED else (f"{part}: {ended[0]}", ended[1])
-
-
 # Amazon
-
-
-class AwsWithout(AwsSigner):
-    """The verifier of ``aws`` without these checks."""
-
-    without: frozenset[str] = frozenset()
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        return await self._verify(ChecksWithout(without=self.without), request, facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +53,16 @@ class AwsScene:
     cloud: Cloud
     instance: str
     folder: Path
-    signers: dict[tuple[str, ...], AwsWithout] = field(default_factory=dict[tuple[str, ...], AwsWithout])
+    signers: dict[tuple[str, ...], AwsSigner] = field(default_factory=dict[tuple[str, ...], AwsSigner])
     """By the regions of their trust bundles: a client of AWS takes longer to make than a verification."""
-    removed: frozenset[str] = frozenset()
 
-    def signer(self, *regions: str) -> AwsWithout:
-        """Return the verifier whose bundle has these regions, without what is removed."""
+    def signer(self, *regions: str) -> AwsSigner:
+        """Return the verifier whose bundle has these regions."""
         if regions not in self.signers:
             bundle = trust_bundle(self.folder / ("-".join(regions) or "usual"), *regions)
             platform = Platform(settings={**self.cloud.settings, "trustBundle": str(bundle)})
-            self.signers[regions] = AwsWithout(platform=platform, random=lambda: 0.5)
-        found = self.signers[regions]
-        found.without = of_part("aws", self.removed)
-        return found
+            self.signers[regions] = AwsSigner(platform=platform, random=lambda: 0.5)
+        return self.signers[regions]
 
     async def aclose(self) -> None:
         """Close the verifiers."""
@@ -118,11 +94,8 @@ class AwsScene:
         )
 
 
-def aws(attack: Callable[[AwsScene], Awaitable[object]]) -> Callable[[AwsScene], Awaitable[Ended]]:
-    async def run(scene: AwsScene) -> Ended:
-        return named_by("aws", await ended_by(attack(scene)))
-
-    return run
+def aws(check: str, reason: Reason, attack: str, run: Callable[[AwsScene], Awaitable[object]]) -> Row[AwsScene]:
+    return Row(f"aws: {check}", attack, reason, run)
 
 
 def saying(**content: str) -> Callable[[AwsScene], Awaitable[object]]:
@@ -180,218 +153,157 @@ async def stopped(scene: AwsScene) -> AttestedNode:
     return await scene.verified(Node(instance_id=made))
 
 
-def row(
-    check: str,
-    attack: str,
-    reason: Reason,
-    run: Callable[[Any], Awaitable[Ended]],
-    *then: tuple[str, str],
-    gains: str = "",
-    stays: str = "",
-) -> Row[Any]:
-    return Row(check=check, attack=attack, reason=reason, run=run, then=then, gains=gains, stays=stays)
-
-
-ELSEWHERE: Final = "a certificate for an instance that the operator does not let in"
-AN_INSTANCE: Final = "a certificate under the name of another instance's machine"
-NEEDED: Final = "its value is what every later check compares with"
 ROLE_REFUSED: Final = Reason.PLATFORM_ROLE_NOT_ALLOWED
 
 AWS_ROWS: Final[tuple[Row[AwsScene], ...]] = (
-    row(
-        "aws: region allowed",
+    aws(
+        "region allowed",
+        Reason.PLATFORM_REGION_NOT_ALLOWED,
         "an instance of a region that the policy does not list",
-        Reason.PLATFORM_REGION_NOT_ALLOWED,
-        aws(under(regions=["eu-west-1"])),
-        gains=ELSEWHERE,
+        under(regions=["eu-west-1"]),
     ),
-    row(
-        "aws: region of the evidence",
+    aws(
+        "region of the evidence",
+        Reason.PLATFORM_DOCUMENT_MISMATCH,
         "evidence that says to be of another region",
-        Reason.PLATFORM_DOCUMENT_MISMATCH,
-        aws(lambda scene: scene.verified(region="eu-west-1")),
-        gains="the instance's own certificate; nothing is read from this field but here",
-        stays="what is sent twice must be the same",
+        lambda scene: scene.verified(region="eu-west-1"),
     ),
-    row(
-        "aws: region of the signature",
-        "a signature for STS in another region",
+    aws(
+        "region of the signature",
         Reason.PLATFORM_PROOF_MALFORMED,
-        aws(of_another_region),
-        ("aws: signed over the binding", Reason.PLATFORM_PROOF_NOT_BOUND),
-        stays="what STS would refuse costs no call",
+        "a signature for STS in another region",
+        of_another_region,
     ),
-    row(
-        "aws: signed in time",
-        "a signature that was made six minutes before the request",
+    aws(
+        "signed in time",
         Reason.PLATFORM_PROOF_EXPIRED,
-        aws(lambda scene: scene.verified(replace(scene.node, signed_at=scene.cloud.now - timedelta(minutes=16)))),
-        ("aws: STS confirms the signature", Reason.PLATFORM_PROOF_EXPIRED),
-        stays="STS counts from its own time, this from the request's: it also holds when a request is evaluated later",
+        "a signature that was made six minutes before the request",
+        lambda scene: scene.verified(replace(scene.node, signed_at=scene.cloud.now - timedelta(minutes=16))),
     ),
-    row(
-        "aws: account allowed",
+    aws(
+        "account allowed",
+        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
         "an instance of an account that the policy does not list",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        aws(under(accounts=[OTHERS_ACCOUNT])),
-        gains=ELSEWHERE,
+        under(accounts=[OTHERS_ACCOUNT]),
     ),
-    row(
-        "aws: instance ID of the document",
+    aws(
+        "instance ID of the document",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "a copied document of another instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(saying(instanceId=INSTANCE)),
-        gains="a certificate without this instance's own document; STS and EC2 still speak of this instance",
+        saying(instanceId=INSTANCE),
     ),
-    row(
-        "aws: availability zone of the document",
+    aws(
+        "availability zone of the document",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "a document of another zone",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(saying(availabilityZone="us-east-1b")),
-        gains="a certificate without this instance's own document; STS and EC2 still speak of this instance",
+        saying(availabilityZone="us-east-1b"),
     ),
-    row(
-        "aws: region of the document",
+    aws(
+        "region of the document",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "a document of another region",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(saying(region="eu-west-1")),
-        gains="a certificate without this instance's own document; STS and EC2 still speak of this instance",
+        saying(region="eu-west-1"),
     ),
-    row(
-        "aws: pendingTime",
+    aws(
+        "pendingTime",
+        Reason.PLATFORM_DOCUMENT_MISMATCH,
         "a document of an instance that is started later than the request",
-        Reason.PLATFORM_DOCUMENT_MISMATCH,
-        aws(saying(pendingTime="2026-03-01T12:05:01Z")),
-        gains="the instance's own certificate",
-        stays="the time decides how long EC2 is waited for, so it must be one that can be",
+        saying(pendingTime="2026-03-01T12:05:01Z"),
     ),
-    row(
-        "aws: region's certificates",
-        "a region of which the operator has put no certificate into the bundle",
+    aws(
+        "region's certificates",
         Reason.PLATFORM_REGION_NOT_ALLOWED,
-        aws(lambda scene: scene.verified(regions=("eu-west-1",))),
-        ("aws: signature of the document", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID),
-        gains="a certificate by a document that nobody signed",
-        stays="it names the setting that is missing",
+        "a region of which the operator has put no certificate into the bundle",
+        lambda scene: scene.verified(regions=("eu-west-1",)),
     ),
-    row(
-        "aws: content of the PKCS#7",
-        "a document beside a signature over another one",
+    aws(
+        "content of the PKCS#7",
         Reason.PLATFORM_DOCUMENT_MISMATCH,
-        aws(spaced),
-        gains="a certificate by a document that nobody signed",
+        "a document beside a signature over another one",
+        spaced,
     ),
-    row(
-        "aws: signature of the document",
-        "a document that another region's certificate signed",
+    aws(
+        "signature of the document",
         Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
-        aws(by_another_regions_certificate),
-        gains="a certificate by a document that nobody of this region signed",
+        "a document that another region's certificate signed",
+        by_another_regions_certificate,
     ),
-    row(
-        "aws: pinned instance",
+    aws(
+        "pinned instance",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "an instance in an account that the ledger does not know it by",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"instance": f"{OTHERS_ACCOUNT}/i-0"}))),
-        gains=AN_INSTANCE,
-        stays="*fingerprints as pinned* compares once more, directly before signing",
+        lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"instance": f"{OTHERS_ACCOUNT}/i-0"})),
     ),
-    row(
-        "aws: signed over the binding",
-        "the instance's own signature for another request, as every token can read it",
+    aws(
+        "signed over the binding",
         Reason.PLATFORM_PROOF_NOT_BOUND,
-        aws(for_another_request),
-        (CRASHED, "AssertionError"),
-        stays=NEEDED,
+        "the instance's own signature for another request, as every token can read it",
+        for_another_request,
     ),
-    row(
-        "aws: signed by a role",
+    aws(
+        "signed by a role",
+        ROLE_REFUSED,
         "a signature by a user of the account",
-        ROLE_REFUSED,
-        aws(by_principal(arn=f"arn:aws:iam::{ACCOUNT}:user/{{id}}")),
-        ("aws: account of the role", Reason.PLATFORM_ACCOUNT_NOT_ALLOWED),
-        ("aws: role allowed", ROLE_REFUSED),
-        ("aws: session of the instance", Reason.PLATFORM_INSTANCE_MISMATCH),
-        gains="a certificate by whoever has any credentials of the account",
-        stays="it tells a user from a role of another account",
+        by_principal(arn=f"arn:aws:iam::{ACCOUNT}:user/{{id}}"),
     ),
-    row(
-        "aws: account of the role",
-        "a role of the same name in the thief's own account",
+    aws(
+        "account of the role",
         Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        aws(by_principal(arn=f"arn:aws:sts::{OTHERS_ACCOUNT}:assumed-role/{ROLE}/{{id}}")),
-        gains=AN_INSTANCE,
+        "a role of the same name in the thief's own account",
+        by_principal(arn=f"arn:aws:sts::{OTHERS_ACCOUNT}:assumed-role/{ROLE}/{{id}}"),
     ),
-    row(
-        "aws: role allowed",
-        "a role of the account that the policy does not list, and whose session name its holder chose",
+    aws(
+        "role allowed",
         ROLE_REFUSED,
-        aws(by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/admin/{{id}}")),
-        gains=AN_INSTANCE,
+        "a role of the account that the policy does not list, and whose session name its holder chose",
+        by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/admin/{{id}}"),
     ),
-    row(
-        "aws: session of the instance",
+    aws(
+        "session of the instance",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "another instance's session of the same role",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{INSTANCE}")),
-        gains=AN_INSTANCE,
+        by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{INSTANCE}"),
     ),
-    row(
-        "aws: instance exists",
-        "an instance that EC2 does not know",
+    aws(
+        "instance exists",
         Reason.PLATFORM_INSTANCE_NOT_FOUND,
-        aws(lambda scene: scene.verified(Node(instance_id=INSTANCE))),
-        (CRASHED, "AssertionError"),
-        stays=NEEDED,
+        "an instance that EC2 does not know",
+        lambda scene: scene.verified(Node(instance_id=INSTANCE)),
     ),
-    row(
-        "aws: owner of the instance",
+    aws(
+        "owner of the instance",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "document and role of one listed account, for an instance of another",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(of_another_owner),
-        gains=AN_INSTANCE,
+        of_another_owner,
     ),
-    row(
-        "aws: zone of the instance",
+    aws(
+        "zone of the instance",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "a provider ID of another zone than EC2 says",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        aws(lambda scene: scene.verified(replace(scene.node, zone="us-east-1b"))),
-        gains="two provider IDs for one instance, hence two machines",
+        lambda scene: scene.verified(replace(scene.node, zone="us-east-1b")),
     ),
-    row(
-        "aws: state of the instance",
-        "evidence of an instance that was stopped meanwhile",
+    aws(
+        "state of the instance",
         Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        aws(stopped),
-        gains="a certificate for whoever took the role's credentials away from an instance that is no more",
+        "evidence of an instance that was stopped meanwhile",
+        stopped,
     ),
-    row(
-        "aws: tags of the instance",
-        "an instance without the tags that the policy demands",
+    aws(
+        "tags of the instance",
         Reason.PLATFORM_TAGS_NOT_ALLOWED,
-        aws(under(tags={"team": "others"})),
-        gains=ELSEWHERE,
+        "an instance without the tags that the policy demands",
+        under(tags={"team": "others"}),
     ),
-    row(
-        "aws: network of the instance",
-        "an instance in another network than the policy demands",
+    aws(
+        "network of the instance",
         Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
-        aws(under(vpcs=["vpc-0123456789abcdef0"])),
-        gains=ELSEWHERE,
+        "an instance in another network than the policy demands",
+        under(vpcs=["vpc-0123456789abcdef0"]),
     ),
 )
 
 
 # Azure
-
-
-class AzureWithout(AzureSigner):
-    """The verifier of ``azure`` without these checks."""
-
-    without: frozenset[str] = frozenset()
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        return await self._verify(ChecksWithout(without=self.without), request, facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,7 +312,6 @@ class AzureScene:
 
     cloud: SandboxAzure
     machine: SandboxMachine
-    removed: frozenset[str] = frozenset()
 
     async def verified(
         self,
@@ -414,8 +325,7 @@ class AzureScene:
         request = request_of(self.machine)
         asking = with_document(request, made(request))
         facts = facts_for(self.machine, **policy)
-        signer = AzureWithout(platform=Platform(settings=cast("dict[str, JsonValue]", self.cloud.configuration)))
-        signer.without = of_part("azure", self.removed)
+        signer = AzureSigner(platform=Platform(settings=cast("dict[str, JsonValue]", self.cloud.configuration)))
         try:
             return await signer.verify_client_attestation_data(
                 asking, replace(facts, ledger=ledger) if ledger is not None else facts
@@ -432,11 +342,8 @@ class AzureScene:
         return lambda request: document_for(request, self.machine, signing)
 
 
-def azure(attack: Callable[[AzureScene], Awaitable[object]]) -> Callable[[AzureScene], Awaitable[Ended]]:
-    async def run(scene: AzureScene) -> Ended:
-        return named_by("azure", await ended_by(attack(scene)))
-
-    return run
+def azure(check: str, reason: Reason, attack: str, run: Callable[[AzureScene], Awaitable[object]]) -> Row[AzureScene]:
+    return Row(f"azure: {check}", attack, reason, run)
 
 
 async def without_certificate(scene: AzureScene) -> AttestedNode:
@@ -488,125 +395,91 @@ async def on_its_way_out(scene: AzureScene) -> AttestedNode:
 
 
 NOT_SIGNED: Final = Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
-ANY_DOCUMENT: Final = "a certificate by a document that Azure never signed"
 
 AZURE_ROWS: Final[tuple[Row[AzureScene], ...]] = (
-    row(
-        "azure: signer's certificate",
+    azure(
+        "signer's certificate",
+        NOT_SIGNED,
         "a document without its signer's certificate",
-        NOT_SIGNED,
-        azure(without_certificate),
-        (CRASHED, "IndexError"),
-        stays=NEEDED,
+        without_certificate,
     ),
-    row(
-        "azure: signature",
+    azure(
+        "signature",
+        NOT_SIGNED,
         "a document of another request, in which the nonce was written over",
-        NOT_SIGNED,
-        azure(nonce_written_in),
-        gains=ANY_DOCUMENT,
+        nonce_written_in,
     ),
-    row(
-        "azure: signer's names",
+    azure(
+        "signer's names",
+        NOT_SIGNED,
         "a document signed by a certificate for the thief's own name, of an authority that Azure uses",
-        NOT_SIGNED,
-        azure(of_other_names),
-        gains=ANY_DOCUMENT,
+        of_other_names,
     ),
-    row(
-        "azure: certificate chain",
+    azure(
+        "certificate chain",
+        NOT_SIGNED,
         "a document signed by an authority of the thief's own, with the right names",
-        NOT_SIGNED,
-        azure(self_made),
-        gains=ANY_DOCUMENT,
+        self_made,
     ),
-    row(
-        "azure: nonce",
-        "the machine's document for another request, as every token can read it",
+    azure(
+        "nonce",
         Reason.PLATFORM_PROOF_NOT_BOUND,
-        azure(lambda scene: scene.verified(scene.signed(nonce="0" * 32))),
-        gains="a certificate for the thief's key under the machine's name",
+        "the machine's document for another request, as every token can read it",
+        lambda scene: scene.verified(scene.signed(nonce="0" * 32)),
     ),
-    row(
-        "azure: time of the document",
-        "a document that is five minutes old",
+    azure(
+        "time of the document",
         Reason.PLATFORM_PROOF_EXPIRED,
-        azure(too_old),
-        gains="a certificate by a document that an intruder had made, and kept until he was out",
+        "a document that is five minutes old",
+        too_old,
     ),
-    row(
-        "azure: subscription and resource group",
+    azure(
+        "subscription and resource group",
+        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
         "a machine of a group that the policy does not list",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        azure(lambda scene: scene.verified(resourceGroups=["other"])),
-        gains=ELSEWHERE,
+        lambda scene: scene.verified(resourceGroups=["other"]),
     ),
-    row(
-        "azure: subscription of the document",
+    azure(
+        "subscription of the document",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "a document of another subscription",
+        lambda scene: scene.verified(scene.signed(subscriptionId="8d10da13-8125-4ba9-a717-bf7490507b3d")),
+    ),
+    azure("machine", Reason.PLATFORM_INSTANCE_NOT_FOUND, "a machine that Azure does not have any more", gone),
+    azure(
+        "vmId",
         Reason.PLATFORM_INSTANCE_MISMATCH,
-        azure(lambda scene: scene.verified(scene.signed(subscriptionId="8d10da13-8125-4ba9-a717-bf7490507b3d"))),
-        gains="the machine's own certificate, since *vmId* names one machine of all Azure",
-        stays="what a document says must be true, whether or not something else decides",
-    ),
-    row(
-        "azure: machine",
-        "a machine that Azure does not have any more",
-        Reason.PLATFORM_INSTANCE_NOT_FOUND,
-        azure(gone),
-        (CRASHED, "AssertionError"),
-        stays=NEEDED,
-    ),
-    row(
-        "azure: vmId",
         "a document of the thief's own machine, in the same subscription",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        azure(another_machines),
-        gains=AN_INSTANCE,
+        another_machines,
     ),
-    row(
-        "azure: pinned vmId",
+    azure(
+        "pinned vmId",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
         "a machine that was made again under the name of one that joined",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        azure(lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"vm": "0" * 36}))),
-        gains=AN_INSTANCE,
-        stays="*fingerprints as pinned* compares once more, directly before signing",
+        lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"vm": "0" * 36})),
     ),
-    row(
-        "azure: provisioning state",
-        "a machine that Azure is deleting",
+    azure(
+        "provisioning state",
         Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        azure(on_its_way_out),
-        gains="a certificate for a machine on its way out",
+        "a machine that Azure is deleting",
+        on_its_way_out,
     ),
-    row(
-        "azure: scale set",
-        "a machine of no scale set, where the policy lists one",
+    azure(
+        "scale set",
         Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        azure(lambda scene: scene.verified(scaleSets=["pool"])),
-        gains=ELSEWHERE,
+        "a machine of no scale set, where the policy lists one",
+        lambda scene: scene.verified(scaleSets=["pool"]),
     ),
-    row(
-        "azure: tags",
-        "a machine without the tags that the policy demands",
+    azure(
+        "tags",
         Reason.PLATFORM_TAGS_NOT_ALLOWED,
-        azure(lambda scene: scene.verified(tags={"owner": "us"})),
-        gains=ELSEWHERE,
+        "a machine without the tags that the policy demands",
+        lambda scene: scene.verified(tags={"owner": "us"}),
     ),
 )
 
 
 # Google
-
-
-class GcpWithout(GcpSigner):
-    """The verifier of ``gcp`` without these checks."""
-
-    without: frozenset[str] = frozenset()
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        policy = parse_policy(facts.settings)
-        return await self._checked(ChecksWithout(without=self.without), request, facts, policy, since=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -615,7 +488,6 @@ class GcpScene:
 
     cloud: GoogleCloud
     tpm: SoftTpm
-    removed: frozenset[str] = frozenset()
 
     async def verified(
         self, tpm: SoftTpm | None = None, *, ledger: LedgerFacts | None = None, **settings: JsonValue
@@ -624,8 +496,7 @@ class GcpScene:
         asking = tpm or self.tpm
         facts = node_facts({"projects": [PROJECT], **settings}, **({"ledger": ledger} if ledger is not None else {}))
         first = node_request(asking.first())
-        signer = GcpWithout(platform=platform_of(self.cloud))
-        signer.without = of_part("gcp", self.removed)
+        signer = GcpSigner(platform=platform_of(self.cloud))
         try:
             try:
                 await signer.verify_client_attestation_data(first, facts)
@@ -640,114 +511,90 @@ class GcpScene:
 
     async def of_instance(self, **changes: object) -> AttestedNode:
         """Join as an instance that is otherwise."""
-        self.cloud.instances = [instance_of(self.tpm, **changes)]
+        self.put(**changes)
         return await self.verified()
 
+    def put(self, **changes: object) -> None:
+        """Have the one instance be as given."""
+        self.cloud.instances = [instance_of(self.tpm, **changes)]
 
-def gcp(attack: Callable[[GcpScene], Awaitable[object]]) -> Callable[[GcpScene], Awaitable[Ended]]:
-    async def run(scene: GcpScene) -> Ended:
-        scene.cloud.instances = [instance_of(scene.tpm, secure_boot=False, integrity_monitoring=False)]
-        return named_by("gcp", await ended_by(attack(scene)))
 
-    return run
+def gcp(check: str, reason: Reason, attack: str, run: Callable[[GcpScene], Awaitable[object]]) -> Row[GcpScene]:
+    async def attacked(scene: GcpScene) -> object:
+        scene.put(secure_boot=False, integrity_monitoring=False)
+        return await run(scene)
+
+    return Row(f"gcp: {check}", attack, reason, attacked)
 
 
 NOT_CONFIGURED: Final = Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED
 
 GCP_ROWS: Final[tuple[Row[GcpScene], ...]] = (
-    row(
-        "gcp: project",
-        "an instance of a project that the policy does not list",
+    gcp(
+        "project",
         Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        gcp(lambda scene: scene.verified(projects=["other-project"])),
-        gains=ELSEWHERE,
+        "an instance of a project that the policy does not list",
+        lambda scene: scene.verified(projects=["other-project"]),
     ),
-    row(
-        "gcp: zone",
-        "an instance of a zone that the policy does not list",
+    gcp(
+        "zone",
         Reason.PLATFORM_REGION_NOT_ALLOWED,
-        gcp(lambda scene: scene.verified(zones=["europe-west4-b"])),
-        gains=ELSEWHERE,
+        "an instance of a zone that the policy does not list",
+        lambda scene: scene.verified(zones=["europe-west4-b"]),
     ),
-    row(
-        "gcp: instance",
-        "an instance that the platform does not know",
+    gcp(
+        "instance",
         Reason.PLATFORM_INSTANCE_NOT_FOUND,
-        gcp(lambda scene: scene.of_instance(name="node-8")),
-        (CRASHED, "AssertionError"),
-        stays=NEEDED,
+        "an instance that the platform does not know",
+        lambda scene: scene.of_instance(name="node-8"),
     ),
-    row(
-        "gcp: pinned instance",
-        "an instance that was made again under the name of one that joined",
+    gcp(
+        "pinned instance",
         Reason.PLATFORM_INSTANCE_MISMATCH,
-        gcp(lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"instance": f"{NUMBER}0"}))),
-        gains=AN_INSTANCE,
-        stays="*fingerprints as pinned* compares once more, directly before signing",
+        "an instance that was made again under the name of one that joined",
+        lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"instance": f"{NUMBER}0"})),
     ),
-    row(
-        "gcp: instance runs",
-        "an instance that was stopped meanwhile",
+    gcp(
+        "instance runs",
         Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        gcp(lambda scene: scene.of_instance(status="TERMINATED")),
-        gains="a certificate for a machine that does not run",
+        "an instance that was stopped meanwhile",
+        lambda scene: scene.of_instance(status="TERMINATED"),
     ),
-    row(
-        "gcp: label",
-        "an instance without the labels that the policy demands",
+    gcp(
+        "label",
         Reason.PLATFORM_TAGS_NOT_ALLOWED,
-        gcp(lambda scene: scene.verified(labels={"role": "control-plane"})),
-        gains=ELSEWHERE,
+        "an instance without the labels that the policy demands",
+        lambda scene: scene.verified(labels={"role": "control-plane"}),
     ),
-    row(
-        "gcp: service account",
-        "an instance of another service account than the policy lists",
+    gcp(
+        "service account",
         Reason.PLATFORM_ROLE_NOT_ALLOWED,
-        gcp(lambda scene: scene.verified(serviceAccounts=["other@fleet-project.iam.gserviceaccount.com"])),
-        gains=ELSEWHERE,
+        "an instance of another service account than the policy lists",
+        lambda scene: scene.verified(serviceAccounts=["other@fleet-project.iam.gserviceaccount.com"]),
     ),
-    row(
-        "gcp: vTPM",
-        "an instance whose vTPM is off",
+    gcp("vTPM", NOT_CONFIGURED, "an instance whose vTPM is off", lambda scene: scene.of_instance(vtpm=False)),
+    gcp(
+        "Secure Boot",
         NOT_CONFIGURED,
-        gcp(lambda scene: scene.of_instance(vtpm=False)),
-        NO_KEY,
-        stays="it says which option is missing, and is no reason to wait",
-    ),
-    row(
-        "gcp: Secure Boot",
         "an instance without Secure Boot, where the policy demands it",
-        NOT_CONFIGURED,
-        gcp(lambda scene: scene.verified(requireSecureBoot=True)),
-        gains="a certificate for a machine that boots anything",
+        lambda scene: scene.verified(requireSecureBoot=True),
     ),
-    row(
-        "gcp: integrity monitoring",
+    gcp(
+        "integrity monitoring",
+        NOT_CONFIGURED,
         "an instance without integrity monitoring, where the policy demands it",
-        NOT_CONFIGURED,
-        gcp(lambda scene: scene.verified(requireIntegrityMonitoring=True)),
-        gains=ELSEWHERE,
+        lambda scene: scene.verified(requireIntegrityMonitoring=True),
     ),
-    row(
-        "gcp: endorsement key: the instance's",
-        "a vTPM of the thief's own instance",
+    gcp(
+        "endorsement key: the instance's",
         Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        gcp(lambda scene: scene.verified(SoftTpm())),
-        gains=AN_INSTANCE,
+        "a vTPM of the thief's own instance",
+        lambda scene: scene.verified(SoftTpm()),
     ),
 )
 
 
 # Oracle
-
-
-class OciWithout(OciSigner):
-    """The verifier of ``oci`` without these checks."""
-
-    without: frozenset[str] = frozenset()
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        return self._verify(ChecksWithout(without=self.without), request, facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -756,7 +603,6 @@ class OciScene:
 
     cloud: oci_world.OracleCloud
     instance: oci_world.Instance
-    removed: frozenset[str] = frozenset()
 
     async def verified(
         self, shown: oci_world.Instance | None = None, *, pin: ClusterPin = PIN, **policy: JsonValue
@@ -764,16 +610,12 @@ class OciScene:
         """Verify a request for the instance's Machine, with evidence of the instance or of another."""
         request = oci_world.request_of(self.instance)
         request = replace(request, evidence=(shown or self.instance).evidence(request, pin=pin))
-        signer = OciWithout(platform=Platform(settings=self.cloud.platform))
-        signer.without = of_part("oci", self.removed)
+        signer = OciSigner(platform=Platform(settings=self.cloud.platform))
         return await signer.verify_client_attestation_data(request, oci_world.facts_for(self.instance, **policy))
 
 
-def oci(attack: Callable[[OciScene], Awaitable[object]]) -> Callable[[OciScene], Awaitable[Ended]]:
-    async def run(scene: OciScene) -> Ended:
-        return named_by("oci", await ended_by(attack(scene)))
-
-    return run
+def oci(check: str, reason: Reason, attack: str, run: Callable[[OciScene], Awaitable[object]]) -> Row[OciScene]:
+    return Row(f"oci: {check}", attack, reason, run)
 
 
 def oracles_server(scene: OciScene) -> Awaitable[AttestedNode]:
@@ -787,46 +629,35 @@ async def of_ones_own_root(scene: OciScene) -> AttestedNode:
 
 
 OCI_ROWS: Final[tuple[Row[OciScene], ...]] = (
-    row(
-        "oci: extended key usage",
-        "a certificate for servers, by the same authority",
+    oci("extended key usage", NOT_SIGNED, "a certificate for servers, by the same authority", oracles_server),
+    oci(
+        "certificate chain",
         NOT_SIGNED,
-        oci(oracles_server),
-        gains="a certificate by a key that Oracle certified for something else",
-    ),
-    row(
-        "oci: certificate chain",
         "a certificate with the instance's names, by an authority of the thief's own",
-        NOT_SIGNED,
-        oci(of_ones_own_root),
-        gains="a certificate by a key that Oracle never certified",
+        of_ones_own_root,
     ),
-    row(
-        "oci: signed by the instance",
-        "the instance's signature for another cluster",
+    oci(
+        "signed by the instance",
         Reason.PLATFORM_PROOF_NOT_BOUND,
-        oci(lambda scene: scene.verified(pin=ClusterPin("sha256:" + "c3" * 32))),
-        gains="a certificate for the thief's key under the machine's name",
+        "the instance's signature for another cluster",
+        lambda scene: scene.verified(pin=ClusterPin("sha256:" + "c3" * 32)),
     ),
-    row(
-        "oci: instance",
-        "another instance of the same compartment",
+    oci(
+        "instance",
         Reason.PLATFORM_INSTANCE_MISMATCH,
-        oci(lambda scene: scene.verified(scene.cloud.launch("thief"))),
-        gains=AN_INSTANCE,
+        "another instance of the same compartment",
+        lambda scene: scene.verified(scene.cloud.launch("thief")),
     ),
-    row(
-        "oci: tenancy",
+    oci(
+        "tenancy",
+        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
         "an instance of a tenancy that the policy does not list",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        oci(lambda scene: scene.verified(tenancies=["ocid1.tenancy.oc1..other"])),
-        gains=ELSEWHERE,
+        lambda scene: scene.verified(tenancies=["ocid1.tenancy.oc1..other"]),
     ),
-    row(
-        "oci: compartment",
-        "an instance of a compartment that the policy does not list",
+    oci(
+        "compartment",
         Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        oci(lambda scene: scene.verified(compartments=["ocid1.compartment.oc1..other"])),
-        gains=ELSEWHERE,
+        "an instance of a compartment that the policy does not list",
+        lambda scene: scene.verified(compartments=["ocid1.compartment.oc1..other"]),
     ),
 )

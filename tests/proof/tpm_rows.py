@@ -1,472 +1,604 @@
-"""An attack for each check of the TPM protocol that root of a machine, or a thief with a TPM, can carry out by swtpm.
+"""Attacks on the checks of the TPM protocol, by a TPM in software whose every byte can be chosen.
 
-The whole exchange: both requests are filed at an API server, the real controller handles them, swtpm activates, quotes
-and signs.
+Verifier, evidence and signatures are real.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
+from functools import cache
+from typing import Any, Final, cast
 
-from attested_rows import THIEFS, change_machine, node_stands
-from csr_world import CAPI, CREATED, NODE
-from joins import (
-    GOOD,
-    TPM_OTHER_MACHINE,
-    Answer,
-    Join,
-    allow,
-    extended,
-    first_use,
-    forged,
-    node_requester,
-    signed_by,
-    unextended,
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from ec2_world import FROM_EC2, INSTANCE, OTHERS, RUNNING, Amazon
+from removal import Row
+from tpm_authority import Authority, key_usage, leaf_extensions
+from tpm_boots import BOOT, DIFFERENT, OPEN, SELECTION, registers
+from tpm_world import (
+    AK_PREFIXES,
+    CSR,
+    MASTER,
+    NOW,
+    PCR_VALUES,
+    VERSION,
+    SoftTpm,
+    ak_prefix,
+    digest_of,
+    facts_of,
+    ledger,
+    machine,
+    new_key,
+    parsed,
+    request_of,
+    rsa_ak_prefix,
 )
-from mutants import CHALLENGED, Ended, Scene
-from rows import Row
-from tpm_tss import activate, quote
-from tpm_world import SoftTpm, sized
 
-from nodeattest_controller.model.objects import mapping
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.challenge_response import CHALLENGE_TTL
-from nodeattest_providers.errors import Reason
+from nodeattest_providers.challenge_response import CHALLENGE_TTL, challenge_context, derive, label_secret
+from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
+from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.tpm.attestation_key import PINS
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
-from nodeattest_providers.tpm.protocol import VERSIONS
+from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
-from nodeattest_sandbox.swtpm import SoftwareTpm
+from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
+from nodeattest_sandbox.firmware import crypto_agile_log
+
+__all__ = ["PARSERS", "RECORDS", "ROWS", "Soft", "sound"]
+
+SERVING: Final = signer_for(ProviderName("tpm"), Purpose.SERVING)
+AS_NODE: Final[dict[str, Any]] = {"username": "system:node:node-7", "groups": frozenset({"system:nodes"})}
+JOINED: Final = b"".join(PCR_VALUES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soft:
+    """A whole exchange of a TPM in software; what is given is spoilt, all else is right."""
+
+    tpm: SoftTpm = field(default_factory=SoftTpm)
+    settings: Mapping[str, JsonValue] | None = None
+    amazon: Amazon | None = None
+    """Where EC2 is to name the key: what it answers."""
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of both rounds."""
+    shown: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the first evidence."""
+    first: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the first request, as it is filed."""
+    reread: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the first request, as it is when the second one is evaluated."""
+    later: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the facts of the second round."""
+    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the second evidence."""
+    second: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the second request."""
+    quote: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the quote, before it is signed."""
+    values: tuple[bytes, ...] = PCR_VALUES
+
+    async def verified(self) -> AttestedNode:
+        """Go through both rounds; raises what the verifier raises."""
+        platform = OFFLINE
+        if self.amazon is not None:
+            amazon = cast("ClusterAPISigner", self.amazon)
+            platform = Platform(find_signer=lambda _: amazon)
+        signer, version = TpmSigner(platform=platform), self.tpm.version
+        facts = facts_of(self.tpm.settings if self.settings is None else self.settings, **self.facts)
+        first = replace(request_of(self.tpm.first(**self.shown), version=version), **self.first)
+        try:
+            await signer.verify_client_attestation_data(first, facts)
+        except ChallengeRequired as required:
+            challenge = Challenge.parse(required.challenge)
+        else:
+            raise AssertionError("a first request never attests a node")
+        ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
+        secret = derive(
+            label_secret(self.tpm.version), MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256)
+        )
+        asked = replace(first, **{name: value for name, value in self.second.items() if name == "signer_name"})
+        binding = digest_of(asked)
+        extra = qualifying_data(challenge.nonce, first.uid, binding, version=version)
+        parts = self.tpm.quote_parts(extra, challenge.pcrs, self.values)
+        quote = replace(parts, **self.quote).marshal()
+        evidence = SecondEvidence(
+            first=FirstRequestRef(name=first.name, uid=first.uid),
+            mac=proof(secret, first.uid, first.csr.sha256, binding, version=version),
+            quote=quote,
+            signature=self.tpm.sign(quote),
+            pcrs=self.values,
+        )
+        second = request_of(replace(evidence, **self.answer), version=version, **self.second)
+        later: dict[str, Any] = {"first_request": replace(first, **self.reread), **self.later}
+        return await signer.verify_client_attestation_data(second, replace(facts, **later))
+
+
+@cache
+def authority() -> Authority:
+    """The one maker that policies here know."""
+    return Authority.root()
+
+
+def first_use() -> dict[str, JsonValue]:
+    return {"endorsementCAs": authority().pem, "trustOnFirstUse": True}
+
+
+def certified(**changes: Any) -> Soft:
+    """A key that its maker's certificate speaks for, where the first use is trusted; ``changes`` are extensions."""
+    tpm = SoftTpm()
+    extensions = {**leaf_extensions(tpm.ek.public_key()), **changes}
+    return certified_of(tpm, authority().endorse(tpm.ek.public_key(), extensions=extensions))
+
+
+def with_ak(**prefix: Any) -> SoftTpm:
+    """A TPM whose attestation key has another shape."""
+    return SoftTpm(ak_prefix=ak_prefix(**prefix))
+
+
+@cache
+def rsa_3072() -> SoftTpm:
+    return SoftTpm(ak=rsa.generate_private_key(65537, 3072), ak_prefix=rsa_ak_prefix(3072))
+
+
+def one_for_both() -> SoftTpm:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return SoftTpm(ek=key, ak=key)
 
-__all__ = ["ROWS", "another_agents_key"]
 
-UNIQUE: Final = sized(hashlib.sha256(b"another agent").digest()) + sized(bytes(32))
-OTHER_AGENTS: Final = AK_TEMPLATES[1][: -len(UNIQUE)] + UNIQUE
-"""A template of our attributes and algorithms without the mark: another agent's key."""
-BOOT: Final[JsonObject] = {"selection": [0, 7, 16, 23], "values": {"7": [GOOD.hex()]}}
-"""PCR 7 decides; 16 and 23 are those that software may reset and extend."""
+def of_block(provider: str, version: int, **data: JsonValue) -> Soft:
+    """A first request whose evidence says to be of another provider or version."""
+    tpm = SoftTpm()
+    evidence = Evidence(ProviderName(provider), version, {**tpm.first().to_json(), **data})
+    return Soft(tpm=tpm, first={"evidence": evidence})
 
 
-async def registered(scene: Scene, **section: JsonValue) -> Join:
-    """Register the machine's TPM, and begin to join."""
-    scene.world.policy(tpm={"endorsementKeys": allow(scene.victim), **section})
-    await scene.world.settle()
-    return scene.join()
+def older_version(settings: Mapping[str, JsonValue] | None = None, **facts: object) -> Soft:
+    """Send evidence of version 1."""
+    tpm = SoftTpm.of_version(1)
+    return Soft(tpm=tpm, settings={**tpm.settings, **(settings or {})}, facts=facts)
 
 
-# Keys
+def listed_for_another() -> Soft:
+    """The policy's entry of the key names another machine, and the first use is trusted besides."""
+    made = certified()
+    entry: dict[str, JsonValue] = {"providerID": "metal://rack-1/8", "sha256": made.tpm.fingerprint}
+    return replace(made, settings={**first_use(), "endorsementKeys": [entry]})
 
 
-async def unrestricted_key(scene: Scene) -> Ended:
-    join = await registered(scene, pcrs=BOOT)
-    der, values = join.der, (bytes(32), GOOD, bytes(32), bytes(32))
-    with join.keys(scene.victim, unrestricted(scene.version)) as keys:
-        first = join.first("first", der, keys)
-        if (refused := await scene.ended(first)) != CHALLENGED:
-            return refused
-        challenge = await join.challenge(first)
-        secret = activate(keys.esys, keys.ek, keys.ak, challenge.blob, challenge.secret)
-        lie = forged(keys, challenge, join.qualifying(challenge, first, der), values)
-        answer = Answer(secret=secret, quote=lie, signature=signed_by(keys, lie), pcrs=values)
-    return await scene.ended(join.second("second", der, first, answer))
+def by_chain(**changes: Any) -> Soft:
+    """A genuine TPM that nothing but its maker's certificate speaks for."""
+    facts = {"machine": machine(**changes)} if changes else {}
+    return replace(certified(), settings={"endorsementCAs": authority().pem}, facts=facts)
 
 
-async def not_registered(scene: Scene) -> Ended:
-    join = await registered(scene)
-    return await scene.ended(await join.through(scene.thief))
+def booted_otherwise() -> Soft:
+    tpm = SoftTpm()
+    pcrs: dict[str, JsonValue] = {"selection": [0, 7], "values": {"7": ["00" * 32]}}
+    return Soft(tpm=tpm, settings={**tpm.settings, "pcrs": pcrs})
 
 
-async def listed_for_another(scene: Scene) -> Ended:
-    section: JsonObject = {"endorsementKeys": allow(scene.thief, TPM_OTHER_MACHINE), **first_use(scene.thief)}
-    scene.world.policy(tpm=section)
-    await scene.world.settle()
-    return await scene.ended(await scene.join().through(scene.thief))
+@cache
+def nitro_tpm() -> SoftTpm:
+    return SoftTpm("ecc-p384", new_key("ecc-p384"))
 
 
-async def named_by_its_machine(scene: Scene) -> Ended:
-    scene.world.policy(tpm={"endorsementCAs": scene.thief.authority_pem})
-    path = f"{CAPI}/machines/m-1"
-    known = scene.world.management_api.objects[path]
-    annotations: JsonObject = {MACHINE_ANNOTATION: scene.victim.endorsement_fingerprint()}
-    meta: JsonObject = {**mapping(known, "metadata"), "annotations": annotations}
-    scene.world.management_api.put(path, {**known, "metadata": meta})
-    await scene.world.settle()
-    return await scene.ended(await scene.join().through(scene.thief))
+def of_ec2(tpm: SoftTpm | None = None, **answers: Any) -> Soft:
+    """An instance whose key EC2 is to name, where it answers so."""
+    asking = tpm or nitro_tpm()
+    amazon = replace(Amazon(key=asking.fingerprint), **answers)
+    facts = {"machine": replace(machine(), provider_id=INSTANCE)}
+    return Soft(tpm=asking, settings=FROM_EC2, amazon=amazon, facts=facts)
 
 
-async def chain_alone(scene: Scene) -> Ended:
-    scene.world.policy(tpm={"endorsementCAs": scene.thief.authority_pem})
-    await scene.world.settle()
-    return await scene.ended(await scene.join().through(scene.thief))
+def by_another_authority() -> Soft:
+    tpm = SoftTpm()
+    return certified_of(tpm, Authority.root().endorse(tpm.ek.public_key()))
 
 
-async def first_use_as_a_node(scene: Scene) -> Ended:
-    scene.world.policy(tpm=first_use(scene.thief))
-    change_machine(scene.world, nodeRef={"name": NODE, "uid": "node-uid"})
-    node_stands(scene.world)
-    await scene.world.settle()
-    join = scene.join(requester=node_requester())
-    return await scene.ended(await join.through(scene.thief))
+def certified_of(tpm: SoftTpm, certificate: bytes) -> Soft:
+    return Soft(tpm=tpm, settings=first_use(), shown={"ek_certificate": certificate})
 
 
-def unrestricted(version: int) -> bytes:
-    """Write our template without the attribute that keeps a key from signing anything."""
-    ours = AK_TEMPLATES[version]
-    return ours[:4] + (0x00040472).to_bytes(4, "big") + ours[8:]
+def of_the_platform() -> Soft:
+    named = machine(endorsement_keys={"infrastructure machine": "sha256:" + "0f" * 32})
+    return Soft(facts={"machine": named})
 
 
-async def after_first_use(scene: Scene, by: SoftwareTpm, template: bytes | None = None, **changes: int) -> Ended:
-    """The thief's TPM is the machine's here: its clock is behind, so nothing but the pins decides."""
-    world, honest = scene.world, scene.thief
-    world.policy(tpm=first_use(honest))
-    await world.settle()
-    await scene.join().joins(honest)
-    world.now = CREATED + timedelta(minutes=11)
-    return await scene.ended(await scene.join(**changes).through(by, "thief", template))
-
-
-async def another_tpm(scene: Scene) -> Ended:
-    return await after_first_use(scene, scene.victim)
-
-
-async def imitated_key(scene: Scene) -> Ended:
-    return await after_first_use(scene, scene.thief, AK_TEMPLATES[scene.version][: -len(UNIQUE)] + UNIQUE)
-
-
-async def older_version(scene: Scene) -> Ended:
-    return await after_first_use(scene, scene.thief, OTHER_AGENTS, version=1)
-
-
-async def another_agents_key(scene: Scene) -> Ended:
-    """The other agent activates and quotes for the thief, whose key and request these are."""
-    join = await registered(scene)
-    return await scene.ended(await join.through(scene.victim, "thief", OTHER_AGENTS))
-
-
-# The two requests
-
-
-async def another_key(scene: Scene) -> Ended:
-    join = await registered(scene)
-    der, other = join.der, scene.join().der
-    with join.keys(scene.victim) as keys:
-        first = join.first("first", der, keys)
-        answer = join.answered(keys, await join.challenge(first), first, other)
-    return await scene.ended(join.second("second", other, first, answer, proven=der))
-
-
-async def too_late(scene: Scene) -> Ended:
-    join = await registered(scene)
-    der, late = join.der, CHALLENGE_TTL + timedelta(seconds=1)
-    with join.keys(scene.victim) as keys:
-        first = join.first("first", der, keys)
-        answer = join.answered(keys, await join.challenge(first), first, der)
-    scene.world.now = CREATED + late
-    return await scene.ended(join.second("second", der, first, answer, after=late))
-
-
-# The answer
-
-
-async def by_two_tpms(scene: Scene, **spoilt: object) -> Ended:
-    """Show the machine's endorsement key and an attestation key of the thief's TPM, and quote by that."""
-    join = await registered(scene)
-    der = join.der
-    with join.keys(scene.victim) as victim, join.keys(scene.thief) as thief:
-        first = join.first("first", der, replace(victim, ak=thief.ak))
-        challenge = await join.challenge(first)
-        extra = spoilt.pop("extra", join.qualifying(challenge, first, der))
-        assert isinstance(extra, bytes)
-        attest, signature = quote(thief.esys, thief.ak, challenge.pcrs.marshal(), extra)
-    values = (bytes(32), bytes(32))
-    answer = Answer(secret=bytes(32), quote=attest, signature=signature, pcrs=values)
-    return await scene.ended(join.second("second", der, first, answer))
-
-
-async def of_no_challenge(scene: Scene) -> Ended:
-    return await by_two_tpms(scene, extra=bytes(32))
-
-
-async def unopened(scene: Scene) -> Ended:
-    return await by_two_tpms(scene)
-
-
-async def kept_quote(scene: Scene) -> Ended:
-    """Root has kept a quote of a good boot, and has booted something else since."""
-    pcrs: JsonObject = {"selection": [16], "values": {"16": [GOOD.hex()]}}
-    join = await registered(scene, pcrs=pcrs)
-    extended(scene.victim, 16)
-    with join.keys(scene.victim) as keys:
-        der = join.der
-        first = join.first("good-boot", der, keys)
-        old = join.answered(keys, await join.challenge(first), first, der)
-    unextended(scene.victim, 16)
-    later = scene.join()
-    der = later.der
-    with join.keys(scene.victim) as keys:
-        first = later.first("first", der, keys)
-        now = later.answered(keys, await later.challenge(first), first, der)
-    return await scene.ended(later.second("second", der, first, replace(old, secret=now.secret)))
-
-
-async def of_the_owner_hierarchy(scene: Scene) -> Ended:
-    join = await registered(scene)
-    der = join.der
-    with join.keys(scene.victim, owner=True) as keys:
-        first = join.first("first", der, keys)
-        answer = join.answered(keys, await join.challenge(first), first, der)
-    return await scene.ended(join.second("second", der, first, answer))
-
-
-async def forged_quote(scene: Scene) -> Ended:
-    join = await registered(scene, pcrs=BOOT)
-    der, values = join.der, (bytes(32), GOOD, bytes(32), bytes(32))
-    with join.keys(scene.victim) as keys:
-        first = join.first("first", der, keys)
-        challenge = await join.challenge(first)
-        secret = activate(keys.esys, keys.ek, keys.ak, challenge.blob, challenge.secret)
-        lie = forged(keys, challenge, join.qualifying(challenge, first, der), values)
-    answer = Answer(secret=secret, quote=lie, signature=SoftTpm().sign(lie), pcrs=values)
-    return await scene.ended(join.second("second", der, first, answer))
-
-
-# The boot
-
-
-async def booted_badly(scene: Scene, change: Callable[[Answer], Answer], selection: tuple[int, ...] = ()) -> Ended:
-    """PCR 7 holds nothing good, and 16 what it should hold; the quote is genuine."""
-    join = await registered(scene, pcrs=BOOT)
-    extended(scene.victim, 16)
-    der, chosen = join.der, PcrSelection(Alg.SHA256, selection) if selection else None
-    with join.keys(scene.victim) as keys:
-        first = join.first("first", der, keys)
-        answer = join.answered(keys, await join.challenge(first), first, der, chosen)
-    return await scene.ended(join.second("second", der, first, change(answer)))
-
-
-def unchanged(answer: Answer) -> Answer:
-    return answer
-
-
-def moved_borders(answer: Answer) -> Answer:
-    """Cut the same bytes elsewhere: what PCR 16 holds comes second, where PCR 7's value is expected."""
-    zero, seven, sixteen, last = answer.pcrs
-    return replace(answer, pcrs=(zero + seven, sixteen, last[:16], last[16:]))
-
-
-def false_values(answer: Answer) -> Answer:
-    zero, _, sixteen, last = answer.pcrs
-    return replace(answer, pcrs=(zero, GOOD, sixteen, last))
-
-
-async def other_registers(scene: Scene) -> Ended:
-    return await booted_badly(scene, unchanged, (0, 16, 17, 23))
-
-
-async def cut_elsewhere(scene: Scene) -> Ended:
-    return await booted_badly(scene, moved_borders)
-
-
-async def lied_about(scene: Scene) -> Ended:
-    return await booted_badly(scene, false_values)
-
-
-async def told_truly(scene: Scene) -> Ended:
-    return await booted_badly(scene, unchanged)
-
-
-def row(
-    check: str,
-    attack: str,
-    reason: Reason,
-    run: Callable[[Scene], Awaitable[Ended]],
-    *then: tuple[str, str],
-    gains: str = "",
-    stays: str = "",
-    mutants: tuple[str, ...] = (),
-    versions: tuple[int, ...] = VERSIONS,
-) -> Row[Scene]:
-    return Row(
-        versions=versions,
-        check=f"tpm: {check}",
-        attack=attack,
-        reason=reason,
-        run=run,
-        then=then,
-        gains=gains,
-        stays=stays,
-        mutants=mutants,
+def annotated(settings: Mapping[str, JsonValue]) -> Soft:
+    """The Machine's annotation names the key, and no maker's certificate does."""
+    tpm = SoftTpm()
+    return Soft(
+        tpm=tpm, settings=settings, facts={"machine": machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})}
     )
 
 
-BAD_BOOT: Final = "a certificate for a machine that did not boot as the policy demands"
+def created_again() -> Soft:
+    """Another request of the same name stands where the first one was."""
+    return Soft(reread={"uid": "uid-of-another"})
 
-ROWS: Final[tuple[Row[Scene], ...]] = (
+
+def logged(log: bytes | None, held: Mapping[int, bytes] | None = None, *, asked: bool = True) -> Soft:
+    """A measured boot, and the log that the node sends."""
+    tpm = SoftTpm()
+    settings: dict[str, JsonValue] = {**tpm.settings, "pcrs": {"selection": [*SELECTION]}}
+    if asked:
+        settings["eventLog"] = "Require"
+    found = held or registers(BOOT)
+    return Soft(tpm=tpm, settings=settings, values=tuple(found[pcr] for pcr in SELECTION), answer={"event_log": log})
+
+
+def row(check: str, reason: Reason, attack: str, made: Callable[[], Soft], mutants: tuple[str, ...] = ()) -> Row[None]:
+    return Row(f"tpm: {check}", attack, reason, lambda _: made().verified(), mutants)
+
+
+UNTRUSTED: Final = Reason.ENDORSEMENT_KEY_UNTRUSTED
+INVALID: Final = Reason.ENDORSEMENT_CERTIFICATE_INVALID
+NOT_ALLOWED: Final = Reason.ATTESTATION_KEY_NOT_ALLOWED
+MISMATCH: Final = Reason.FIRST_REQUEST_MISMATCH
+
+ROWS: Final[tuple[Row[None], ...]] = (
     row(
         "attestation key: attributes",
-        "root makes a key in the machine's TPM that signs anything, activates the credential with it, and signs a "
-        "quote of a good boot that the TPM never made",
-        Reason.ATTESTATION_KEY_NOT_ALLOWED,
-        unrestricted_key,
-        gains=BAD_BOOT,
+        NOT_ALLOWED,
+        "a key in the machine's TPM that signs anything, such as a quote that the TPM never made",
+        lambda: Soft(tpm=with_ak(attributes=0x00040472)),
     ),
     row(
         "pinned ek",
-        "another genuine TPM of the same maker, and a stolen token, after the first use",
         Reason.ENDORSEMENT_KEY_CHANGED,
-        another_tpm,
-        ("tpm: pinned ak", Reason.ATTESTATION_KEY_CHANGED),
-        ("attested: fingerprints as pinned", Reason.MACHINE_ALREADY_BOUND),
-        gains=THIEFS,
-        stays="a changed TPM is refused before anything is asked of it, with what to do about it",
+        "another genuine TPM of the same maker, and a stolen token, after the first use",
+        lambda: Soft(facts={"ledger": ledger(fingerprints={"ek": "sha256:another"})}),
     ),
     row(
         "pinned ak",
-        "the machine's own TPM, after the first use, with another key that imitates the agent's",
         Reason.ATTESTATION_KEY_CHANGED,
-        imitated_key,
-        ("attested: fingerprints as pinned", Reason.MACHINE_ALREADY_BOUND),
-        gains="a certificate by a key that root of the machine made",
-        stays="a changed key is refused before a challenge is made for it",
+        "the machine's own TPM, after the first use, with another key",
+        lambda: Soft(facts={"ledger": ledger(fingerprints={PINS[VERSION]: "another"})}),
     ),
     row(
         "no version older than on record",
-        "evidence of version 1 by the key of another agent of the same host, for a machine that joined by version 2",
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
-        older_version,
-        versions=(2,),
-        gains="a certificate for whoever gets that agent to activate and to quote",
+        "evidence of version 1 for a machine that joined by version 2",
+        lambda: older_version(ledger=ledger(fingerprints={PINS[VERSION]: "another"})),
     ),
     row(
         "attestation key: authPolicy",
-        "before the first join: the key of another agent of the same host, with the attributes of ours, which "
-        "activates credentials and quotes for strangers",
-        Reason.ATTESTATION_KEY_NOT_ALLOWED,
-        another_agents_key,
-        versions=(2,),
-        gains="a certificate for whoever gets that agent to activate and to quote",
+        NOT_ALLOWED,
+        "the key of another agent of the same host, which activates credentials and quotes for strangers",
+        lambda: Soft(tpm=SoftTpm(ak_prefix=AK_PREFIXES[1])),
     ),
     row(
         "endorsement key: on the allow-list",
+        UNTRUSTED,
         "a genuine TPM of the thief's own, and a stolen token",
-        Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        not_registered,
-        gains=THIEFS,
+        lambda: Soft(settings=SoftTpm().settings),
     ),
     row(
         "endorsement key: on no other machine's entry",
+        UNTRUSTED,
         "the registered TPM of another machine, where the first use is trusted besides",
-        Reason.ENDORSEMENT_KEY_UNTRUSTED,
         listed_for_another,
-        gains=THIEFS,
     ),
     row(
         "endorsement key: named by the Machine's annotation",
+        UNTRUSTED,
         "a genuine TPM of the same maker, where the annotation names the machine's own",
-        Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        named_by_its_machine,
-        gains=THIEFS,
+        lambda: by_chain(annotations={MACHINE_ANNOTATION: SoftTpm().fingerprint}),
     ),
     row(
         "endorsement key: bound to the Machine",
+        UNTRUSTED,
         "a genuine TPM that nothing but its maker's certificate speaks for",
-        Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        chain_alone,
-        gains=THIEFS,
+        by_chain,
     ),
     row(
         "endorsement key: first use",
+        UNTRUSTED,
         "a certificate of a node, signed in-tree and stolen, and a genuine TPM of the thief's own",
-        Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        first_use_as_a_node,
-        gains="the thief's TPM is pinned as the machine's",
+        lambda: replace(certified(), first=AS_NODE, second=AS_NODE),
     ),
     row(
         "same PKCS#10 bytes",
+        MISMATCH,
         "one challenge, answered for another key than the first request's",
-        Reason.FIRST_REQUEST_MISMATCH,
-        another_key,
-        gains="a certificate for a key that the first request did not have; a second one only without "
-        "*one key for one challenge*, too",
+        lambda: Soft(second={"csr": replace(CSR, der=b"of another key")}),
     ),
     row(
         "challenge answered in time",
-        "an intruder prepares an answer, leaves the machine, and files it after the challenge's time",
         Reason.CHALLENGE_EXPIRED,
-        too_late,
-        gains="a certificate for the intruder's key, after he was thrown out",
+        "an intruder prepares an answer, leaves the machine, and files it after the challenge's time",
+        lambda: Soft(second={"created": NOW + CHALLENGE_TTL + timedelta(seconds=1)}),
     ),
     row(
         "known challenge",
-        "the machine's endorsement key, a key of the thief's TPM, and an answer to no challenge at all",
         Reason.CHALLENGE_UNKNOWN,
-        of_no_challenge,
-        ("tpm: activated secret", Reason.PROOF_INVALID),
-        ("tpm: quote binding", Reason.QUOTE_NOT_BOUND),
-        gains=THIEFS,
-        stays="it tells a challenge that is not known any more, after which the node may begin anew, from a forgery",
+        "an answer to no challenge at all",
+        lambda: Soft(answer={"mac": bytes(32)}, quote={"extra": bytes(32)}),
     ),
     row(
         "activated secret",
-        "the machine's endorsement key, a key of the thief's TPM that quotes for the challenge, and no secret",
         Reason.PROOF_INVALID,
-        unopened,
-        ("tpm: quote binding", Reason.QUOTE_NOT_BOUND),
-        gains=THIEFS,
-        stays="*quote binding* demands both values under one key; this one tells which of them is wrong",
+        "a quote for the challenge, and no secret: an endorsement key of one TPM and an attestation key of another",
+        lambda: Soft(answer={"mac": bytes(32)}),
     ),
     row(
         "quote binding",
-        "root has kept a quote of a good boot, boots something else, and opens a new challenge",
         Reason.QUOTE_NOT_BOUND,
-        kept_quote,
-        gains=BAD_BOOT,
+        "an opened challenge, and a quote that was kept from a good boot",
+        lambda: Soft(quote={"extra": bytes(32)}),
     ),
     row(
         "qualified signer",
-        "another agent's key of the owner hierarchy, of the same attributes",
-        Reason.ATTESTATION_KEY_NOT_ALLOWED,
-        of_the_owner_hierarchy,
-        gains="a certificate for whoever gets that agent to activate and to quote",
+        NOT_ALLOWED,
+        "a key of another hierarchy, of the same attributes",
+        lambda: Soft(quote={"signer": bytes(34)}),
     ),
     row(
         "quote signature",
-        "root opens the challenge with the TPM, writes a quote of a good boot, and signs it with a key of his own",
         Reason.QUOTE_SIGNATURE_INVALID,
-        forged_quote,
-        gains=BAD_BOOT,
+        "an opened challenge, and a quote that the TPM did not sign",
+        lambda: Soft(answer={"signature": SoftTpm().sign(b"a quote")}),
     ),
     row(
         "PCR selection",
-        "root extends a free register with the events of a good boot, and quotes that instead of the one demanded",
         Reason.PCR_SELECTION_MISMATCH,
-        other_registers,
-        gains=BAD_BOOT,
+        "a quote of other registers than the challenge demands",
+        lambda: Soft(quote={"selection": PcrSelection(Alg.SHA256, (0, 16)).marshal()}),
     ),
     row(
         "PCR values",
-        "root extends a free register with the events of a good boot, and cuts the quoted values so that it stands "
-        "where the demanded one should",
         Reason.PCR_SELECTION_MISMATCH,
-        cut_elsewhere,
-        gains=BAD_BOOT,
+        "the quoted values, cut so that another register's stands where the demanded one should",
+        lambda: Soft(answer={"pcrs": (JOINED[:16], JOINED[16:])}),
     ),
     row(
         "PCR digest",
-        "root sends the values of a good boot beside a genuine quote of another",
         Reason.PCR_DIGEST_MISMATCH,
-        lied_about,
-        gains=BAD_BOOT,
+        "the values of a good boot beside a genuine quote of another",
+        lambda: Soft(answer={"pcrs": (bytes(32), PCR_VALUES[1])}),
     ),
     row(
-        "PCR value",
-        "a machine that booted something else, and says so",
-        Reason.PCR_VALUE_NOT_ALLOWED,
-        told_truly,
-        gains=BAD_BOOT,
+        "PCR value", Reason.PCR_VALUE_NOT_ALLOWED, "a machine that booted something else, and says so", booted_otherwise
+    ),
+    row(
+        "evidence provider",
+        Reason.PROVIDER_MISMATCH,
+        "evidence that says to be another provider's, at the signer of this one",
+        lambda: of_block("gcp", VERSION),
+    ),
+    row(
+        "evidence version",
+        Reason.EVIDENCE_VERSION_UNSUPPORTED,
+        "evidence of version 1, which the policy forbids",
+        lambda: older_version({"minimumVersion": 2}),
+    ),
+    row(
+        "attestation key: nameAlg",
+        NOT_ALLOWED,
+        "an attestation key whose Name is by SHA-384",
+        lambda: Soft(tpm=with_ak(name_alg="000c")),
+    ),
+    row(
+        "attestation key: symmetric algorithm",
+        NOT_ALLOWED,
+        "an attestation key with a symmetric algorithm, as only storage keys have",
+        lambda: Soft(tpm=with_ak(symmetric="000600800043")),
+    ),
+    row(
+        "attestation key: scheme",
+        NOT_ALLOWED,
+        "an attestation key that signs with SHA-384",
+        lambda: Soft(tpm=with_ak(scheme="0018000c")),
+    ),
+    row(
+        "attestation key: key size",
+        NOT_ALLOWED,
+        "an attestation key of RSA 3072; shorter ones than 2048 bits are refused by the parser",
+        lambda: Soft(tpm=rsa_3072()),
+    ),
+    row(
+        "attestation key: another key",
+        NOT_ALLOWED,
+        "one key as endorsement key and attestation key",
+        lambda: Soft(tpm=one_for_both()),
+    ),
+    row(
+        "endorsement key: named by the platform",
+        UNTRUSTED,
+        "a registered TPM, where the platform says that this machine has another",
+        of_the_platform,
+    ),
+    row(
+        "endorsement key: named by EC2",
+        UNTRUSTED,
+        "the NitroTPM of another instance",
+        lambda: of_ec2(key=SoftTpm().fingerprint),
+    ),
+    row("EC2: type of the key", UNTRUSTED, "a key on P-256, of which EC2 tells nothing", lambda: of_ec2(SoftTpm())),
+    row(
+        "EC2: instance exists",
+        Reason.PLATFORM_INSTANCE_NOT_FOUND,
+        "an instance of an account that the policy does not list",
+        lambda: of_ec2(instance=replace(RUNNING, owner=OTHERS)),
+    ),
+    row(
+        "EC2: zone of the instance",
+        Reason.PLATFORM_INSTANCE_MISMATCH,
+        "a provider ID with another zone than the instance's",
+        lambda: of_ec2(instance=replace(RUNNING, zone="us-east-1b")),
+    ),
+    row(
+        "EC2: state of the instance",
+        Reason.PLATFORM_INSTANCE_NOT_RUNNING,
+        "an instance that is said to be terminated",
+        lambda: of_ec2(instance=replace(RUNNING, state="terminated")),
+    ),
+    row(
+        "EC2: NitroTPM of the instance",
+        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+        "an instance without NitroTPM",
+        lambda: of_ec2(instance=replace(RUNNING, has_tpm=False), key=None),
+    ),
+    row(
+        "EC2: key of the instance",
+        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+        "an instance for which EC2 tells no key",
+        lambda: of_ec2(key=None),
+    ),
+    row(
+        "endorsement key: authorities configured",
+        UNTRUSTED,
+        "a key that the Machine's annotation names, where the policy knows no maker",
+        lambda: annotated({}),
+    ),
+    row(
+        "endorsement key: certificate sent",
+        UNTRUSTED,
+        "a key that the Machine's annotation names, made in software",
+        lambda: annotated(first_use()),
+    ),
+    row(
+        "endorsement certificate: certified key",
+        INVALID,
+        "the certificate of a genuine TPM, shown with a key made in software, where the first use is trusted",
+        lambda: certified_of(SoftTpm(), authority().endorse(new_key("ecc-p256").public_key())),
+    ),
+    row(
+        "endorsement certificate: no CA",
+        INVALID,
+        "a certificate of the maker's that says to be a CA",
+        lambda: certified(bc=(x509.BasicConstraints(ca=True, path_length=None), True)),
+    ),
+    row(
+        "endorsement certificate: extended key usage",
+        INVALID,
+        "a certificate of the maker's for something else than a TPM, its TLS server's for instance",
+        lambda: certified(eku=(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)),
+    ),
+    row(
+        "endorsement certificate: key usage",
+        INVALID,
+        "a certificate of the maker's for a key that signs",
+        lambda: certified(ku=(key_usage("digital_signature"), True)),
+    ),
+    row(
+        "endorsement certificate: critical extensions",
+        INVALID,
+        "a certificate with a critical extension that restricts it in a way that is not understood here",
+        lambda: certified(odd=(x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00"), True)),
+    ),
+    row(
+        "endorsement certificate: certificate chain",
+        INVALID,
+        "a certificate that the thief's own authority signed",
+        by_another_authority,
+    ),
+    row(
+        "first request exists",
+        Reason.FIRST_REQUEST_MISSING,
+        "an answer to a first request that is not there",
+        lambda: Soft(later={"first_request": None}),
+    ),
+    row(
+        "first request name",
+        MISMATCH,
+        "an answer that names another first request than was read",
+        lambda: Soft(reread={"name": "another"}),
+    ),
+    row("first request uid", MISMATCH, "the first request was deleted, and made again under its name", created_again),
+    row("two requests", MISMATCH, "a request that answers itself", lambda: Soft(second={"uid": "uid-1"})),
+    row(
+        "same username",
+        MISMATCH,
+        "a copy of a node's answer, filed with another token",
+        lambda: Soft(second={"username": "system:bootstrap:thief0"}),
+    ),
+    row(
+        "same groups",
+        MISMATCH,
+        "a copy of a node's answer, filed by a requester of other groups",
+        lambda: Soft(second={"groups": frozenset({"system:bootstrappers", "others"})}),
+    ),
+    row(
+        "same signer",
+        MISMATCH,
+        "a challenge for a client certificate, answered for a serving certificate",
+        lambda: Soft(second={"signer_name": SERVING}),
+    ),
+    row(
+        "same provider",
+        MISMATCH,
+        "a first request of another version of the evidence than its answer",
+        lambda: Soft(reread={"evidence": Evidence(ProviderName("gcp"), VERSION, {})}),
+    ),
+    row(
+        "event log not asked for",
+        Reason.EVIDENCE_MALFORMED,
+        "a log that the policy does not ask for",
+        lambda: logged(crypto_agile_log(BOOT), asked=False),
+    ),
+    row("event log present", Reason.EVENT_LOG_MISSING, "no log, where the policy requires one", lambda: logged(None)),
+    row(
+        "event log bank",
+        Reason.EVENT_LOG_BANK_MISSING,
+        "a log of SHA-1 digests alone",
+        lambda: logged(crypto_agile_log(BOOT, ("sha1",))),
+    ),
+    row(
+        "event log replays PCR",
+        Reason.EVENT_LOG_MISMATCH,
+        "the log of a good boot beside the quote of another",
+        lambda: logged(crypto_agile_log(BOOT), registers(DIFFERENT)),
+    ),
+    row(
+        "event log closes PCR",
+        Reason.EVENT_LOG_MISMATCH,
+        "a boot whose firmware never closed a register, so that whatever runs later extends it, too",
+        lambda: logged(crypto_agile_log(OPEN), registers(OPEN)),
+    ),
+    row(
+        "TPM clock goes forward",
+        Reason.TPM_CLOCK_REVERSED,
+        "a copy of a virtual TPM's earlier state, run beside the machine that it was taken from",
+        lambda: Soft(later={"ledger": ledger(clock=10_000, reset_count=3)}),
     ),
 )
+PARSERS: Final[Mapping[str, tuple[Reason, Callable[[], Soft]]]] = {
+    "evidence schema": (Reason.EVIDENCE_MALFORMED, lambda: of_block("tpm", VERSION, phase=3)),
+    "endorsement key template": (
+        Reason.ENDORSEMENT_KEY_MALFORMED,
+        lambda: Soft(shown={"ek_public": SoftTpm().ak_public}),
+    ),
+    "attestation key public area": (NOT_ALLOWED, lambda: Soft(shown={"ak_public": b"\0"})),
+    "quote structure": (Reason.QUOTE_MALFORMED, lambda: Soft(quote={"kind": 0x8017})),
+    "signature structure": (Reason.QUOTE_MALFORMED, lambda: Soft(answer={"signature": b"\0"})),
+    "event log structure": (Reason.EVENT_LOG_MALFORMED, lambda: logged(crypto_agile_log(BOOT)[:-1])),
+    "endorsement certificate: structure": (INVALID, lambda: certified_of(SoftTpm(), b"\x30\x00")),
+}
+"""Checks whose success is a value that what follows needs: without it there is nothing to go on with."""
+RECORDS: Final = frozenset({"endorsement key: pinned by the ledger"})
+"""Recorded, so that an auditor reads why a key was trusted; it cannot fail."""
+
+
+def sound() -> tuple[Soft, ...]:
+    """Return sound exchanges, by each way to trust an endorsement key: together they record every check."""
+    good = certified()
+    tpm = good.tpm
+    named = {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint}
+    values: JsonValue = {"selection": [0, 7], "values": {"7": [PCR_VALUES[1].hex()]}}
+    return (
+        Soft(),
+        Soft(tpm=tpm, settings={**tpm.settings, "pcrs": values}),
+        good,
+        replace(good, facts={"machine": machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})}),
+        replace(good, facts={"machine": machine(endorsement_keys=named)}),
+        replace(good, facts={"ledger": ledger(fingerprints={"ek": tpm.fingerprint}, clock=1, reset_count=1)}),
+        logged(crypto_agile_log(BOOT)),
+        of_ec2(),
+    )

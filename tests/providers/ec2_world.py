@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys, KeyType
@@ -44,7 +44,6 @@ class Amazon:
     """Accounts and types of the keys."""
     free: threading.Event = field(default_factory=threading.Event)
     now: float = 0.0
-    make_checks: Callable[[], Checks] = Checks
 
     def __post_init__(self) -> None:
         self.free.set()
@@ -72,6 +71,6 @@ class Amazon:
     ) -> NamedEndorsementKey:
         keys = self.keys()
         try:
-            return await keys.find(self.make_checks(), machine, accounts=accounts, shown=shown)
+            return await keys.find(Checks(), machine, accounts=accounts, shown=shown)
         finally:
             await keys.aclose()

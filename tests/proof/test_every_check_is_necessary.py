@@ -1,0 +1,239 @@
+"""Each declared check is removed in turn: some attack then ends otherwise. docs/proof/checks.md has the attacks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import controller_rows
+import pytest
+import pytest_asyncio
+import tpm_rows
+from aws_cloud import cloud
+from checks_page import ALL_ROWS, PAGE, TABLES, renewed
+from cloud_rows import AwsScene, AzureScene, GcpScene, OciScene
+from gcp_world import cloud_in, instance_of, rsa_tpm
+from oci_world import OracleCloud
+from parts_rows import Secret, sound_parts
+from removal import Outcome, Row, outcome_of, plain, removed
+
+from nodeattest_controller.controllers.csr import checks as csr_checks
+from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
+from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_providers.errors import Check
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.platform import OFFLINE, make_signer
+from nodeattest_providers.registry import BUILT_IN
+from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
+from nodeattest_sandbox.pki import ClusterPki
+from tools.prove.ledger_runs import LEDGER_RUNS
+
+ROOT: Final = Path(__file__).parents[2]
+PRODUCT: Final = ("providers", "controller", "discovery", "authenticator", "identity", "kube", "serving", "cli")
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where attacks are carried out: a cluster's keys, and clouds on loopback."""
+
+    pki: ClusterPki
+    aws: AwsScene
+    azure: SandboxAzure
+    gcp: GcpScene
+    oci: OciScene
+    launched: list[str] = field(default_factory=list[str])
+
+    def of_azure(self) -> AzureScene:
+        """Launch a machine of its own for an attack."""
+        self.launched.append(f"vm-{len(self.launched)}")
+        return AzureScene(cloud=self.azure, machine=self.azure.launch(self.launched[-1], tags={"Team": "nodes"}))
+
+    async def outcome(self, row: Row[Any], without: str) -> Outcome:
+        """Carry out an attack where a check, ``list: name``, may be missing."""
+        if row.part in {"attested", "kubelet"}:
+            async with controller_rows.running(self.pki, row, without) as scene:
+                return await row.run(scene)  # pyright: ignore[reportReturnType] - attacks on the controller tell it
+        makers: dict[str, Callable[[], object]] = {
+            "aws": lambda: self.aws,
+            "azure": self.of_azure,
+            "gcp": lambda: self.gcp,
+            "oci": lambda: self.oci,
+        }
+        scene = makers.get(row.part, lambda: None)()
+        with removed(without.partition(": ")[2]):
+            name, reason = await outcome_of(row.run(scene))
+        return (f"{row.part}: {name}", reason)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def places(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Places]:
+    folder = tmp_path_factory.mktemp
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        cloud(folder("aws")) as aws,
+        SandboxAzure(folder("azure")) as azure,
+        cloud_in(folder("gcp")) as gcp,
+    ):
+        environment.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        oci = OracleCloud(folder("oci"))
+        (instance,) = aws.start({"team": "nodes"})
+        made = Places(
+            ClusterPki.make(folder("pki"), "blue"),
+            AwsScene(cloud=aws, instance=instance, folder=folder("trust")),
+            azure,
+            GcpScene(cloud=gcp, tpm=rsa_tpm()),
+            OciScene(cloud=oci, instance=oci.launch("victim")),
+        )
+        yield made
+        await made.aws.aclose()
+
+
+@in_one_loop
+@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.check)
+async def test_every_check_refuses_an_attack_that_ends_otherwise_without_it(places: Places, row: Row[Any]) -> None:
+    assert await places.outcome(row, without="") == (row.check, row.reason)
+    assert await places.outcome(row, without=row.check) != (row.check, row.reason)
+
+
+@pytest.mark.parametrize("name", tpm_rows.PARSERS)
+async def test_a_parser_of_evidence_refuses_what_it_cannot_read(name: str) -> None:
+    reason, made = tpm_rows.PARSERS[name]
+    assert await outcome_of(made().verified()) == (name, reason)
+
+
+# Every declared check has a row
+
+
+def names(*parts: str) -> set[str]:
+    return {row.name for row in ALL_ROWS if row.part in parts}
+
+
+def recorded(*exchanges: tuple[Check, ...]) -> set[str]:
+    return {plain(check.name) for checks in exchanges for check in checks}
+
+
+def test_every_check_of_the_controllers_lists_has_one_row() -> None:
+    declared = [f"attested: {check.name}" for check in csr_checks.CHECKS]
+    declared += [f"kubelet: {check.name}" for check in kubelet_checks.CHECKS]
+    assert [row.check for row in controller_rows.ROWS] == declared
+    assert len({row.check for row in ALL_ROWS}) == len(ALL_ROWS)
+
+
+async def test_every_check_of_the_tpm_protocol_has_one_row() -> None:
+    exchanges = [(await sound.verified()).checks for sound in tpm_rows.sound()]
+    assert recorded(*exchanges) == names("tpm") | tpm_rows.PARSERS.keys() | tpm_rows.RECORDS
+
+
+PARSERS: Final = {
+    *("evidence schema", "policy section", "provider ID", "partition", "signed headers", "identity document"),
+    *("PKCS#7 structure", "signed document", "attested document", "identity certificate", *tpm_rows.PARSERS),
+}
+"""Checks that record a value that was read: without it there is nothing to go on with."""
+
+
+@in_one_loop
+async def test_every_check_of_the_other_providers_has_one_row(places: Places) -> None:
+    places.gcp.cloud.instances = [instance_of(places.gcp.tpm, labels={"role": "node"})]
+    shared = PARSERS | names("tpm")
+    sound = {
+        "challenge": (await Secret().verified()).checks,
+        "composite": tuple(check for check in (await sound_parts()).checks if not is_a_parts(check)),
+        "aws": (await places.aws.verified()).checks,
+        "azure": (await places.of_azure().verified()).checks,
+        "gcp": (await places.gcp.verified(labels={"role": "node"})).checks,
+        "oci": (await places.oci.verified()).checks,
+    }
+    for part, checks in sound.items():
+        assert recorded(checks) - shared == names(part), part
+
+
+def is_a_parts(check: Check) -> bool:
+    """Return whether a part's own verifier recorded it."""
+    return check.name.startswith(("tpm: ", "challenge: ")) and plain(check.name) == check.name
+
+
+# The page and the models
+
+
+def test_the_page_has_the_rows_and_no_others() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"<!-- table: {name} -->" in page for name in TABLES)
+    assert page == renewed(page), "make reference renews it"
+
+
+def test_every_check_that_a_ledgers_model_leaves_out_has_a_row() -> None:
+    named_by_rows = {mutant for row in ALL_ROWS for mutant in row.mutants}
+    left_out = {run.name for run in LEDGER_RUNS if run.fails}
+    assert named_by_rows | NO_CHECKS == left_out
+    assert not named_by_rows & NO_CHECKS
+
+
+NO_CHECKS: Final = frozenset(
+    {
+        "without compare-and-swap",
+        "without the same bytes for the same key",
+        "publish before the record",
+        "two Machines: what is searched",
+        "without confirmation",
+        "confirmation before the record",
+        "without the term in the confirmation",
+        "without a list by the new owner",
+        "without reservation",
+        "without the second look at a recorded certificate",
+    }
+)
+"""What models leave out that no check is: in which order and how the issuer writes."""
+
+
+# The product leaves no check out
+
+
+def made_of(name: str) -> list[tuple[Path, ast.Call | ast.ClassDef]]:
+    """Find each call of a class, and each class with it as a base, in the product's modules."""
+
+    def is_it(head: ast.expr) -> bool:
+        return ast.unparse(head).rpartition(".")[2] == name
+
+    return [
+        (path, node)
+        for folder in PRODUCT
+        for path in (ROOT / folder / f"nodeattest_{folder}").rglob("*.py")
+        if name in (source := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Call) and is_it(node.func))
+        or (isinstance(node, ast.ClassDef) and any(map(is_it, node.bases)))
+    ]
+
+
+def test_every_verification_of_the_product_makes_its_own_checks() -> None:
+    made = made_of("Checks")
+    assert made
+    for path, node in made:
+        assert isinstance(node, ast.Call), path
+        assert not node.args, path
+        assert not node.keywords, path
+
+
+def test_a_pipeline_of_the_product_has_a_declared_list() -> None:
+    made = sorted((path.parent.name, ast.unparse(node)) for path, node in made_of("Pipeline"))
+    assert made == [("csr", "Pipeline(CHECKS)"), ("kubelet_serving", "Pipeline(CHECKS)")]
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_no_public_function_of_a_verifier_takes_checks(name: str) -> None:
+    signer = make_signer(ProviderName(name), OFFLINE)
+    public = [value for attribute, value in inspect.getmembers(type(signer), callable) if attribute[0] != "_"]
+    for value in (*public, type(signer)):
+        assert "checks" not in inspect.signature(value).parameters, value
+
+
+@pytest.mark.parametrize("evaluator", [Evaluator, KubeletServingEvaluator])
+def test_no_evaluator_takes_a_list(evaluator: type) -> None:
+    assert not {"checks", "pipeline"} & set(inspect.signature(evaluator).parameters)
