@@ -1,7 +1,4 @@
-"""``python -m bench [NAME ...] [--json]``, for all small measurements or some; others have options of their own.
-
-``bench page|growth|soak|chaos|uploads …``: each takes minutes, and ``--help``.
-"""
+"""``python -m bench NAME …``: each measurement has options of its own, and ``--help``."""
 
 from __future__ import annotations
 
@@ -13,69 +10,38 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import clouds, discovery, flood, issuer, neighbours, sidecar, uploads, wheel
+from bench import growth, neighbours, uploads
 from bench.chaos import command as chaos
-from bench.environment import start_environment
-from bench.figures import Figure, table
-from bench.growth import command as growth
+from bench.figures import table
 from bench.page import command as page
-from bench.soak import command as soak
 from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
 
-ALONE: dict[str, Callable[[], list[Figure]]] = {
-    "clouds": clouds.measure,
-    "discovery": discovery.measure,
-    "issuer": issuer.measure,
-    "neighbours": neighbours.measure,
-    "sidecar": sidecar.measure,
-    "wheel": wheel.measure,
-}
 RUNS: dict[str, Callable[[list[str], Tools], int]] = {
     "page": page.main,
     "growth": growth.main,
-    "soak": soak.main,
     "chaos": chaos.main,
     "uploads": uploads.main,
 }
-"""What runs for minutes, with options of its own."""
-NAMES = ("flood", *ALONE)
-FLOOD = 2_000
-"""Requests: enough for a dozen joins beside them."""
+"""What needs API servers, and takes minutes."""
+NAMES = (*RUNS, "neighbours")
 
 
 def main() -> int:
-    if sys.argv[1:2] and sys.argv[1] in RUNS:
-        tools = _tools()
-        return 2 if tools is None else RUNS[sys.argv[1]](sys.argv[2:], tools)
+    """Measure what is named; the exit status is 1 for a figure over its bound and 2 for a wrong call."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure; docs/performance.md says what. API servers are real where KUBEBUILDER_ASSETS names a "
-        "folder with etcd and kube-apiserver (page: kube-controller-manager, too), else the sandbox's.",
+        description="Measure. API servers are real where KUBEBUILDER_ASSETS names a folder with etcd and "
+        "kube-apiserver (page: kube-controller-manager, too), else the sandbox's.",
     )
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help=f"which of {', '.join(NAMES)} (all), or one of {', '.join(RUNS)}, which take minutes and have --help",
-    )
+    parser.add_argument("name", choices=NAMES)
+    options, _ = parser.parse_known_args(sys.argv[1:2])
+    if options.name in RUNS:
+        tools = _tools()
+        return 2 if tools is None else RUNS[options.name](sys.argv[2:], tools)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--flood-requests", type=int, default=FLOOD, metavar="N", help="of flood (%(default)s)")
-    options = parser.parse_args()
-    names: list[str] = options.names or list(NAMES)
-    unknown = sorted(set(names) - set(NAMES))
-    if unknown:
-        parser.error(f"no measurement {', '.join(unknown)}; known are {', '.join(NAMES)}")
-    tools = _tools() if set(names) - ALONE.keys() else None
-    if tools is None and set(names) - ALONE.keys():
-        return 2
-    figures: list[Figure] = []
-    for name in names:
-        if name in ALONE or tools is None:
-            figures += ALONE[name]()
-            continue
-        with start_environment(tools) as env:
-            figures += flood.measure(env, options.flood_requests)
+    options = parser.parse_args(sys.argv[1:])
+    figures = neighbours.measure()
     print(json.dumps({"figures": [one.to_json() for one in figures]}, indent=2) if options.json else table(figures))
     over = [one.name for one in figures if one.is_over]
     if over:

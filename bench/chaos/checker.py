@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bench.chaos.certificates import keys_of_several_nodes, keys_with_several_serials
 from bench.chaos.history import History, Write, all_certificates, node_of, signs
-from bench.soak.audit import keys_of_several_nodes, keys_with_several_serials
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from bench.chaos.certificates import written_certificates
 from bench.chaos.fleet import UNREACHABLE
 from bench.chaos.history import History, LedgerSeen, Write
 from bench.chaos.replicas import Replica
-from bench.soak.audit import written_certificates
 from nodeattest_cli.demo.world import NAMESPACE, USER, World
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject

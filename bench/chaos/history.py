@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from bench.soak.audit import Signed, signed_certificate
+from bench.chaos.certificates import Signed, signed_certificate
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bench.chaos.fleet import Fleet, Registered, Stopped
 from bench.chaos.history import History, Truth
+from bench.chaos.kubelet import Kubelet
 from bench.environment import BenchEnvironment
 from bench.joins import installed
-from bench.soak.kubelet import Kubelet
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.growth import command as growth
-from bench.growth import one_cluster, report
+from bench import growth
 from bench.page.command import PAGE
 from bench.page.numbers import marks
 from bench.page.samples import Case, Run
@@ -21,14 +20,14 @@ def part(name: str) -> str:
 
 
 def test_growth_on_the_page_is_what_the_bench_writes_from_its_last_run() -> None:
-    assert part("growth") == (report.write(Run.read(growth.LAST)) if growth.LAST.exists() else "")
+    assert part("growth") == (growth.write(Run.read(growth.LAST)) if growth.LAST.exists() else "")
 
 
 @pytest.mark.parametrize(("cpu", "said"), [(11.0, "met"), (13.0, "**not met**")])
 def test_the_cost_of_a_join_is_compared_between_few_nodes_and_many(cpu: float, said: str) -> None:
     few = Case("one cluster, 500 nodes", {"controller_cpu": [10.0]})
     many = Case("one cluster, 5000 nodes", {"controller_cpu": [cpu]})
-    (row,) = [line for line in report.write(run_of("aaa", few, many)).splitlines() if "controller a join, many" in line]
+    (row,) = [line for line in growth.write(run_of("aaa", few, many)).splitlines() if "controller a join, many" in line]
     assert row.endswith(f"| {cpu / 10:.3g} \u00d7 | {said} |")
 
 
@@ -41,42 +40,33 @@ def grown_with_control() -> Run:
             ("500 nodes again", 500.0, 12.0, 160.0),
         )
     )
-    shared = Case("200 clusters, one controller", {"resident_idle": [300.0]})
-    return run_of("aaa", Case("setting", {"clusters": [200.0], "machines": [50.0]}), few, many, more, shared)
+    return run_of("aaa", few, many, more)
 
 
 def test_many_nodes_are_compared_with_the_median_of_the_few_before_and_after_them() -> None:
-    text = report.write(grown_with_control())
-    assert "|  | 500 nodes | 5000 nodes | 500 nodes again | 200 clusters, one controller |" in text
-    assert "| CPU of the controllers, a join | 10 ms | 14.3 ms | 12 ms | \u2013 |" in text
+    text = growth.write(grown_with_control())
+    assert "|  | 500 nodes | 5000 nodes | 500 nodes again |" in text
+    assert "| CPU of the controller, a join | 10 ms | 14.3 ms | 12 ms |" in text
     assert "| CPU of the controller a join, many nodes / few | \u2264 1.2 \u00d7 | 1.3 \u00d7 | **not met** |" in text
     assert "The 500 nodes again join a cluster of their own after the large one:" in text
 
 
 def test_memory_of_one_large_cluster_is_that_after_the_many_and_not_after_the_control() -> None:
-    text = report.write(grown_with_control())
+    text = growth.write(grown_with_control())
     assert "| memory of the controller of one large cluster | \u2264 150 MiB | 140 MiB | met |" in text
 
 
 def test_a_run_without_the_control_says_nothing_of_it() -> None:
     few = Case("one cluster, 500 nodes", {"joins": [500.0]})
-    assert report.control(run_of("aaa", few)) == ""
+    assert "join a cluster of their own" not in growth.write(run_of("aaa", few))
 
 
 def test_the_bursts_into_one_cluster_are_few_and_many_with_numbers_of_their_own() -> None:
-    bursts = one_cluster.bursts(5_000)
+    bursts = growth.bursts(5_000)
     assert [(name, len(numbers)) for name, numbers in bursts] == [
         ("500 nodes", 500),
         ("5000 nodes", 5_000),
     ]
     taken = [number for _, numbers in bursts for number in numbers]
     assert len(set(taken)) == len(taken)
-    assert min(taken) >= one_cluster.FIRST_OF_BURSTS
-
-
-def test_memory_of_many_clusters_is_that_of_the_one_controller() -> None:
-    one = Case("200 clusters, one controller", {"resident": [280.0]})
-    three = Case("200 clusters, 3 that share", {"resident": [120.0, 110.0, 100.0]})
-    text = report.write(run_of("aaa", one, three))
-    assert "| memory of one controller of many clusters | \u2264 300 MiB | 280 MiB | met |" in text
-    assert "| 110 MiB (100\u2013120) |" in text
+    assert min(taken) >= growth.FIRST_OF_BURSTS

@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from polling import eventually
 
+from bench.chaos.certificates import Signed
 from bench.chaos.checker import LAWS, check
 from bench.chaos.collector import write_of
 from bench.chaos.history import ConditionSeen, History, LedgerSeen, Loss, Proof, Request, Truth, Write, read_request
 from bench.chaos.link import Link, Mode, owner_of_port
 from bench.chaos.schedule import RESTORES, Kind, plan
-from bench.soak.audit import Signed
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope

@@ -1,8 +1,7 @@
-"""After the soak: API server and ledger must hold one certificate for one key. Pure."""
+"""Certificates as requests and ledgers hold them, and those that break the law of one key and one node. Pure."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_controller.model import attestation
-from nodeattest_controller.model.objects import text
 from nodeattest_kube.jsontypes import JsonObject
 
 
@@ -24,32 +22,6 @@ class Signed:
     node: str
     spki: str
     serial: str
-
-
-@dataclass(frozen=True)
-class Audit:
-    keys: int
-    """That were certified."""
-    published: int
-    """Requests that hold a certificate."""
-    violations: tuple[str, ...]
-
-
-def audit(csrs: Iterable[JsonObject], ledgers: Iterable[JsonObject]) -> Audit:
-    """Compare the certificates of all requests with those that the ledger still holds or remembers.
-
-    1. A key has one serial number, wherever it stands.
-    2. A serial number has one key.
-    3. A key is one node's.
-    4. What the ledger signed was published.
-    """
-    published = [found for csr in csrs if (found := _published(csr)) is not None]
-    written = [found for obj in ledgers for found in written_certificates(obj)]
-    every = (*published, *written)
-    violations = [*keys_with_several_serials(every), *keys_of_several_nodes(every)]  # 1, 2, 3
-    missing = {one.spki for one in written} - {one.spki for one in published}
-    violations += [f"{spki} was signed and never published" for spki in sorted(missing)]  # 4
-    return Audit(len({one.spki for one in every}), len(published), tuple(violations))
 
 
 def keys_with_several_serials(certificates: Iterable[Signed]) -> list[str]:
@@ -71,13 +43,6 @@ def keys_of_several_nodes(certificates: Iterable[Signed]) -> list[str]:
 
 def _several(found: Mapping[str, set[str]], what: str) -> list[str]:
     return [f"{name} has the {what} {', '.join(sorted(each))}" for name, each in found.items() if len(each) > 1]
-
-
-def _published(csr: JsonObject) -> Signed | None:
-    encoded = text(csr, "status", "certificate")
-    if not encoded:
-        return None
-    return signed_certificate(text(csr, "metadata", "name"), base64.b64decode(encoded))
 
 
 def written_certificates(obj: JsonObject) -> list[Signed]:
