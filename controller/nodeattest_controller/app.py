@@ -18,7 +18,6 @@ from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import GROUP_IDENTITY
 from nodeattest_controller.runtime.trouble import TroubleLog
 from nodeattest_controller.settings import Settings
-from nodeattest_controller.tracing import Tracer, tracing
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_providers.names import ProviderName
@@ -42,7 +41,6 @@ class _Controller:
         *,
         leases: ApiClient,
         signers: Mapping[ProviderName, ClusterAPISigner],
-        tracer: Tracer,
     ) -> None:
         """``leases`` is a client for Leases alone, which may send when we may not act any more."""
         self._settings = settings
@@ -50,7 +48,6 @@ class _Controller:
         self._metrics = metrics
         self._leases = leases
         self._signers = signers
-        self._tracer = tracer
         self._manager: Manager | None = None
         self.elector: LeaseElector | None = None
 
@@ -73,7 +70,6 @@ class _Controller:
             still_leads=self._still_leads,
             leases=self._leases if shares else None,
             signers=self._signers,
-            tracer=self._tracer,
         )
         self._manager = manager
         self._metrics.leader(leads=not shares)
@@ -116,12 +112,11 @@ async def run(
     """
     metrics, code = Metrics((*PROVIDERS, *signers)), 0
     async with (
-        tracing(enabled=settings.tracing) as tracer,
         _client(settings, environment) as client,
         _client(settings, environment) as leases,
     ):
         client.on_request = leases.on_request = metrics.api_request
-        controller = _Controller(settings, client, metrics, leases=leases, signers=signers, tracer=tracer)
+        controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
         async with webhook, serve_health(settings, metrics, checks, leases):

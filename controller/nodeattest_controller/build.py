@@ -46,7 +46,6 @@ from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.shard_manager import ShardManager
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
-from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
@@ -80,7 +79,6 @@ class _Shared:
     events: EventRecorder
     attested: GatheredEvents
     """Of machines that got a certificate."""
-    tracer: Tracer
     log: ClusterLog
 
 
@@ -94,7 +92,6 @@ def build_manager(
     still_leads: Callable[[], Awaitable[bool]],
     leases: ApiClient | None,
     signers: Mapping[ProviderName, ClusterAPISigner],
-    tracer: Tracer = NO_TRACING,
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
 
@@ -124,7 +121,6 @@ def build_manager(
         guard=ClusterGuard(management, ownership),
         events=events,
         attested=GatheredEvents(events, "NodeAttested", what="nodes attested"),
-        tracer=tracer,
         log=log,
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
@@ -241,7 +237,6 @@ def _csr_controller(
             still_owns=shared.still_owns,
             certificate_lifetime=lifetime,
             now=_now,
-            tracer=shared.tracer,
         ),
         kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
         purposes=_purposes(settings),
@@ -254,7 +249,6 @@ def _csr_controller(
         log=shared.log,
         random_unit=random.random,
         now=_now,
-        tracer=shared.tracer,
     )
     return CSRController(
         reconciler,

@@ -150,11 +150,6 @@ _OPTIONS: Final = (
     ),
     click.option("--workers", type=int, help="Requests that are worked on at the same time."),
     click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),
-    click.option(
-        "--tracing",
-        type=bool,
-        help="Whether spans of requests are sent by OTLP over HTTP; OTEL_* environment variables say where to.",
-    ),
     click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged."),
     click.option("--log-format", type=click.Choice(LOG_FORMATS), help="How it is logged."),
 )

@@ -273,19 +273,19 @@ class Metrics:
                 for each in (*VERDICTS, _OTHER):  # a rate needs a beginning at 0
                     self._verdicts_of.labels(cluster, each)
             self._verdicts_of.labels(cluster, known).inc()
-        self._verdicts.labels(self.provider_label(provider), known, reason if reason in _REASONS else _OTHER).inc()
+        self._verdicts.labels(self._provider_label(provider), known, reason if reason in _REASONS else _OTHER).inc()
 
     def issued(self, provider: str) -> None:
         """Count a certificate."""
-        self._issued.labels(self.provider_label(provider)).inc()
+        self._issued.labels(self._provider_label(provider)).inc()
 
     def verification_seconds(self, provider: str, seconds: float) -> None:
         """Record how long a verification took."""
-        self._verification.labels(self.provider_label(provider)).observe(max(0.0, seconds))
+        self._verification.labels(self._provider_label(provider)).observe(max(0.0, seconds))
 
     def platform_call(self, provider: str, service: str, outcome: CallOutcome, seconds: float) -> None:
         """Record a request to a platform's API; ``service`` is from the provider's closed set."""
-        self._platform.labels(self.provider_label(provider), service, outcome).observe(max(0.0, seconds))
+        self._platform.labels(self._provider_label(provider), service, outcome).observe(max(0.0, seconds))
 
     def request_age_seconds(self, seconds: float) -> None:
         """Record the time from a request's creation to its certificate."""
@@ -409,7 +409,7 @@ class Metrics:
         """Return every series in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def provider_label(self, name: str) -> str:
+    def _provider_label(self, name: str) -> str:
         """Return the name of a known provider, or ``other``: whoever files a request names one."""
         return name if name in self._providers else _OTHER
 

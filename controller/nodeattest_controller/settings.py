@@ -167,8 +167,6 @@ class Settings:
     of the controller's own interfaces."""
     verification_timeout: float = 20.0
     """For one provider's verification of one request: those that ask a platform may hang."""
-    tracing: bool = False
-    """Send spans of requests to a collector, which OpenTelemetry's environment variables name (extra ``otel``)."""
     log_level: str = "info"
     """The least that is logged: debug, info, warning or error."""
     log_format: str = "json"

@@ -34,7 +34,6 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiError
@@ -173,7 +172,6 @@ class World:
         verifier: OneRound,
         *,
         signer: ClusterAPISigner | None = None,
-        tracer: Tracer = NO_TRACING,
         evaluator: type[Evaluator] = Evaluator,
         kubelet_serving: type[KubeletServingEvaluator] = KubeletServingEvaluator,
         beside: World | None = None,
@@ -186,7 +184,6 @@ class World:
         self.pki = pki
         self.verifier = verifier
         self.signer = signer or verifier
-        self.tracer = tracer
         self._evaluator_type, self._kubelet_type = evaluator, kubelet_serving
         self.management_api = beside.management_api if beside else ScriptedApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
@@ -246,7 +243,6 @@ class World:
             still_owns=self.still_owns,
             certificate_lifetime=1209600,
             now=self.clock,
-            tracer=self.tracer,
         )
         self.reconciler = Reconciler(
             self.management,
@@ -265,7 +261,6 @@ class World:
             log=ClusterLog(self.seconds),
             random_unit=lambda: 0.0,
             now=self.clock,
-            tracer=self.tracer,
         )
 
     async def still_owns(self, cluster: ClusterKey) -> bool:

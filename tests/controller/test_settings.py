@@ -76,7 +76,6 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         request_timeout=2.5,
         allowed_addresses=("127.0.0.0/8", "fe80::1"),
         verification_timeout=3.5,
-        tracing=True,
         log_level="error",
         log_format="text",
     )

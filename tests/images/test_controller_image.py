@@ -31,8 +31,8 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
-NOT_IMPORTED = "__main__", ".otel_tracing"
-"""Ends of names: what runs when it is imported, and what needs the extra ``otel``, which the image does not hold."""
+NOT_IMPORTED = "__main__"
+"""End of names of what runs when it is imported."""
 
 
 @dataclass(frozen=True)

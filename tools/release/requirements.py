@@ -25,7 +25,6 @@ SETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = MappingProxyType(
         "agent-tpm": ("nodeattest-agent", frozenset({"aws", "tpm"})),  # builds tpm2-pytss: needs libtss2's headers
         "cli": ("nodeattest-cli", _CLOUDS),
         "controller": ("nodeattest-controller", _CLOUDS),
-        "controller-otel": ("nodeattest-controller", _CLOUDS | {"otel"}),
         "sandbox": ("nodeattest-sandbox", frozenset[str]()),
     }
 )

@@ -30,7 +30,6 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_ref, member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.gathered_events import GatheredEvents
@@ -68,7 +67,6 @@ class Issuer:
         still_owns: Callable[[ClusterKey], Awaitable[bool]],
         certificate_lifetime: int,
         now: Callable[[], datetime],
-        tracer: Tracer = NO_TRACING,
     ) -> None:
         """``check_issuance`` runs the checks that come directly before signing; raises Denied.
 
@@ -82,21 +80,17 @@ class Issuer:
         self._still_owns = still_owns
         self._lifetime = certificate_lifetime
         self._now = now
-        self._tracer = tracer
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
 
     async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, approval: Approval) -> None:
         """Approve and sign exactly the request that was evaluated; raises Denied, Conflict or ApiError."""
         entry = await self._entry(workload, approval)
-        with self._tracer.span("csr.confirm"):
-            await self._confirm(workload.key)
+        await self._confirm(workload.key)
         if stored.state is RequestState.PENDING:
             recorded = f"MachineAttestation {approval.attestation.name}"
             message = f"{approval.attested.provider} attestation verified; {recorded}"
-            with self._tracer.span("csr.approve"):
-                csr = await workload.approve(csr, "Attested", message)
-        with self._tracer.span("csr.publish"):
-            await workload.publish_certificate(csr, entry.certificate)
+            csr = await workload.approve(csr, "Attested", message)
+        await workload.publish_certificate(csr, entry.certificate)
         self._report(workload, approval, entry)
         await self._close_first(workload, approval)
 
@@ -112,23 +106,21 @@ class Issuer:
         with self._reserve(workload.key, approval):
             await self._check_issuance(approval)
             self._check_unchanged(workload.key, approval)
-            with self._tracer.span("csr.sign"):
-                issued = sign_certificate(
-                    approval.authority,
-                    node_name=request.csr.node_name,
-                    spki=request.csr.spki,
-                    lifetime=self._lifetime_of(approval),
-                    now=now,
-                    created=request.created,
-                    server_time=workload.client.server_time(),
-                    purpose=request.purpose,
-                    names=_names_of(request),
-                )
+            issued = sign_certificate(
+                approval.authority,
+                node_name=request.csr.node_name,
+                spki=request.csr.spki,
+                lifetime=self._lifetime_of(approval),
+                now=now,
+                created=request.created,
+                server_time=workload.client.server_time(),
+                purpose=request.purpose,
+                names=_names_of(request),
+            )
             updated = attestations.record_certificate(
                 attestation, request, approval.attested, issued, now, policy=approval.policy.name
             )
-            with self._tracer.span("csr.record"):
-                await self._write_attestation(updated, approval)
+            await self._write_attestation(updated, approval)
         return updated.issued[-1]
 
     @contextmanager

@@ -10,7 +10,6 @@ a certificate on record is failed.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -34,7 +33,6 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache, node_key
 from nodeattest_controller.runtime.objectref import claimed_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_controller.tracing import NO_TRACING, Tracer
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventRecorder
@@ -49,8 +47,6 @@ from nodeattest_providers.verifier_interface import NodeRequest
 __all__ = ["Reconciler", "Result"]
 
 _LOG: Final = logging.getLogger(__name__)
-_UID: Final = re.compile(r"[0-9a-f-]{1,36}", re.ASCII)
-"""An API server's; any other is not shown in spans."""
 EXPIRY_GRACE: Final = timedelta(seconds=60)
 """How long after a challenge's end its first request is closed: a second request filed in time may still be on its
 way, and closing the first would refuse it."""
@@ -131,7 +127,6 @@ class Reconciler:
         log: ClusterLog,
         random_unit: Callable[[], float],
         now: Callable[[], datetime],
-        tracer: Tracer = NO_TRACING,
     ) -> None:
         """``purposes`` are those whose requests are acted on; ``random_unit`` draws from [0, 1)."""
         self._management = management
@@ -149,7 +144,6 @@ class Reconciler:
         self._duplicates = Duplicates()
         self._random_unit = random_unit
         self._now = now
-        self._tracer = tracer
 
     async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
         """Evaluate the request as the cache has it, and act; raises ApiError for the queue's back-off."""
@@ -160,15 +154,6 @@ class Reconciler:
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
-        with self._tracer.span(
-            "csr.reconcile",
-            cluster=workload.key,
-            csr_uid=stored.uid if _UID.fullmatch(stored.uid) else "",
-            provider=self._metrics.provider_label(stored.provider),
-        ):
-            return await self._reconcile_open(workload, csr, stored)
-
-    async def _reconcile_open(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary) -> Result:
         task = _Task(workload, csr, stored)
         if not stored.is_kubelets:
             task = self._parsed(task)
@@ -230,15 +215,12 @@ class Reconciler:
             raise task.unreadable
         if task.request is None:
             await self._kubelet_serving.approve(workload, csr)
-            self._tracer.note(decision="approve")
             self.settled(stored.uid)
             return DONE
         started = self._now()
-        with self._tracer.span("csr.verify"):
-            approval = await self._evaluator.evaluate(workload, task.request, stored.state)
+        approval = await self._evaluator.evaluate(workload, task.request, stored.state)
         self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
         await self._issuer.issue(workload, csr, stored, approval)
-        self._tracer.note(decision="approve")
         self.settled(stored.uid)
         closed = self._duplicates.certified(workload.key, approval.request, approval.begun)
         return Result(requeue_keys=closed)
@@ -333,11 +315,10 @@ class Reconciler:
         workload, csr, stored = task.workload, task.csr, task.stored
         if stored.is_kubelets and self._kubelet_serving.only_reports(workload.key):
             return self._report(task, denied)
-        with self._tracer.span("csr.deny"):
-            if stored.state is RequestState.APPROVED:
-                await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
-            else:
-                await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
+        if stored.state is RequestState.APPROVED:
+            await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
+        else:
+            await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
         self.settled(stored.uid)
         self._count(task, "deny", denied.reason)
         got = denied.got
@@ -351,9 +332,8 @@ class Reconciler:
         return DONE
 
     def _count(self, task: _Task, verdict: str, reason: str) -> None:
-        """Count a verdict, and note it in the span."""
+        """Count a verdict."""
         self._metrics.verdict(task.workload.key, task.stored.provider, verdict, reason)
-        self._tracer.note(decision=verdict, reason=reason)
 
     def _report(self, task: _Task, denied: Denied) -> Result:
         """Report what Enforce would deny, and leave kubelet's own request to its present approver."""
