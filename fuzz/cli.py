@@ -6,11 +6,9 @@ import json
 from typing import Final
 
 import yaml
-from joserfc import jws
-from joserfc.jwk import ECKey
 
 from fuzz.files import as_file
-from fuzz.keys import NODE_KEY, NOW
+from fuzz.keys import NOW
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
@@ -18,22 +16,18 @@ from nodeattest_cli.cluster_info.view import view_of
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.endorsement_keys.key_file import HostRef, parse_key_file
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.evidence.attestation_result import TYPE, make_claims, verify_result
 from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token.model import read, warnings
 from nodeattest_cli.token.output import format_tokens
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_identity.issuer.keys import verifying_key
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_duration, parse_duration
-from nodeattest_parsing.strict_base64 import decode_base64url
 from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderID
 
 __all__ = ["TARGETS"]
 
-_RESULTS: Final = verifying_key(NODE_KEY.public_key())
 _SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
 _LINES_OF_ONE: Final = 3
 """Headings, a token, and nothing after the last line's end."""
@@ -78,19 +72,6 @@ def _cluster_info(data: bytes) -> bool:
     return seen.is_sound
 
 
-def _attestation_result(data: bytes) -> bool:
-    """Verify claims that the expected key signed, as ``evidence verify`` does: who has the key can sign anything."""
-    header = {"alg": "ES256", "kid": _RESULTS.kid, "typ": TYPE}
-    token = jws.serialize_compact(header, data, ECKey.import_key(NODE_KEY))
-    try:
-        result = verify_result(token.encode(), [_RESULTS], NOW)
-    except Denied as denied:
-        return refused(denied, Reason.JWT_MALFORMED, Reason.JWT_NOT_YET_VALID, Reason.EVIDENCE_MALFORMED)
-    claims = make_claims(decode_base64url(str(parse_json(data)["ear_raw_evidence"])), result.made, build=result.build)
-    require(claims == parse_json(data), "what follows from its evidence, and nothing else")
-    return True
-
-
 def _duration(data: bytes) -> bool:
     try:
         nanoseconds = parse_duration(data.decode("utf-8", "surrogateescape"))
@@ -132,7 +113,6 @@ TARGETS: Final = (
     Target("documents", _documents, JsonTree()),
     Target("cli-token-secret", _token_secret, JsonTree()),
     Target("cli-cluster-info", _cluster_info, JsonTree()),
-    Target("cli-attestation-result", _attestation_result, JsonTree()),
     Target("cli-endorsement-keys", _endorsement_key_file, max_len=1 << 14),
     Target("cli-duration", _duration, max_len=64),
 )

@@ -8,14 +8,9 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fuzz.discovery import SIGNER
-from fuzz.keys import NODE_KEY, NOW, authority, pem_of
-from nodeattest_cli.evidence.attestation_result import make_claims
-from nodeattest_cli.explain.bundle import make_bundle
-from nodeattest_cli.explain.collect import Collected
-from nodeattest_cli.machines.row import row_from_attestation
+from fuzz.keys import NODE_KEY, authority, pem_of
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
-from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["seeds"]
 
@@ -43,7 +38,6 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "cli-token-secret": [json.dumps(each).encode() for each in _secrets()],
         "cli-cluster-info": [json.dumps({"kind": "ConfigMap", "data": data}).encode() for data in maps],
-        "cli-attestation-result": [json.dumps(each).encode() for each in _results()],
         "cli-endorsement-keys": _key_files(),
         "cli-duration": [each.encode() for each in _DURATIONS],
     }
@@ -74,25 +68,3 @@ def _secrets() -> list[dict[str, object]]:
     )
     metadata = {"name": secret_name(SIGNER.id)}
     return [{"metadata": metadata, "type": SECRET_TYPE, "data": {**data, **change}} for change in changes]
-
-
-def _results() -> list[JsonObject]:
-    """Make results of a machine that joined, of one that was refused, and of one that claims more than its record."""
-    issued: JsonObject = {
-        "spki": "sha256:0",
-        "serial": "1f",
-        "notBefore": "2026-05-31T23:55:00Z",
-        "notAfter": "2026-06-15T00:00:00Z",
-        "issuedAt": "2026-06-01T00:00:00Z",
-        "policy": "p",
-    }
-    spec: JsonObject = {"clusterName": "c", "machineName": "m", "providerID": "p://1", "provider": "tpm"}
-    refused: JsonObject = {"verdict": "Denied", "reason": "PCRValueNotAllowed", "time": "2026-06-01T00:00:00Z"}
-    histories: tuple[JsonObject, ...] = ({"issued": [issued]}, {"issued": [issued], "lastVerdict": refused}, {})
-    made: list[JsonObject] = []
-    for more in histories:
-        record: JsonObject = {"kind": "MachineAttestation", "metadata": {"name": "c-1", "namespace": "n"}}
-        record["spec"] = {**spec, **more}
-        found = Collected(row=row_from_attestation(record, NOW), documents=[record])
-        made.append(make_claims(json.dumps(make_bundle(found, NOW)).encode(), NOW, build="1"))
-    return [*made, {**made[-1], "ear_status": "affirming"}]

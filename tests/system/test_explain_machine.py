@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from filing_requests import Wanted, file_request
 from operator_commands import nodeattest
 from polling import eventually
 from world import BIN, CSRS, NAMESPACE, Controller, World
@@ -184,47 +183,6 @@ def test_a_bundle_holds_no_secret_and_explains_the_same_without_a_cluster(world:
         capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], "KUBECONFIG": "/nowhere"},
     )  # fmt: skip
     assert explained(offline, 0) == live
-
-
-@pytest.mark.swtpm
-@pytest.mark.usefixtures("controller")
-def test_a_signed_result_is_verified_without_a_cluster(world: World) -> None:
-    """The commands of docs/troubleshoot.md, with openssl's key."""
-    name, tpm = "explained-6", world.tpm("explained-6")
-    world.machine(name, tpm=tpm)
-    assert world.agent(name, "tpm", tcti=tpm.tcti).join(world.token()).returncode == 0
-    private, public, file = (world.directory / one for one in ("results.pem", "results.pub", "result.ear"))
-    curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
-    for command in (
-        ["genpkey", *curve, "-out", str(private)],
-        ["pkey", "-in", str(private), "-pubout", "-out", str(public)],
-    ):
-        subprocess.run(["/usr/bin/env", "openssl", *command], check=True, capture_output=True)
-    requests = world.requests_of(name)
-    newest = max(text_at(one, "metadata", "creationTimestamp") for one in requests)
-
-    def is_newer() -> bool:
-        """Whoever has a token files a request that names this machine, after its own."""
-        return text_at(file_request(world, Wanted(node=name)).read(), "metadata", "creationTimestamp") > newest
-
-    eventually(is_newer, what="a later request by somebody else")
-    signed = ("--signing-key", str(private))
-    exported = nodeattest(world, "evidence", "export", f"machine/{name}", "-o", str(file), *signed)
-    assert exported.returncode == 0, exported.stderr
-
-    def verify() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [BIN / "nodeattest", "evidence", "verify", str(file), "--key", public, "-o", "json"],
-            capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], "KUBECONFIG": "/nowhere"},
-        )  # fmt: skip
-
-    said = explained(verify(), 0)
-    assert text_at(said, "appraisal", "ear_status") == "affirming"
-    own = {text_at(one, "metadata", "name") for one in requests}
-    assert text_at(said, "explanation", "facts", "request") in own
-    assert "failed" not in outcomes(map_at(said, "explanation")).values()
-    file.write_bytes(file.read_bytes().replace(b".", b".A", 1))
-    assert verify().returncode == 1
 
 
 @pytest.mark.swtpm

@@ -1,1 +1,1 @@
-"""nodeattest evidence: what explains a machine, in one file without secrets; signed attestation results."""
+"""nodeattest evidence: what explains a machine, in one file without secrets."""

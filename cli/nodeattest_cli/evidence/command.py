@@ -13,11 +13,7 @@ __all__ = ["evidence"]
 _COMMANDS: Final = {
     "export": (
         "nodeattest_cli.evidence.export:export",
-        "Write what explains a machine into one file without secrets, or into a signed attestation result.",
-    ),
-    "verify": (
-        "nodeattest_cli.evidence.verify:verify",
-        "Verify a signed attestation result, and evaluate its evidence again, without any cluster.",
+        "Write what explains a machine into one file without secrets.",
     ),
 }
 

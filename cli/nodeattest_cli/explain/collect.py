@@ -98,13 +98,8 @@ async def collect(
     cluster: str | None,
     workload: Callable[[], ApiClient] | None,
     now: datetime,
-    others_too: bool = True,
 ) -> Collected:
-    """Fetch everything for a target; ``workload`` makes a client where the operator gave a kubeconfig of his own.
-
-    Without ``others_too``, the request of a machine that joined is one that a token alone cannot file: of a key that
-    its record certified, or by its node.
-    """
+    """Fetch everything for a target; ``workload`` makes a client where the operator gave a kubeconfig of his own."""
     found = Collected()
     await _read_collections(management, namespace, found)
     rows = [one for one in _rows(found.documents, now) if cluster in {None, one.cluster}]
@@ -123,7 +118,7 @@ async def collect(
             endpoint = await workload_endpoint(management, namespace, where)
             client = ApiClient.from_endpoint(endpoint, trust_env=True)
         async with client:
-            await _read_workload(client, target, found, others_too=others_too)
+            await _read_workload(client, target, found)
     except (ApiError, UserError) as error:
         if target.kind is TargetKind.CSR:
             raise
@@ -199,7 +194,7 @@ def _is_of(document: JsonObject, cluster: str) -> bool:
             return text(document, "spec", "clusterName") in {"", cluster}
 
 
-async def _read_workload(client: ApiClient, target: Target, found: Collected, *, others_too: bool) -> None:
+async def _read_workload(client: ApiClient, target: Target, found: Collected) -> None:
     """Read the request, the first request that it answers, and the Node."""
     if target.kind is TargetKind.CSR:
         found.csr = await _get(client, paths.object_path(*_CSRS, target.name), found)
@@ -210,9 +205,6 @@ async def _read_workload(client: ApiClient, target: Target, found: Collected, *,
             )
     elif found.row is not None and found.row.provider_id:
         everything = [one async for one in list_objects(client, paths.collection_path(*_CSRS))]
-        attestation = None if others_too else _attestation_of(found)
-        if attestation is not None and attestation.issued:
-            everything = [one for one in everything if _is_its_own(one, attestation)]
         found.csr, *others = newest(everything, found.row.provider_id) or [None]
         for name in (text(one, "metadata", "name") for one in others if one is not None):
             found.left_out.append(f"{_CSR} {name}: filed in the same second; nodeattest explain csr/{name} shows it")
@@ -239,16 +231,6 @@ def newest(requests: Iterable[JsonObject], provider_id: str) -> list[JsonObject]
     own = [one for one in requests if _provider_id_of(one) == provider_id]
     last = max(map(age, own), default=None)
     return sorted((one for one in own if age(one) == last), key=lambda one: text(one, "metadata", "name"))
-
-
-def _is_its_own(csr: JsonObject, attestation: Attestation) -> bool:
-    """Tell whether the machine filed a request: whoever has a token can file one that names it."""
-    try:
-        request = parse_request(csr)
-    except Denied:
-        return False
-    known = attestation.entry_for(request.csr.spki_sha256, request.purpose) is not None
-    return known or request.username == f"system:node:{attestation.node_name}"
 
 
 def _provider_id_of(csr: JsonObject) -> str:

@@ -18,7 +18,6 @@ def fetch_target(
     namespace: str | None,
     cluster: str | None,
     workload_kubeconfig: str | None,
-    others_too: bool = True,
 ) -> Collected:
     """Fetch; raises ``UserError``."""
     where = connection.namespace(namespace)
@@ -33,7 +32,6 @@ def fetch_target(
             cluster=cluster,
             workload=workload,
             now=now,
-            others_too=others_too,
         )
 
     return run(connection, ask)

@@ -22,7 +22,7 @@ from joserfc.jwk import ECKey, RSAKey
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, verifying_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
-__all__ = ["SigningKey", "mint", "read_signing_key", "sign_claims", "signing_key"]
+__all__ = ["SigningKey", "mint", "read_signing_key", "signing_key"]
 
 _OURS: Final = frozenset({"iss", "sub", "aud", "iat", "nbf", "exp", "jti"})
 _ALGORITHMS: Final = ("RS256", "ES256")
@@ -87,12 +87,7 @@ def mint(
         "jti": jwt_id,
         **more,
     }
-    return sign_claims(key, claims, typ="JWT")
-
-
-def sign_claims(key: SigningKey, claims: JsonObject, *, typ: str) -> str:
-    """Write claims as a JWS of type ``typ``, in the compact serialization."""
-    header = {"alg": key.verifying.alg, "kid": key.verifying.kid, "typ": typ}
+    header = {"alg": key.verifying.alg, "kid": key.verifying.kid, "typ": "JWT"}
     private = key.private
     jwk = RSAKey.import_key(private) if isinstance(private, rsa.RSAPrivateKey) else ECKey.import_key(private)
     payload = json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode()
