@@ -133,27 +133,26 @@ def _ledger_holds_what_was_issued(history: History) -> _Findings:
 
 
 def _one_replica(history: History) -> _Findings:
-    """A replica writes for the cluster only while it is the last that wrote the cluster's Lease.
+    """A replica writes only while it is the last that wrote the Lease.
 
-    A request that was received before the Lease changed hands was sent by the owner.
+    A request that was received before the Lease changed hands was sent by the leader.
     """
-    leases = {f"lease/{name}" for name, shard in history.shard_of_lease.items() if shard == history.cluster_shard}
-    moves = sorted((write for write in history.writes if write.what in leases), key=lambda write: write.completed)
+    renewals = sorted((write for write in history.writes if write.what == "lease"), key=lambda write: write.completed)
     for write in history.writes:
-        if write.what.startswith("lease/"):
+        if write.what == "lease":
             continue
-        owner = _owner(moves, write.received)
-        if owner is None:
-            yield _Doubt(f"{write.replica} wrote {write.what} at {write.received:.3f}, and no owner was seen before")
-        elif owner.replica != write.replica:
+        last = _last_before(renewals, write.received)
+        if last is None:
+            yield _Doubt(f"{write.replica} wrote {write.what} at {write.received:.3f}, and no leader was seen before")
+        elif last.replica != write.replica:
             yield (
-                f"{write.replica} wrote {write.what} at {write.received:.3f}, {write.received - owner.completed:.3f} s "
-                f"after {owner.replica} had taken the cluster"
+                f"{write.replica} wrote {write.what} at {write.received:.3f}, {write.received - last.completed:.3f} s "
+                f"after {last.replica} had written the Lease"
             )
 
 
-def _owner(moves: list[Write], moment: float) -> Write | None:
-    return next((move for move in reversed(moves) if move.completed <= moment), None)
+def _last_before(renewals: list[Write], moment: float) -> Write | None:
+    return next((one for one in reversed(renewals) if one.completed <= moment), None)
 
 
 def _every_node_ends_well(history: History) -> _Findings:
@@ -189,7 +188,7 @@ LAWS: tuple[tuple[str, Callable[[History], int], Callable[[History], _Findings]]
     ("no request is signed twice", lambda history: len(history.certificates), _one_certificate_for_a_request),
     ("no two machines have one node name", _ledgers, _one_machine_for_a_name),
     ("every certificate is in the ledger", _issued, _ledger_holds_what_was_issued),
-    ("one replica at a time writes for a cluster", lambda history: len(history.writes), _one_replica),
+    ("one replica at a time writes", lambda history: len(history.writes), _one_replica),
     ("every honest node ends with a valid certificate", lambda history: len(history.ends), _every_node_ends_well),
     ("conditions are true at the end", lambda history: len(history.conditions), _conditions_are_true),
 )

@@ -18,8 +18,7 @@ from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases"
-SHARD = "nodeattest.x-k8s.io/shard"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
 WINDOW = 2
 """Seconds of one watch."""
 WRITES = frozenset({"create", "update", "patch"})
@@ -50,10 +49,6 @@ class Collector:
         self.sweep()
         for obj in self._world.management.client().list(LEDGERS):
             self._history.final_ledgers.append(_ledger(obj))
-        for lease in self._world.management.client().list(LEASES):
-            shard = text(lease, "metadata", "annotations", SHARD)
-            if shard:
-                self._history.shard_of_lease[text(lease, "metadata", "name")] = shard
 
     def sweep(self) -> None:
         """Read everything that is there now."""
@@ -111,11 +106,11 @@ def _ledger(obj: JsonObject) -> LedgerSeen:
 
 
 def write_of(entry: AuditEntry) -> str:
-    """Name a successful write that only a cluster's owner makes, or that makes an owner; others are empty."""
+    """Name a successful write that only the leader makes, or that makes a leader; others are empty."""
     if entry.verb not in WRITES or entry.code not in SUCCESS:
         return ""
     if entry.resource == "leases":
-        return f"lease/{entry.name}"
+        return "lease"
     if entry.resource == "machineattestations":
         return "ledger"
     if entry.resource == "certificatesigningrequests":

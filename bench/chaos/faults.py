@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.chaos.collector import LEASES, SHARD, Collector
+from bench.chaos.collector import LEASE, Collector
 from bench.chaos.fleet import UNREACHABLE, Fleet
 from bench.chaos.history import History, Loss
 from bench.chaos.link import Link, Mode
@@ -185,9 +185,7 @@ class Injector:
 
     def _holder(self) -> str:
         with suppress(*UNREACHABLE):
-            for lease in self.env.world.management.client(timeout=5.0).list(LEASES):
-                if text(lease, "metadata", "annotations", SHARD) == self.history.cluster_shard:
-                    return text(lease, "spec", "holderIdentity")
+            return text(self.env.world.management.client(timeout=5.0).get(LEASE), "spec", "holderIdentity")
         return ""
 
 

@@ -82,7 +82,7 @@ class Write:
 
     replica: str
     what: str
-    """``lease/<name>``, ``ledger``, ``approval``, ``certificate``."""
+    """``lease``, ``ledger``, ``approval``, ``certificate``."""
     received: float
     """Unix time at which the API server got the request."""
     completed: float
@@ -129,10 +129,6 @@ class History:
     ledgers: set[LedgerSeen] = field(default_factory=set[LedgerSeen])
     final_ledgers: list[LedgerSeen] = field(default_factory=list[LedgerSeen])
     writes: list[Write] = field(default_factory=list[Write])
-    shard_of_lease: dict[str, str] = field(default_factory=dict[str, str])
-    """Name of a shard's Lease to the shard."""
-    cluster_shard: str = ""
-    """The shard whose owner issues certificates."""
     losses: list[Loss] = field(default_factory=list[Loss])
     ends: dict[str, str] = field(default_factory=dict[str, str])
     """By node: what is wrong with its credential at the end, or an empty string."""

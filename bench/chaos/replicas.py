@@ -1,4 +1,4 @@
-"""Two replicas that share the clusters, each with an address, a clock and connections of its own.
+"""Two replicas, of which one leads, each with an address, a clock and connections of its own.
 
 A replica that ends is started again, as a Deployment does. Its clock is libfaketime's: wall time only, since a change
 of the wall clock does not move the monotonic one.
@@ -116,7 +116,6 @@ class Replicas:
         self.management = Link(_port(world.management.server), self._address_of)
         self.workload = Link(_port(world.workload.server), self._address_of)
         self.replicas: list[Replica] = []
-        create_all(world.management.client(), manifests.objects("sharding"), user=USER)
         create_all(world.workload.client(), manifests.objects("workload-hardening"), user=USER)
         kubeconfig = directory / "replica.kubeconfig"
         document = world.management.client_kubeconfig(USER).read_text(encoding="utf-8")
@@ -126,7 +125,6 @@ class Replicas:
             folder.mkdir()
             config = controller_config(world) | {
                 "kubeconfig": str(kubeconfig),
-                "shardClusters": True,
                 "leaseDuration": f"{lease}s",
                 "renewDeadline": f"{lease * 2 / 3:.1f}s",
                 "retryPeriod": f"{lease / 8:.1f}s",
@@ -146,7 +144,7 @@ class Replicas:
         self.workload.close()
 
     def owner(self, find: Callable[[], str]) -> Replica:
-        """Return the replica that owns the cluster, by the identity that its Lease names."""
+        """Return the replica that leads, by the identity that the Lease names."""
         holder = find()
         for replica in self.replicas:
             if holder and holder.encode() in replica.log.read_bytes():  # a process has its identity to itself

@@ -69,7 +69,7 @@ class Result:
 
 def chaos(tools: Tools, options: Plan) -> Result:
     """Run it."""
-    history = History(cluster_shard=f"{NAMESPACE}/{CLUSTER}")
+    history = History()
     stop = threading.Event()
     with start_environment(tools, controller=False) as env, ExitStack() as stack:
         world = env.world

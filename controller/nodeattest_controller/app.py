@@ -15,7 +15,6 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.manager import Manager
-from nodeattest_controller.runtime.shard_manager import GROUP_IDENTITY
 from nodeattest_controller.runtime.trouble import TroubleLog
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
@@ -39,14 +38,11 @@ class _Controller:
         client: ApiClient,
         metrics: Metrics,
         *,
-        leases: ApiClient,
         signers: Mapping[ProviderName, ClusterAPISigner],
     ) -> None:
-        """``leases`` is a client for Leases alone, which may send when we may not act any more."""
         self._settings = settings
         self._client = client
         self._metrics = metrics
-        self._leases = leases
         self._signers = signers
         self._manager: Manager | None = None
         self.elector: LeaseElector | None = None
@@ -60,7 +56,6 @@ class _Controller:
 
     async def lead(self) -> None:
         """Run all controllers until cancelled."""
-        shares = self._settings.shard_clusters
         manager = build_manager(
             self._settings,
             self._client,
@@ -68,11 +63,10 @@ class _Controller:
             connect=self._connect,
             may_act=self._may_act,
             still_leads=self._still_leads,
-            leases=self._leases if shares else None,
             signers=self._signers,
         )
         self._manager = manager
-        self._metrics.leader(leads=not shares)
+        self._metrics.leader(leads=True)
         try:
             await manager.run(self._settings.identity)
         finally:
@@ -116,7 +110,7 @@ async def run(
         _client(settings, environment) as leases,
     ):
         client.on_request = leases.on_request = metrics.api_request
-        controller = _Controller(settings, client, metrics, leases=leases, signers=signers)
+        controller = _Controller(settings, client, metrics, signers=signers)
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
         async with webhook, serve_health(settings, metrics, checks, leases):
@@ -129,18 +123,16 @@ async def run(
 
 
 async def _elected(settings: Settings, controller: _Controller, leases: ApiClient) -> None:
-    """Lead when elected, alone or together with those that share the clusters."""
-    identity = GROUP_IDENTITY if settings.shard_clusters else settings.identity
+    """Lead when elected."""
     elector = controller.elector = LeaseElector(
         leases,
         namespace=settings.namespace,
         name=settings.lease_name,
-        identity=identity,
+        identity=settings.identity,
         lease_duration=settings.lease_duration,
         renew_deadline=settings.renew_deadline,
         retry_period=settings.retry_period,
-        shared=settings.shard_clusters,
-        annotations=lease_annotations(identity),
+        annotations=lease_annotations(settings.identity),
     )
     trouble = TroubleLog(
         _LOG,

@@ -38,12 +38,10 @@ from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.csr_observer import CSRObserver
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.manager import Manager
-from nodeattest_controller.runtime.shard_manager import ShardManager
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_controller.verification.facts import ControllerFacts
@@ -73,8 +71,8 @@ class _Shared:
     configs: KubeadmConfigs
     changes: ChangeBus
     ownership: Ownership
-    still_owns: Callable[[ClusterKey], Awaitable[bool]]
-    """Whether nobody else has served a cluster up to now, by a read of Leases that begins now; raises ApiError."""
+    still_leads: Callable[[], Awaitable[bool]]
+    """Whether nobody else has led up to now, by a read of the Lease that begins now; raises ApiError."""
     guard: ClusterGuard
     events: EventRecorder
     attested: GatheredEvents
@@ -90,10 +88,9 @@ def build_manager(
     connect: Connect,
     may_act: Callable[[], bool],
     still_leads: Callable[[], Awaitable[bool]],
-    leases: ApiClient | None,
     signers: Mapping[ProviderName, ClusterAPISigner],
 ) -> Manager:
-    """Build the parts; ``client`` is the management cluster's, ``leases`` another of the same for sharing clusters.
+    """Build the parts; ``client`` is the management cluster's.
 
     ``may_act``: whether this replica may now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
     """
@@ -105,10 +102,8 @@ def build_manager(
         inventory=settings.inventory,
         on_policies=changes.policies_changed,
         now=_now,
-        shares=leases is not None,
     )
-    shards = _shards(settings, leases, management, metrics, changes=changes, may_act=may_act, still_leads=still_leads)
-    client.may_send, ownership = (may_act, LeaderOwnsAll(may_act)) if shards is None else (shards.may_write, shards)
+    client.may_send, ownership = may_act, LeaderOwnsAll(may_act)
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     shared = _Shared(
         settings=settings,
@@ -117,7 +112,7 @@ def build_manager(
         configs=KubeadmConfigs(client, management.start_watch),
         changes=changes,
         ownership=ownership,
-        still_owns=shards.still_owns if shards is not None else lambda _cluster: still_leads(),
+        still_leads=still_leads,
         guard=ClusterGuard(management, ownership),
         events=events,
         attested=GatheredEvents(events, "NodeAttested", what="nodes attested"),
@@ -130,35 +125,12 @@ def build_manager(
         management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs, log=log
     )
     changes.subscribe_clusters(clusters.changed)
-    changes.subscribe_shards(acquired=clusters.enqueue)
-    if shards is not None:
-        shards.before_release(clusters.stop)
     return Manager(
         management=management,
         clusters=clusters,
-        shards=shards,
         controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
         closers=(verifiers.aclose, shared.attested.close, shared.events.drain),
     )
-
-
-def _shards(
-    settings: Settings,
-    leases: ApiClient | None,
-    management: ManagementCache,
-    metrics: Metrics,
-    *,
-    changes: ChangeBus,
-    may_act: Callable[[], bool],
-    still_leads: Callable[[], Awaitable[bool]],
-) -> ShardManager | None:
-    if leases is None:
-        return None
-    shards = ShardManager(
-        settings, leases, management, metrics=metrics, changes=changes, may_act=may_act, still_leads=still_leads
-    )
-    changes.subscribe_clusters(shards.cluster_changed)
-    return shards
 
 
 def _controllers(
@@ -234,7 +206,7 @@ def _csr_controller(
             metrics=metrics,
             observers=observers,
             check_issuance=evaluator.check_issuance,
-            still_owns=shared.still_owns,
+            still_leads=shared.still_leads,
             certificate_lifetime=lifetime,
             now=_now,
         ),
@@ -274,7 +246,6 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
     shared.changes.subscribe_policies(reconciler.changed)
-    shared.changes.subscribe_shards(acquired=reconciler.shard_moved, released=reconciler.shard_moved)
     return reconciler
 
 
@@ -297,7 +268,6 @@ def _signer_names(shared: _Shared) -> SignerNamesReconciler:
         queue_metrics=shared.metrics.queues.named("signer-names"),
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
-    shared.changes.subscribe_shards(acquired=reconciler.enqueue)
     return reconciler
 
 

@@ -118,7 +118,6 @@ _OPTIONS: Final = (
         "the first by default.",
     ),
     click.option("--leader-elect", type=bool, help="Whether replicas elect a leader."),
-    click.option("--shard-clusters", type=bool, help="Whether replicas share the clusters instead of one that leads."),
     click.option("--health-bind-address", help="host:port of /healthz, /livez and /readyz."),
     click.option("--metrics-bind-address", help='host:port of /metrics; "0" serves none.'),
     click.option(

@@ -54,7 +54,6 @@ ADMISSION_OUTCOMES: Final = (
 WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
-SHARD_MOVES: Final = ("gained", "lost")
 POLICY_REASONS: Final = (
     "Valid",
     "SelectsNothing",
@@ -183,12 +182,6 @@ class Metrics:
             registry=registry,
         )
         self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
-        self._shards = Gauge(
-            "nodeattest_shards_owned", "Clusters that are this replica's, where replicas share them.", registry=registry
-        )
-        self._moves = Counter(
-            "nodeattest_shard_moves", "Clusters that this replica gained or lost.", ("direction",), registry=registry
-        )
         self._api = Counter(
             "rest_client_requests",
             "Requests to API servers by method and status; <error>: no answer came.",
@@ -394,11 +387,6 @@ class Metrics:
     def leader(self, leads: bool) -> None:
         """Show whether this replica leads."""
         self._leader.set(leads)
-
-    def shard_move(self, direction: str, owned: int) -> None:
-        """Count a shard that came or went, and show how many are ours now."""
-        self._moves.labels(direction if direction in SHARD_MOVES else _OTHER).inc()
-        self._shards.set(owned)
 
     def api_request(self, method: str, status: int | None) -> None:
         """Count a request to an API server; ``status`` is None when no answer came."""

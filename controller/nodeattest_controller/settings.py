@@ -102,13 +102,8 @@ class Settings:
     """Where clusters and machines come from: Cluster API's objects, MachineRecords and ClusterRecords, or both."""
     leader_elect: bool = True
     """Whether replicas elect one that works, while the others stand by."""
-    shard_clusters: bool = False
-    """Share the clusters among all replicas, instead of one that leads and others that stand by.
-
-    With ``leaderElect``, which costs a Lease more, they do not begin beside one that leads, nor it beside them.
-    """
     lease_name: str = "node-attestation-controller"
-    """The Lease of leader election; with ``shardClusters``, what the Leases' names begin with."""
+    """The Lease of leader election."""
     lease_duration: float = 15.0
     """How long the others wait for a leader that renews its Lease no more, in whole seconds."""
     renew_deadline: float = 10.0

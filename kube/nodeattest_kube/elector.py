@@ -2,10 +2,8 @@
 
 Promises: another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock,
 so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
-succeeded, before anybody else may start; ``lead`` has ended before the lease is released. A lease may also be a group's
-(its members renew it in turn, one's renewal counts for all, and none releases it), or one member's own
-(``shard_elector``), which others end and never take. Once led by, a lease that is gone, nobody's, or was another's in
-between is lost: who led meanwhile wrote what we do not know of.
+succeeded, before anybody else may start; ``lead`` has ended before the lease is released. Once led by, a lease that is
+gone, nobody's, or was another's in between is lost: who led meanwhile wrote what we do not know of.
 Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap, and
 what must be true of several objects is made known only after ``still_leads``, which asks no clock.
 Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
@@ -62,10 +60,7 @@ def _utc_now() -> datetime:
 
 
 class LeaseElector:
-    """One candidate; ``identity`` must differ from every other candidate's, so a host name alone will not do.
-
-    A group's members are one candidate together: they share an identity, and say so by ``shared``.
-    """
+    """One candidate; ``identity`` must differ from every other candidate's, so a host name alone will not do."""
 
     def __init__(
         self,
@@ -80,14 +75,11 @@ class LeaseElector:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _utc_now,
         random: Callable[[], float] = random_module.random,
-        shared: bool = False,
-        labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         """``clock`` decides; ``now`` is only written into the lease, for people to read.
 
-        ``shared``: never released, since others may lead on by it. ``labels`` are given to a new lease. ``annotations``
-        are set with every write, so that they are the holder's; others' stay.
+        ``annotations`` are set with every write, so that they are the holder's; others' stay.
         """
         if not identity or not lease_duration > renew_deadline > retry_period * _JITTER > 0:
             raise ValueError("expected an identity and lease_duration > renew_deadline > 1.2 * retry_period > 0")
@@ -96,10 +88,7 @@ class LeaseElector:
         self._collection = collection_path(*_GROUP, namespace=namespace)
         self._path = object_path(*_GROUP, name, namespace=namespace)
         self._metadata: JsonObject = {"name": name, "namespace": namespace}
-        if labels:
-            self._metadata["labels"] = dict(labels)
         self._annotations: JsonObject = dict(annotations or {})
-        self._shared = shared
         self._identity = identity
         self._duration, self._deadline, self._period = lease_duration, renew_deadline, retry_period
         self._clock, self._now, self._random = clock, now, random
@@ -162,7 +151,7 @@ class LeaseElector:
         await asyncio.gather(work, renewals, return_exceptions=True)
         held = self.is_leader
         self._leading = False
-        if held and self.leader == self._identity and not self._shared:
+        if held and self.leader == self._identity:
             await self._release()
 
     async def _renew_until_lost(self) -> NoReturn:
@@ -218,19 +207,7 @@ class LeaseElector:
             return False
         if self.leader not in {"", self._identity} and self._clock() < self._seen_at + self._duration_of(lease):
             return False
-        return await self._write(lease, begun)
-
-    async def _write(self, lease: JsonObject, begun: float) -> bool:
-        """Write a lease that was just read; where another member of a group was faster, its renewal counts for us."""
-        try:
-            self._observe(await self._client.replace(self._path, self._ours(lease)), begun)
-        except Conflict:
-            if not (self._leading and self._shared):
-                raise
-            found = await self._client.get(self._path)
-            self._observe(found, self._clock())
-            renewed, before = (dig_text(each, "spec", "renewTime") for each in (found, lease))
-            return term_of(found) == self._term and renewed != before
+        self._observe(await self._client.replace(self._path, self._ours(lease)), begun)
         return True
 
     def _observe(self, lease: JsonObject, at: float) -> None:

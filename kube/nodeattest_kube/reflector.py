@@ -21,7 +21,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
@@ -43,7 +42,7 @@ from nodeattest_kube.paging import PageSize, read_ahead
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.store import IndexFunction, Kept, Store, Version
 
-__all__ = ["PartialList", "Reflector"]
+__all__ = ["Reflector"]
 
 _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""
@@ -86,10 +85,6 @@ class _LeftOut:
     def __len__(self) -> int:
         return len(self._known) + self._others + self.unread
 
-    def has(self, key: str) -> bool:
-        """Whether an object is known to be one of them."""
-        return hash(key) in self._known
-
     def has_any_of(self, namespace: str) -> bool:
         """Whether any is, or may be, of a namespace; what was too large to be read counts for none."""
         return self._namespaces[namespace] > 0
@@ -115,26 +110,6 @@ class _LeftOut:
         self._namespaces[namespace] -= 1
         if self._namespaces[namespace] <= 0:
             del self._namespaces[namespace]
-
-
-@dataclass(frozen=True, slots=True)
-class PartialList:
-    """What was read of a collection, by the values of an index."""
-
-    keys: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    behind: set[str] = field(default_factory=set[str])
-    """Of which the cache has an object in another version: the watch has to come first."""
-
-    def add(self, key: str, values: Iterable[str], *, is_same: bool) -> None:
-        """Note an object."""
-        for value in values:
-            self.keys.setdefault(value, []).append(key)
-            if not is_same:
-                self.behind.add(value)
-
-
-def _pass_over_again() -> None:
-    """Pass over what is too large to be read: the list or the watch has counted it."""
 
 
 class Reflector:
@@ -247,50 +222,6 @@ class Reflector:
     def each(self, name: str, value: str) -> Iterator[JsonObject]:
         """Yield the same one by one, as each is then; so not all of many are unpacked at the same time."""
         return self._store.each(name, value)
-
-    def keep_anew(self, name: str, value: str) -> None:
-        """Keep less of the objects that an index has under a value: what ``transform`` says now."""
-        for key in self._store.keys_by_index(name, value):
-            known = self._store.get(key)
-            if known is not None:
-                item = self._kept(known)
-                self._budget.take(key, object_size(key, self._store.version(key), item))
-                self._store.replace(key, item)
-                self._tell(key, item)
-
-    async def read_again(self, path: str, selector: str | None, *, index: str) -> PartialList | None:
-        """Keep more of objects: list some of the collection, and keep of each what ``transform`` says now.
-
-        ``path`` is of the collection or of one namespace's part of it; ``selector`` one of labels, None for that of the
-        collection; ``index`` is one of ours. None: the whole collection is listed meanwhile, and has to be first. What
-        there is no room for is left out as ever.
-        """
-        found, was_listing = PartialList(), self.is_listing
-        query = self._query if selector is None else {"labelSelector": selector}
-        async with aclosing(self._client.pages(path, query, PageSize(), skipped=_pass_over_again)) as pages:
-            async for page in pages:
-                kind, listed = dig_text(page, "kind").removesuffix("List"), page.get("items")
-                for item in listed if isinstance(listed, list) else []:
-                    key, version, obj = self._identify(item)
-                    obj.setdefault("kind", kind)
-                    obj.setdefault("apiVersion", page.get("apiVersion"))
-                    was_listing |= self.is_listing
-                    kept = self._kept(obj)
-                    is_same = not was_listing and self._keep_same(key, version, kept)
-                    found.add(key, self._store.values_in(index, kept), is_same=is_same)
-        return None if was_listing else found
-
-    def _keep_same(self, key: str, version: Version, item: JsonObject) -> bool:
-        """Keep an object that was read apart if the cache is at this version; True also if it leaves the object out."""
-        if self._knows(key, version):
-            self._put(key, version, item)
-            return True
-        return self._left_out.has(key)
-
-    @property
-    def is_listing(self) -> bool:
-        """Whether a list of the whole collection is under way."""
-        return self._listing is not None
 
     async def run(self) -> None:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
@@ -427,7 +358,7 @@ class Reflector:
         for key in gone:
             self._on_change(key, None)
         async for key, _version, _item in in_batches(changed):
-            self._tell(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
+            self._tell(key, self._store.get(key))
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""

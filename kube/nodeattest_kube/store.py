@@ -88,17 +88,9 @@ class Store:
 
     def each(self, name: str, value: str) -> Iterator[JsonObject]:
         """Yield the same one by one, as each is then: what is there when the first is asked for, and still is."""
-        for key in self.keys_by_index(name, value):
+        for key in list(self._indexes[name].get(value, _NOTHING)):
             if key in self._indexes[name].get(value, _NOTHING):
                 yield self._read(self._objects[key])
-
-    def keys_by_index(self, name: str, value: str) -> list[str]:
-        """Return their keys."""
-        return list(self._indexes[name].get(value, _NOTHING))
-
-    def values_in(self, name: str, item: JsonObject) -> Iterable[str]:
-        """Return the values under which an index would have an object."""
-        return self._functions[name](item)
 
     def index_values(self, name: str) -> list[str]:
         """Return the values that an index has objects under."""
@@ -112,10 +104,6 @@ class Store:
             found = self._read(stored)
             for name in self._functions:
                 self._enter(key, found, name)
-
-    def replace(self, key: str, item: JsonObject) -> None:
-        """Store more or less of the same version of an object."""
-        self.put(key, self.version(key), item)
 
     def settle(self, key: str, item: JsonObject, *, packed: bool) -> None:
         """Store what stays of an object that is stored; indexes find it as before."""

@@ -56,7 +56,7 @@ SIGNATURE = signature(AK)
 
 def sound() -> History:
     """Return a history of two machines, each certified once, by two replicas one after the other."""
-    history = History(cluster_shard="fleet/demo", shard_of_lease={"l": "fleet/demo", "m": "management"})
+    history = History()
     for number, node in enumerate(("a", "b")):
         spki, serial, provider_id = f"key-{node}", f"{number + 10:x}", f"demo://{node}"
         history.machines[node] = Truth(node, provider_id, f"ek-{node}")
@@ -73,11 +73,10 @@ def sound() -> History:
     history.final_ledgers = sorted(history.ledgers, key=lambda one: one.name)
     history.attacker_keys.add("key-thief")
     history.writes = [
-        Write("replica-1", "lease/l", 1.0, 1.1),
+        Write("replica-1", "lease", 1.0, 1.1),
         Write("replica-1", "ledger", 2.0, 2.1),
-        Write("replica-2", "lease/m", 2.2, 2.3),  # another shard
-        Write("replica-1", "certificate", 2.9, 3.3),  # it was sent before the cluster changed hands
-        Write("replica-2", "lease/l", 3.0, 3.1),
+        Write("replica-1", "certificate", 2.9, 3.3),  # it was sent before the Lease changed hands
+        Write("replica-2", "lease", 3.0, 3.1),
         Write("replica-2", "ledger", 4.0, 4.1),
     ]
     history.conditions = [ConditionSeen("Cluster demo", "SideDoorsClosed", "True", frozenset({"True"}))]
@@ -150,7 +149,7 @@ def not_in_a_ledger(history: History) -> None:
     del history.final_ledgers[0]
 
 
-def old_owner_writes(history: History) -> None:
+def old_leader_writes(history: History) -> None:
     history.writes.append(Write("replica-1", "ledger", 5.0, 5.1))
 
 
@@ -180,7 +179,7 @@ BROKEN: list[tuple[Callable[[History], None], int]] = [
     (signed_twice, 4),
     (name_of_two_machines, 5),
     (not_in_a_ledger, 6),
-    (old_owner_writes, 7),
+    (old_leader_writes, 7),
     (no_credential, 8),
     (never_looked_at, 8),
     (untrue_condition, 9),
@@ -263,12 +262,12 @@ def test_a_schedule_is_its_seed_s_and_has_every_kind_once_before_any_comes_again
     assert faults[-1].at + 57.5 <= 1800
 
 
-def test_only_successful_writes_of_a_cluster_s_owner_are_writes() -> None:
+def test_only_successful_writes_of_a_leader_are_writes() -> None:
     entry = AuditEntry("u", (), "update", "/", "certificatesigningrequests", "approval", "r", 200)
     assert write_of(entry) == "approval"
     assert write_of(replace(entry, code=409)) == ""
     assert write_of(replace(entry, verb="get")) == ""
-    assert write_of(replace(entry, resource="leases", subresource="", name="x")) == "lease/x"
+    assert write_of(replace(entry, resource="leases", subresource="", name="x")) == "lease"
 
 
 @contextmanager

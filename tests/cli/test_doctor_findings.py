@@ -12,7 +12,6 @@ from typing import cast
 import pytest
 from health_facts import (
     BLUE,
-    NOW,
     attestation,
     binding,
     config,
@@ -38,7 +37,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLI
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.webhook_label import LABEL
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
-from nodeattest_kube.shard_leases import ShardGroup
 
 ERROR, WARNING, UNKNOWN = HealthSeverity.ERROR, HealthSeverity.WARNING, HealthSeverity.UNKNOWN
 DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
@@ -479,21 +477,6 @@ def test_no_definition_is_created_beside_a_controller_of_an_unknown_version() ->
     assert len(safe_fixes(facts)) == 1
 
 
-def test_replicas_that_share_clusters_are_found_by_their_own_leases() -> None:
-    group = ShardGroup("nodeattest-system", "node-attestation-controller")
-    member = lease("replica-1")
-    mapping(member, "metadata").update({"name": group.name_of_member("replica-1")})
-    mapping(member, "metadata", "annotations").update(group.member_annotations("replica-1"))
-    shard = group.held_shard(BLUE, None, "replica-1", NOW)
-    facts = healthy_facts()
-    facts.management.leases = [lease("shared-among-replicas"), member, shard]
-    assert findings(facts)["cluster-served"] is HealthSeverity.OK
-    facts.management.leases = [lease("shared-among-replicas"), member]
-    assert findings(facts)["cluster-served"] is ERROR
-    facts.management.leases = [lease("shared-among-replicas"), member, group.held_shard(BLUE, None, "replica-2", NOW)]
-    assert findings(facts)["cluster-served"] is ERROR
-
-
 def test_only_definitions_that_are_missing_are_repaired_and_none_beside_another_release() -> None:
     facts = healthy_facts()
     assert safe_fixes(facts) == []
@@ -561,7 +544,7 @@ def test_the_page_has_every_finding_and_no_other() -> None:
     told = re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert told == ids
     spoilt = {name for _, _, names in SPOILT.values() for name in names.split(", ")}
-    assert set(ids) - spoilt == {"cluster-served"}
+    assert set(ids) == spoilt
     assert groups.examine is examine
 
 

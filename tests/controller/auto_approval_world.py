@@ -180,7 +180,7 @@ class AutoApprovalWorld:
     def owns(self, cluster: ClusterKey) -> bool:
         return self.owned and cluster == KEY
 
-    def owns_management(self) -> bool:
+    def leads(self) -> bool:
         return self.owned
 
     def is_approved(self, *groups: str) -> bool:

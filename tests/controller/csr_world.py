@@ -240,7 +240,7 @@ class World:
             metrics=self.metrics,
             observers=self.observers,
             check_issuance=self.evaluator.check_issuance,
-            still_owns=self.still_owns,
+            still_leads=self.still_leads,
             certificate_lifetime=1209600,
             now=self.clock,
         )
@@ -263,8 +263,7 @@ class World:
             now=self.clock,
         )
 
-    async def still_owns(self, cluster: ClusterKey) -> bool:
-        assert cluster == KEY
+    async def still_leads(self) -> bool:
         return await self.confirm()
 
     def clock(self) -> datetime:

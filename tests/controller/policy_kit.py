@@ -16,7 +16,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.controllers.policy_status.reconciler import LABEL_RESYNC, RECOUNT, PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
+from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -29,6 +29,8 @@ from nodeattest_sandbox.control_plane import ControlPlane
 __all__ = ["NAMESPACE", "Office", "condition_of", "create_cluster", "create_policy", "infra_path", "working"]
 
 NAMESPACE = "default"
+LEADS = "leads"
+"""Counts the questions whether a replica leads."""
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
 CLUSTERS = "/apis/cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/clusters"
@@ -46,9 +48,9 @@ class Asked:
         self.times[cluster] += 1
         return self._ownership.owns(cluster)
 
-    def owns_management(self) -> bool:
-        self.times[MANAGEMENT_SHARD] += 1
-        return self._ownership.owns_management()
+    def leads(self) -> bool:
+        self.times[LEADS] += 1
+        return self._ownership.leads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class Office:
     async def policies_reconciled(self) -> None:
         """Wait for a whole reconciliation of the policies: one begins when the one before has ended."""
         for _ in range(2):
-            before = self.asked.times[MANAGEMENT_SHARD]
+            before = self.asked.times[LEADS]
             self.keeper.changed(NAMESPACE)
-            await until(lambda: self.asked.times[MANAGEMENT_SHARD] > before)
+            await until(lambda: self.asked.times[LEADS] > before)
 
     async def cluster_reconciled(self, name: str) -> None:
         """Wait for a whole reconciliation of a cluster's signer names."""

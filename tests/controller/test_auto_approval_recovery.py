@@ -50,7 +50,7 @@ class Fleet:
     def owns(self, cluster: ClusterKey) -> bool:
         return cluster in self.workloads
 
-    def owns_management(self) -> bool:
+    def leads(self) -> bool:
         return True
 
     def _workload(self, key: str) -> FakeApi:

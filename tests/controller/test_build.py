@@ -83,7 +83,7 @@ class World:
     async def still_leads(self) -> bool:
         return self.may_act()
 
-    def build(self, settings: Settings, leases: ApiClient | None = None) -> Manager:
+    def build(self, settings: Settings) -> Manager:
         return build_manager(
             settings,
             self.management,
@@ -91,13 +91,12 @@ class World:
             connect=self.connect,
             may_act=self.may_act,
             still_leads=self.still_leads,
-            leases=leases,
             signers={},
         )
 
     @asynccontextmanager
-    async def running(self, settings: Settings, leases: ApiClient | None = None) -> AsyncGenerator[Manager]:
-        manager = self.build(settings, leases)
+    async def running(self, settings: Settings) -> AsyncGenerator[Manager]:
+        manager = self.build(settings)
         task = asyncio.create_task(manager.run(settings.identity))
         try:
             yield manager
@@ -121,15 +120,6 @@ async def test_the_leader_connects_every_cluster_and_writes_the_status_of_polici
         assert not world.workload.closed
     assert world.workload.closed
     assert world.connected is None
-
-
-async def test_a_replica_that_shares_clusters_connects_what_it_owns() -> None:
-    world = World()
-    settings = Settings(identity="one", shard_clusters=True, lease_duration=3.0, renew_deadline=2.0, retry_period=0.1)
-    async with world.running(settings, leases=world.management) as manager:
-        await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1, seconds=20)
-        await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
-        assert manager.unhealthy() is None
 
 
 async def test_a_replica_that_may_not_act_any_more_sends_nothing() -> None:

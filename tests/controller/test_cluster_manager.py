@@ -17,7 +17,7 @@ from polling import others_run, until
 
 from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD, ChangeBus
+from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import WORKERS, ClusterManager
@@ -38,7 +38,7 @@ class Owner:
     def owns(self, cluster: ClusterKey) -> bool:
         return bool(cluster) and self.everything
 
-    def owns_management(self) -> bool:
+    def leads(self) -> bool:
         return self.everything
 
 
@@ -158,7 +158,6 @@ class World:
                 metrics_period=0.01,
             )
             self.changes.subscribe_clusters(manager.changed)
-            self.changes.subscribe_shards(acquired=manager.enqueue)
             self.changes.cluster_changed(KEY, None)
             task = asyncio.create_task(manager.run())
             try:
@@ -330,22 +329,19 @@ async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_
     assert threading.get_ident() not in world.threads
 
 
-async def test_stop_leaves_nothing_under_way_and_a_cluster_that_is_not_owned_is_not_connected() -> None:
+async def test_a_cluster_that_is_no_longer_this_replicas_is_disconnected_until_it_is_again() -> None:
     world = World()
-    async with world.running() as manager:
+    async with world.running():
         await until(lambda: world.first.running == 1)
         world.owner.everything = False
-        await manager.stop(KEY)
+        world.changes.cluster_changed(KEY, None)
+        await until(lambda: world.made[0].closed)
         assert world.first.running == world.second.running == 0
-        assert world.made[0].closed
         world.changes.cluster_changed(KEY, None)
         await others_run()
         assert len(world.made) == 1
         world.owner.everything = True
-        world.changes.shard_acquired(MANAGEMENT_SHARD)
-        await others_run()
-        assert len(world.made) == 1
-        world.changes.shard_acquired(KEY)
+        world.changes.cluster_changed(KEY, None)
         await until(lambda: world.first.running == 1)
         assert len(world.made) == 2
 

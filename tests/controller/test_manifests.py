@@ -42,7 +42,6 @@ BASES = (
     "workload-rbac",
     "admission-policy",
     "workload-discovery",
-    "sharding",
     "workload-hardening",
     "workload-on-failure",
     "workload-bootstrap-token",

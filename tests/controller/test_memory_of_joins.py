@@ -19,11 +19,12 @@ import pytest
 from fake_api import FakeApi
 from management_kit import CAPI, add_cluster, management_api
 
+from nodeattest_controller.model.objects import items, text
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kept_objects import rest_of_attestation
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.served_clusters import rest_of_attestation, summary_of_attestation
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, parse_json
 from nodeattest_kube.paging import PageSize
 
 BLUE = ClusterKey("fleet/blue")
@@ -205,9 +206,11 @@ async def test_a_kubeconfig_is_never_packed_so_nothing_of_it_outlives_it() -> No
         assert management.kubeconfig(BLUE) == b"good"
 
 
-def test_what_stays_of_a_record_makes_the_same_summary_and_has_no_certificate() -> None:
+def test_what_stays_of_a_record_names_its_machine_and_has_no_certificate() -> None:
     _path, whole = attestation(1)
     rest = rest_of_attestation(whole)
-    assert summary_of_attestation(rest) == summary_of_attestation(whole)
     assert "BEGIN CERTIFICATE" not in str(rest)
-    assert rest_of_attestation(summary_of_attestation(whole)) == summary_of_attestation(whole)
+    assert rest_of_attestation(rest) == rest
+    assert dig_text(rest, "spec", "clusterName") == "blue"
+    [entry] = items(rest, "spec", "issued")
+    assert text(entry, "policy") == "p"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
-from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, working
+from policy_kit import LEADS, NAMESPACE, condition_of, create_cluster, create_policy, working
 from polling import until
 
 from nodeattest_controller import manifests
@@ -32,7 +32,6 @@ from nodeattest_controller.model import webhook_label
 from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
-from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -598,8 +597,8 @@ async def test_while_policies_are_in_conflict_valid_certificates_are_counted_aga
     async with working(plane, recount=0.05) as office:
         await until(lambda: ruling(path) == ruling(rival) == [None])
         asked = office.asked.times
-        enough = asked[MANAGEMENT_SHARD] + 20  # nothing changes, and each status that was written is read once
-        await until(lambda: asked[MANAGEMENT_SHARD] > enough)
+        enough = asked[LEADS] + 20  # nothing changes, and each status that was written is read once
+        await until(lambda: asked[LEADS] > enough)
         for number in range(2):  # more of them, and expired
             client.create(LEDGERS, record(f"expired-{number}", "second", NOW))
         client.create(LEDGERS, record("valid", "first", LATER))
@@ -640,7 +639,7 @@ async def test_two_replicas_agree_after_one_write(plane: ControlPlane) -> None:
 class _Nothing(LeaderOwnsAll):
     """A replica that does what is of one cluster only."""
 
-    def owns_management(self) -> bool:
+    def leads(self) -> bool:
         return False
 
     def owns(self, cluster: ClusterKey) -> bool:

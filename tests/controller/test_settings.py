@@ -46,7 +46,6 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         controllers=("attestation", "-serving"),
         inventory=("MachineRecords", "ClusterAPI"),
         leader_elect=False,
-        shard_clusters=True,
         lease_name="another",
         lease_duration=30.0,
         renew_deadline=20.5,

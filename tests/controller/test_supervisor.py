@@ -177,10 +177,6 @@ def test_a_subscriber_with_a_bug_keeps_no_other_from_being_notified() -> None:
     bus.subscribe_clusters(lambda cluster, keys: seen.append((cluster, keys)))
     bus.subscribe_policies(broken)
     bus.subscribe_policies(seen.append)
-    bus.subscribe_shards(acquired=broken, released=broken)
-    bus.subscribe_shards(acquired=seen.append)
     bus.cluster_changed(KEY, None)
     bus.policies_changed("fleet")
-    bus.shard_acquired("fleet/blue")
-    bus.shard_released("fleet/blue")
-    assert seen == [(KEY, None), "fleet", "fleet/blue"]
+    assert seen == [(KEY, None), "fleet"]

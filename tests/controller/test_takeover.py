@@ -1,32 +1,29 @@
-"""Two replicas, of which one loses a cluster between its evaluation and its writes unawares: who is certified.
+"""Two replicas, of which one loses the lead between its evaluation and its writes unawares: who is certified.
 
-The first replica's machine is suspended: its clock stands still, its view of the Leases too, and what it sends about
-them hangs, while the write of its record is on its way. Meanwhile the other replica takes the cluster over, by real
-electors on one API server in memory and on virtual time, and certifies another machine with the same node name, key or
-TPM. Each case is run with the confirmation and without it, which shows what it is for.
+The first replica's machine is suspended: its clock stands still, and what it sends about Leases hangs, while the write
+of its record is on its way. Meanwhile the other replica takes the lead, by real electors on one API server in memory
+and on virtual time, and certifies another machine with the same node name, key or TPM. Each case is run with the
+confirmation and without it, which shows what it is for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, KEY, NODE, PROVIDER_ID, OneRound, World, attested, machine
-from virtual import advance, now, run_virtually
+from csr_world import CAPI, NODE, PROVIDER_ID, OneRound, World, attested, machine
+from virtual import now, run_virtually
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE, Result
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.client import ApiClient, Unreachable
 from nodeattest_kube.elector import LeaseElector
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.shard_elector import ShardElector
-from nodeattest_kube.shard_leases import ShardGroup
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
@@ -37,7 +34,6 @@ REASONS: Final = {
     "key": Reason.KEY_REUSED,
     "hardware": Reason.MACHINE_AMBIGUOUS,
 }
-GROUP: Final = ShardGroup("nodeattest-system", "controller")
 
 
 @pytest.fixture(scope="module")
@@ -46,38 +42,26 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
 
 
 class Process:
-    """What is suspended with a process: its clock, its requests about Leases, its view of them."""
+    """What is suspended with a process: its clock, and its requests about Leases."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._awake = asyncio.Event()
         self._awake.set()
         self._stopped: float | None = None
-        self._leases = Reflector(api, GROUP.collection, query=GROUP.query, on_change=lambda _name, _lease: None)
-        self._seen: list[JsonObject] | None = None
-        self.run_view = self._leases.run
 
     def suspend(self) -> None:
-        self._stopped, self._seen = now(), list(self._leases.values())
+        self._stopped = now()
         self._awake.clear()
 
     def resume(self) -> None:
-        """Go on; the clock and the view are as they were for a while yet."""
+        """Go on; the clock is as it was for a while yet."""
         self._awake.set()
 
     def clock(self) -> float:
         return now() if self._stopped is None else self._stopped
 
-    # LeaseView
-
-    @property
-    def synced(self) -> bool:
-        return self._leases.synced
-
-    def values(self) -> Iterable[JsonObject]:
-        return self._leases.values() if self._seen is None else self._seen
-
-    # ShardClient
+    # LeaseClient
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
         await self._awake.wait()
@@ -90,10 +74,6 @@ class Process:
     async def replace(self, path: str, body: JsonObject) -> JsonObject:
         await self._awake.wait()
         return await self._api.replace(path, body)
-
-    async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
-        await self._awake.wait()
-        await self._api.delete(path, uid=uid, resource_version=resource_version)
 
 
 class Leader:
@@ -117,50 +97,8 @@ class Leader:
     def may_act(self) -> bool:
         return self._elector.is_leader
 
-    async def still_owns(self) -> bool:
+    async def still_leads(self) -> bool:
         return await self._elector.still_leads()
-
-
-class Sharer:
-    """Serves the cluster while it has the cluster's shard (``ShardHost``)."""
-
-    def __init__(self, process: Process, world: World, name: str) -> None:
-        self._shards = ShardElector(process, process, self, group=GROUP, identity=name, clock=process.clock)
-        self._process = process
-        self._world = world
-        self.serving = asyncio.Event()
-
-    async def run(self) -> None:
-        view = asyncio.create_task(self._process.run_view())
-        try:
-            await self._shards.run(self._serve)
-        finally:
-            view.cancel()
-
-    async def _serve(self) -> None:
-        async with self._world.running():
-            await asyncio.Event().wait()
-
-    def wanted(self) -> frozenset[str]:
-        return frozenset({KEY})
-
-    async def acquire(self, shard: str) -> None:
-        assert shard == KEY
-        await advance(0.1)  # until the caches are running
-        await self._world.management.await_ledgers(KEY)
-
-    def on_acquired(self, shard: str) -> None:
-        assert self._shards.owns(shard)
-        self.serving.set()
-
-    async def release(self, shard: str) -> None:
-        assert shard == KEY
-
-    def may_act(self) -> bool:
-        return self._shards.owns(KEY)
-
-    async def still_owns(self) -> bool:
-        return await self._shards.still_owns(KEY)
 
 
 @dataclass
@@ -169,34 +107,34 @@ class Replica:
 
     world: World
     process: Process
-    ownership: Leader | Sharer
+    leader: Leader
     task: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Wait for the cluster."""
-        self.task = asyncio.create_task(self.ownership.run())
-        await self.ownership.serving.wait()
-        assert self.ownership.may_act()
-        assert await self.ownership.still_owns()
+        self.task = asyncio.create_task(self.leader.run())
+        await self.leader.serving.wait()
+        assert self.leader.may_act()
+        assert await self.leader.still_leads()
 
 
 class Stage:
     """Two replicas, two machines that should not both be certified, and what both ask for."""
 
-    def __init__(self, pki: ClusterPki, mode: type[Leader | Sharer], *, confirms: bool) -> None:
+    def __init__(self, pki: ClusterPki, *, confirms: bool) -> None:
         first = World(pki, OneRound())
         self.one, self.two = (
-            self._replica(world, mode, name, confirms=confirms)
+            self._replica(world, name, confirms=confirms)
             for world, name in ((first, "one"), (World(pki, OneRound(), beside=first), "two"))
         )
         self.api, self.workload = first.management_api, first.workload_api
 
-    def _replica(self, world: World, mode: type[Leader | Sharer], name: str, *, confirms: bool) -> Replica:
+    def _replica(self, world: World, name: str, *, confirms: bool) -> Replica:
         process = Process(world.management_api)
-        ownership = mode(process, world, name)
+        leader = Leader(process, world, name)
         if confirms:
-            world.confirm = ownership.still_owns
-        return Replica(world, process, ownership)
+            world.confirm = leader.still_leads
+        return Replica(world, process, leader)
 
     def both_ask_for(self, same: str) -> None:
         """File a request of each machine, for one node name, with one key, or by one TPM."""
@@ -230,7 +168,7 @@ class Stage:
 
     @asynccontextmanager
     async def lost_while(self, method: str, part: str, *, after: bool = False) -> AsyncGenerator[asyncio.Task[object]]:
-        """Let the first replica reconcile ``r-1``, and lose the cluster at a request; hold that until the end.
+        """Let the first replica reconcile ``r-1``, and lose the lead at a request; hold that until the end.
 
         ``after``: the request is carried out, and the replica is suspended before it does anything more.
         """
@@ -259,7 +197,7 @@ class Stage:
         await arrived.wait()
         self.one.process.suspend()
         await self.two.serve()
-        assert self.one.ownership.may_act()  # by its clock, so that its guards let it send
+        assert self.one.leader.may_act()  # by its clock, so that its guards let it send
         yield working
         self.one.process.resume()
         go_on.set()
@@ -273,18 +211,14 @@ class Stage:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-MODES: Final = pytest.mark.parametrize("mode", [Leader, Sharer])
 SAME: Final = pytest.mark.parametrize("same", ["name", "key", "hardware"])
 
 
 @pytest.mark.parametrize("confirms", [True, False])
 @SAME
-@MODES
-def test_a_record_that_lands_after_the_takeover_is_not_published(
-    pki: ClusterPki, mode: type[Leader | Sharer], same: str, *, confirms: bool
-) -> None:
+def test_a_record_that_lands_after_the_takeover_is_not_published(pki: ClusterPki, same: str, *, confirms: bool) -> None:
     async def main() -> None:
-        stage = Stage(pki, mode, confirms=confirms)
+        stage = Stage(pki, confirms=confirms)
         stage.both_ask_for(same)
         async with stage.lost_while("POST", "machineattestations") as working:
             if same == "name":
@@ -308,12 +242,9 @@ def test_a_record_that_lands_after_the_takeover_is_not_published(
 
 
 @SAME
-@MODES
-def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(
-    pki: ClusterPki, mode: type[Leader | Sharer], same: str
-) -> None:
+def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(pki: ClusterPki, same: str) -> None:
     async def main() -> None:
-        stage = Stage(pki, mode, confirms=True)
+        stage = Stage(pki, confirms=True)
         stage.both_ask_for(same)
         async with stage.lost_while("", "", after=True) as working:
             if same == "name":
@@ -332,7 +263,7 @@ def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(
 
 def test_a_record_of_a_former_owner_is_not_published_while_another_machine_is_recorded(pki: ClusterPki) -> None:
     async def main() -> None:
-        stage = Stage(pki, Leader, confirms=False)
+        stage = Stage(pki, confirms=False)
         stage.both_ask_for("name")
         one, two = stage.one.world, stage.two.world
         arrived, go_on = asyncio.Event(), asyncio.Event()

@@ -286,16 +286,3 @@ def test_a_leader_that_is_gone_and_a_clock_that_is_off_are_found(
         renewing.result()
     assert "controller-leader" not in found
     assert found["controller-clock"].endswith("s ahead")
-
-
-def test_replicas_that_share_clusters_are_found_by_what_they_write(
-    installed: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After the last one, whose Lease has to run out first."""
-    world = installed
-    with world.controller("--shard-clusters", "true", log="sharing.log") as replica:
-        eventually(lambda: replica.said("connected"), seconds=60, what="a replica that has the cluster")
-        assert not {"controller-leader", "controller-version", "cluster-served"} & set(wrong(capsys, world, code=1))
-        shown = ["doctor", "--kubeconfig", str(world.management.admin_kubeconfig), "-n", NAMESPACE]
-        assert main(shown) == 1
-        assert "controller-leader: 1 replicas share the clusters" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
 from nodeattest_cli.doctor.shipped_rights import ShippedRight
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_kube.shard_leases import ShardGroup
 
 __all__ = [
     "IDS",
@@ -38,13 +37,10 @@ _SAME: Final[Mapping[str, tuple[str, ...]]] = {
 
 def management_folders(facts: HealthFacts) -> list[str]:
     """Name the folders of manifests whose rights the controller needs in the management cluster."""
-    leases = facts.management.leases
-    group = ShardGroup(facts.namespace, facts.lease_name)
-    shared = any(group.read(one) is not None for one in readable(leases))
     folders = ["rbac"]
     folders += ["challenge-secrets"] if facts.creates_secrets() else []
     folders += ["webhook"] if isinstance(facts.management.webhook, dict) else []
-    return folders + (["sharding"] if shared or (facts.argument("--shard-clusters") or "false") != "false" else [])
+    return folders
 
 
 def workload_folders(facts: HealthFacts) -> list[str]:

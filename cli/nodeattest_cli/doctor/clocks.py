@@ -11,7 +11,7 @@ from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity
-from nodeattest_cli.doctor.renewals import TOLERATED, holders, writer_ahead
+from nodeattest_cli.doctor.renewals import TOLERATED, leader_leases, writer_ahead
 from nodeattest_controller.model.certificate_authority import BACKDATE
 
 __all__ = ["IDS", "look"]
@@ -25,7 +25,7 @@ def look(facts: HealthFacts) -> Iterator[HealthFinding]:
     ahead = facts.management.ahead
     if ahead is not None:
         yield _finding("local-clock", "this machine's clock", -ahead, most=HealthSeverity.WARNING)
-    measured = [off for lease in holders(facts) if (off := writer_ahead(facts, lease)) is not None]
+    measured = [off for lease in leader_leases(facts) if (off := writer_ahead(facts, lease)) is not None]
     if measured:
         yield _finding("controller-clock", "the controller's clock", max(measured, key=abs))
     for key, workload in facts.workloads.items():

@@ -15,7 +15,6 @@ from nodeattest_cli.doctor.shipped_rights import ShippedRight
 from nodeattest_controller.model.objects import flag, items, strings, text
 from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
-from nodeattest_kube.shard_leases import ResourceVersion
 
 __all__ = ["HealthFacts", "ManagementFacts", "MoveFacts", "TrialRefusal", "Unread", "WorkloadFacts", "readable"]
 
@@ -63,8 +62,8 @@ class ManagementFacts:
     """KubeadmConfigs; None: no machine is about to join, so nobody asked."""
     leases: Sequence[JsonObject] | Unread = ()
     """Of the controller's namespace, as read last."""
-    earlier_leases: Mapping[str, ResourceVersion] = field(default_factory=dict[str, ResourceVersion])
-    """Their versions as read first, by ``namespace/name``."""
+    earlier_leases: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Their UIDs and resourceVersions as read first, by ``namespace/name``."""
     deployments: Sequence[JsonObject] | Unread = ()
     """Of the controller."""
     webhook: JsonObject | Unread | None = None

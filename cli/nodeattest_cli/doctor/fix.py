@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nodeattest_cli.doctor.definitions import missing
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
-from nodeattest_cli.doctor.renewals import holders
+from nodeattest_cli.doctor.renewals import leader_leases
 from nodeattest_cli.doctor.versions import running_versions
 from nodeattest_controller.model.objects import text
 from nodeattest_kube import paths
@@ -27,7 +27,7 @@ def safe_fixes(facts: HealthFacts) -> list[JsonObject]:
     leases = facts.management.leases
     if isinstance(leases, Unread):
         return []
-    own = not holders(facts) or set(running_versions(facts)) == {__version__}
+    own = not leader_leases(facts) or set(running_versions(facts)) == {__version__}
     return missing(facts) if own else []
 
 

@@ -13,9 +13,8 @@ from typing import Final
 from nodeattest_cli.doctor.facts import HealthFacts, readable
 from nodeattest_controller.model.objects import moment, number, text
 from nodeattest_kube.jsontypes import JsonObject, key_of, version_of
-from nodeattest_kube.shard_leases import MemberLease, ShardGroup
 
-__all__ = ["TOLERATED", "holders", "is_renewed", "longest_wait", "writer_ahead"]
+__all__ = ["TOLERATED", "is_renewed", "leader_leases", "longest_wait", "writer_ahead"]
 
 TOLERATED: Final = 60.0
 """Seconds by which clocks may differ: a Date has whole ones, an answer takes its time, and a Lease is renewed every few
@@ -24,15 +23,9 @@ _LONGEST: Final = 30.0
 """Seconds to wait for a renewal at most; Leases are renewed every two by default."""
 
 
-def holders(facts: HealthFacts) -> list[JsonObject]:
-    """Return the Leases that replicas renew: the leader's, and those of members that share clusters."""
-    leases = facts.management.leases
-    group = ShardGroup(facts.namespace, facts.lease_name)
-    return [
-        lease
-        for lease in readable(leases)
-        if text(lease, "metadata", "name") == facts.lease_name or isinstance(group.read(lease), MemberLease)
-    ]
+def leader_leases(facts: HealthFacts) -> list[JsonObject]:
+    """Return the leader's Lease, where there is one."""
+    return [one for one in readable(facts.management.leases) if text(one, "metadata", "name") == facts.lease_name]
 
 
 def is_renewed(facts: HealthFacts, lease: JsonObject) -> bool:
@@ -55,7 +48,7 @@ def longest_wait(facts: HealthFacts) -> float:
     """Return for how many seconds a renewal may yet be seen; 0 where nothing is left open."""
     waiting = [
         float(number(lease, "spec", "leaseDurationSeconds") or 0)
-        for lease in holders(facts)
+        for lease in leader_leases(facts)
         if text(lease, "spec", "holderIdentity") and not is_renewed(facts, lease)
     ]
     return min(max(waiting, default=0.0), _LONGEST)

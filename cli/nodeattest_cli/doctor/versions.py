@@ -10,7 +10,7 @@ from typing import Final
 
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
-from nodeattest_cli.doctor.renewals import holders, is_renewed
+from nodeattest_cli.doctor.renewals import is_renewed, leader_leases
 from nodeattest_cli.doctor.supported_versions import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT, minor_version
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.objects import text
@@ -40,7 +40,7 @@ def running_versions(facts: HealthFacts) -> list[str]:
     Where any is renewed, those that are not are of replicas that have ended. What an earlier holder wrote is no version
     of this one, which may be a release that writes none. It is empty then.
     """
-    held = [lease for lease in holders(facts) if text(lease, "spec", "holderIdentity")]
+    held = [lease for lease in leader_leases(facts) if text(lease, "spec", "holderIdentity")]
     renewed = [lease for lease in held if is_renewed(facts, lease)]
     return sorted({_version_of_holder(lease) for lease in renewed or held})
 

@@ -1,1 +1,1 @@
-"""What the controllers share: the cache of the management cluster, connected workload clusters, shards, conditions."""
+"""What the controllers share: the cache of the management cluster, connected workload clusters, conditions."""

@@ -1,4 +1,4 @@
-"""The change bus: passes changes of the management cluster and of shards to the controllers that subscribed.
+"""The change bus: passes changes of the management cluster to the controllers that subscribed.
 
 Promises: subscribers register after construction, so no part refers to one that does not exist yet; a bug in one
 subscriber is logged and keeps no other from being notified. Subscribers must not block.
@@ -7,18 +7,15 @@ subscriber is logged and keeps no other from being notified. Subscribers must no
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.notify import notify
 
-__all__ = ["MANAGEMENT_SHARD", "ChangeBus", "ClusterChanged"]
+__all__ = ["ChangeBus", "ClusterChanged"]
 
 ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
 """Gets a cluster, and the provider IDs and names (``sources.node_key``) of the machines that changed; None: any may
 have changed, or the Cluster, its policy, its kubeconfig or its CA."""
-MANAGEMENT_SHARD: Final = "management"
-"""The shard of what belongs to no one cluster; no Cluster can have this name, which lacks a namespace."""
 
 
 class ChangeBus:
@@ -27,8 +24,6 @@ class ChangeBus:
     def __init__(self) -> None:
         self._clusters: list[ClusterChanged] = []
         self._policies: list[Callable[[str], None]] = []
-        self._acquired: list[Callable[[str], None]] = []
-        self._released: list[Callable[[str], None]] = []
 
     def subscribe_clusters(self, subscriber: ClusterChanged) -> None:
         """Have a subscriber notified of changed clusters."""
@@ -37,14 +32,6 @@ class ChangeBus:
     def subscribe_policies(self, subscriber: Callable[[str], None]) -> None:
         """Have a subscriber notified of a namespace whose policies changed."""
         self._policies.append(subscriber)
-
-    def subscribe_shards(
-        self, *, acquired: Callable[[str], None], released: Callable[[str], None] | None = None
-    ) -> None:
-        """Have a subscriber notified of shards (``namespace/name`` or ``MANAGEMENT_SHARD``) of this replica."""
-        self._acquired.append(acquired)
-        if released is not None:
-            self._released.append(released)
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Notify of a changed cluster."""
@@ -55,13 +42,3 @@ class ChangeBus:
         """Notify of changed policies."""
         for subscriber in self._policies:
             notify(subscriber, namespace)
-
-    def shard_acquired(self, shard: str) -> None:
-        """Notify that this replica serves a shard from now on."""
-        for subscriber in self._acquired:
-            notify(subscriber, shard)
-
-    def shard_released(self, shard: str) -> None:
-        """Notify that this replica serves a shard no more."""
-        for subscriber in self._released:
-            notify(subscriber, shard)

@@ -22,7 +22,6 @@ from weakref import WeakValueDictionary
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import mapping
-from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.guard import Ownership
@@ -124,11 +123,6 @@ class ClusterManager:
         if keys is None:
             self._queue.add(cluster)
 
-    def enqueue(self, shard: str) -> None:
-        """Check the connection of a shard's cluster: this replica owns it now."""
-        if shard != MANAGEMENT_SHARD:
-            self._queue.add(ClusterKey(shard))
-
     async def run(self) -> None:
         """Run until cancelled; closes every connection."""
         try:
@@ -146,11 +140,6 @@ class ClusterManager:
             tasks.create_task(self._queue.run(self._reconcile, WORKERS))
             tasks.create_task(call_every(LOG_PERIOD, self._log.report))
             tasks.create_task(call_every(self._metrics_period, self._update_metrics))
-
-    async def stop(self, cluster: ClusterKey) -> None:
-        """End all work in a cluster that another replica takes over: afterwards nothing of it is under way."""
-        async with self._lock(cluster):
-            await self._disconnect(cluster)
 
     def _lock(self, key: ClusterKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())

@@ -20,13 +20,13 @@ __all__ = ["ClusterGuard", "LeaderOwnsAll", "Ownership"]
 
 
 class Ownership(Protocol):
-    """Which clusters this replica serves: all of them as the leader, or its shards."""
+    """Which clusters this replica serves."""
 
     def owns(self, cluster: ClusterKey) -> bool:
         """Return whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects."""
         ...
 
-    def owns_management(self) -> bool:
+    def leads(self) -> bool:
         """Return whether this replica does now what belongs to no one cluster, such as the status of policies."""
         ...
 
@@ -41,7 +41,7 @@ class LeaderOwnsAll:
         """Return whether this replica leads."""
         return self._may_act()
 
-    def owns_management(self) -> bool:
+    def leads(self) -> bool:
         """Return whether this replica leads."""
         return self._may_act()
 

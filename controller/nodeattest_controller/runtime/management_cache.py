@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime
-from typing import Final, get_args
+from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.model.machine_kinds import machine_view
@@ -25,17 +25,13 @@ from nodeattest_controller.model.policy import Policy, parse_attestation_policy,
 from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, always, without_managed_fields
-from nodeattest_controller.runtime.platform_cache import PlatformCache
-from nodeattest_controller.runtime.served_clusters import (
+from nodeattest_controller.runtime.informers import InformerSet, always
+from nodeattest_controller.runtime.kept_objects import (
     SECRET_SUFFIXES,
-    ServedClusters,
-    cluster_of_object,
-    cluster_of_secret,
     is_read,
     rest_of_attestation,
-    summary_of_attestation,
 )
+from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_controller.runtime.sources import (
     OWN_GROUP,
     OWN_VERSION,
@@ -45,8 +41,8 @@ from nodeattest_controller.runtime.sources import (
     node_key,
     sources_of,
 )
-from nodeattest_controller.runtime.takeover import LIST_RETRY, Takeover
 from nodeattest_kube import paths
+from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
@@ -59,6 +55,8 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
+LIST_RETRY: Final = BackoffPolicy(initial=0.2, cap=10.0, jitter=0.25)
+"""Between two comparisons of the cache with the API server; a watch lags by milliseconds, but each is a whole LIST."""
 
 
 class ManagementCache:
@@ -75,25 +73,19 @@ class ManagementCache:
         memory: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        shares: bool = False,
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
         ``on_policies`` gets the namespace of a policy that changed, also where there is no Cluster in it. ``memory``:
-        bytes of all objects; None: by this container's limit. ``shares``: this replica serves some of the clusters, and
-        keeps whole only what belongs to those (``take_over``, ``give_up``).
+        bytes of all objects; None: by this container's limit.
         """
         self.client = client
         self.inventory = Inventory()
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
         """What puts records into the inventory, whoever tells of them."""
         self._namespace = namespace
-        self._served = ServedClusters(everything=not shares)
-        self._takeover = Takeover(sleep)
         self._on_change = on_change
-        self._sources = sources_of(
-            inventory, self.inventory, namespace=namespace, on_change=on_change, kept=self._served
-        )
+        self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
         self._on_policies = on_policies or _ignore_policies
         self._sleep = sleep
         self._now = now
@@ -118,19 +110,19 @@ class ManagementCache:
             start, kept = self._caches.start, self._reflectors
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
             kept["policies"].index("namespace", namespaces)
-            whole = self._served.transform
-            attestations = whole(without_managed_fields, of=cluster_of_object, summary=summary_of_attestation)
             path = self._own("machineattestations")
             changed, rest = self._attestation_changed, rest_of_attestation
-            kept["ledgers"] = start("ledgers", path, changed, keep=attestations, rest=rest, packs=always)
-            kept["ledgers"].index("cluster", lambda obj: [cluster_of_object(obj)])
+            kept["ledgers"] = start("ledgers", path, changed, rest=rest, packs=always)
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
-            slim = whole(_slim_secret, of=cluster_of_secret)
             kept["secrets"] = start(
-                "secrets", secrets, self._secret_changed, query=query, keep=slim, packs=lambda obj: not is_read(obj)
+                "secrets",
+                secrets,
+                self._secret_changed,
+                query=query,
+                keep=_slim_secret,
+                packs=lambda obj: not is_read(obj),
             )
-            kept["secrets"].index("cluster", lambda obj: [cluster_of_secret(obj)] if is_read(obj) else [])
             await self._caches.wait_synced()
             ready.set()
 
@@ -184,10 +176,6 @@ class ManagementCache:
         """Return whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
         return any(selects(policy, cluster) for policy in self.policies(text(cluster, "metadata", "namespace")))
 
-    def opted_in_clusters(self) -> frozenset[ClusterKey]:
-        """Name the clusters that are served, those on their way out included."""
-        return frozenset(ClusterKey(key_of(cluster)) for cluster in self.clusters() if self.opts_in(cluster))
-
     def check_attestations(self, cluster: ClusterKey) -> None:
         """Raise Unavailable while there is no room for a MachineAttestation of the cluster's namespace.
 
@@ -219,39 +207,6 @@ class ManagementCache:
                 return
             failures += 1
             await self._sleep(LIST_RETRY.delay(failures, random.random, None))
-
-    async def take_over(self, cluster: ClusterKey) -> None:
-        """Keep a cluster's objects whole, and wait until the cache has each as the API server has it; raises ApiError.
-
-        For who serves it from now on: what its last owner wrote a moment ago may still be on its way here.
-        """
-        if self._served.everything:
-            await self.await_ledgers(cluster)
-            return
-        self._served.add(cluster)
-        await self._takeover.complete(cluster, self._objects_by_cluster(cluster), all_of=self._reflectors["ledgers"])
-        self._authorities.pop(cluster, None)
-
-    def give_up(self, cluster: ClusterKey) -> None:
-        """Keep summaries of a cluster's objects only, unless all clusters' are kept whole."""
-        if self._served.everything:
-            return
-        self._served.discard(cluster)
-        for objects, _collection in self._objects_by_cluster(cluster):
-            objects.keep_anew("cluster", cluster)
-        self._authorities.pop(cluster, None)
-
-    def _objects_by_cluster(self, cluster: ClusterKey) -> list[tuple[Reflector, str]]:
-        """Return what is kept whole of served clusters only, with the path of each collection."""
-        namespace = cluster.partition("/")[0]
-        found = [
-            (kept.objects, paths.collection_path(kept.group, kept.version, resource, namespace=namespace))
-            for resource in get_args(MachineResource)
-            if (kept := self._kept(resource)) is not None
-        ]
-        ledgers = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
-        secrets = paths.core_path("secrets", namespace=namespace)
-        return [*found, (self._reflectors["secrets"], secrets), (self._reflectors["ledgers"], ledgers)]
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.

@@ -1,4 +1,4 @@
-"""Runs everything that acts while this replica leads or owns shards.
+"""Runs everything that acts while this replica leads.
 
 No in-memory state survives the loss of leadership: a new manager is built each time.
 Leaves to others: building the parts (``build``), the election (``app``).
@@ -15,7 +15,6 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.shard_manager import ShardManager
 from nodeattest_controller.runtime.supervisor import supervise
 
 __all__ = ["Manager"]
@@ -30,8 +29,6 @@ class Manager:
 
     management: ManagementCache
     clusters: ClusterManager
-    shards: ShardManager | None
-    """None: this replica leads, and serves every cluster."""
     controllers: Mapping[str, Run]
     """What runs besides the controllers of each cluster, by name; each is restarted after a bug."""
     closers: Sequence[Run]
@@ -39,8 +36,7 @@ class Manager:
 
     def unhealthy(self) -> str | None:
         """Say what keeps this replica from serving; None when nothing does."""
-        trouble = self.shards.trouble if self.shards is not None else None
-        return self.management.unhealthy() or (f"cannot share clusters: {trouble}" if trouble else None)
+        return self.management.unhealthy()
 
     async def run(self, identity: str) -> None:
         """Run until cancelled; no controller starts before the cache is complete."""
@@ -51,7 +47,7 @@ class Manager:
             _LOG.info("serving", extra=fields(identity=identity))
             for name, run in self.controllers.items():
                 tasks.create_task(supervise(name, run))
-            tasks.create_task(self.clusters.run() if self.shards is None else self.shards.run(self.clusters.run))
+            tasks.create_task(self.clusters.run())
 
     async def aclose(self) -> None:
         """Close clients and write Events that are under way."""

@@ -22,8 +22,8 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, always, without_managed_fields
-from nodeattest_controller.runtime.served_clusters import ServedClusters, cluster_of_object, is_summary
+from nodeattest_controller.runtime.informers import InformerSet, always
+from nodeattest_controller.runtime.kept_objects import cluster_of_object
 from nodeattest_kube import paths
 from nodeattest_kube.backoff import RECONNECT
 from nodeattest_kube.client import ApiError, NotFound
@@ -88,13 +88,11 @@ class Source(Protocol):
 
 
 def sources_of(
-    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed, kept: ServedClusters
+    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed
 ) -> tuple[Source, ...]:
     """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
     return tuple(
-        make(inventory, namespace=namespace, on_change=on_change, clusters=kept)
-        for name, make in _SOURCES.items()
-        if name in names
+        make(inventory, namespace=namespace, on_change=on_change) for name, make in _SOURCES.items() if name in names
     )
 
 
@@ -116,12 +114,8 @@ def namespaces(obj: JsonObject) -> list[str]:
 class BaseSource:
     """What both sources do with a change: update the index, then notify."""
 
-    def __init__(
-        self, inventory: Inventory, *, namespace: str | None, on_change: Changed, clusters: ServedClusters
-    ) -> None:
-        """``clusters``: those whose objects are kept whole."""
+    def __init__(self, inventory: Inventory, *, namespace: str | None, on_change: Changed) -> None:
         self._inventory = inventory
-        self._whole = clusters
         self._namespace = namespace
         self._on_change = on_change
         self._clusters: Reflector | None = None
@@ -146,10 +140,6 @@ class BaseSource:
     def _keep(self, resource: MachineResource, objects: Reflector, group: str, version: str) -> None:
         objects.index("cluster", _cluster_keys)
         self._kept[resource] = InformerRef(objects, group, version)
-
-    def _bounded(self) -> Callable[[JsonObject], JsonObject]:
-        """Make what is kept of a machine's object."""
-        return self._whole.transform(bounded, of=cluster_of_object)
 
     def _path(self, group: str, version: str, resource: str) -> str:
         return paths.collection_path(group, version, resource, namespace=self._namespace)
@@ -179,12 +169,12 @@ class ClusterAPI(BaseSource):
 
         self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
         self._clusters.index("namespace", namespaces)
-        machines = caches.start("machines", path("machines"), self._machine_changed, keep=self._bounded(), packs=always)
+        machines = caches.start("machines", path("machines"), self._machine_changed, keep=bounded, packs=always)
         pools = caches.start(
             "machinepools",
             path("machinepools"),
             self._pool_changed,
-            keep=self._bounded(),
+            keep=bounded,
             required=False,
             may_be_absent=True,
         )
@@ -214,13 +204,11 @@ class ClusterAPI(BaseSource):
             await asyncio.sleep(RECONNECT.delay(failures, random.random, failure))
 
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
-        machine = _unless_summary(machine)
         found = self._inventory.put_machine(key, machine)
         if machine is not None:
             self._machines_changed(machine, found or ())
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
-        pool = _unless_summary(pool)
         found = self._inventory.put_pool(key, pool)
         if pool is not None:
             self._on_change(
@@ -238,12 +226,10 @@ class MachineRecords(BaseSource):
         )
         self._clusters.index("namespace", namespaces)
         path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
-        keep = self._whole.transform(without_managed_fields, of=cluster_of_object)
-        records = caches.start("machinerecords", path, self._record_changed, keep=keep, packs=always)
+        records = caches.start("machinerecords", path, self._record_changed, packs=always)
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:
-        record = _unless_summary(record)
         found = self._inventory.put_record(key, record)
         if record is None:
             return
@@ -258,11 +244,6 @@ class MachineRecords(BaseSource):
 
 def _cluster_keys(obj: JsonObject) -> list[str]:
     return [cluster_of_object(obj)]
-
-
-def _unless_summary(obj: JsonObject | None) -> JsonObject | None:
-    """Return an object that is kept whole; of another replica's cluster nothing goes to the inventory."""
-    return None if obj is None or is_summary(obj) else obj
 
 
 _SOURCES: Final[Mapping[str, Callable[..., Source]]] = MappingProxyType(

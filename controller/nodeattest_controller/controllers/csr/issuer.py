@@ -64,20 +64,20 @@ class Issuer:
         metrics: Metrics,
         observers: Sequence[CSRObserver],
         check_issuance: Callable[[Approval], Awaitable[None]],
-        still_owns: Callable[[ClusterKey], Awaitable[bool]],
+        still_leads: Callable[[], Awaitable[bool]],
         certificate_lifetime: int,
         now: Callable[[], datetime],
     ) -> None:
         """``check_issuance`` runs the checks that come directly before signing; raises Denied.
 
-        ``still_owns`` says, by a read that begins now, whether nobody else has served a cluster; raises ApiError.
+        ``still_leads`` says, by a read that begins now, whether nobody else has led; raises ApiError.
         """
         self._management = management
         self._events = events
         self._metrics = metrics
         self._observers = observers
         self._check_issuance = check_issuance
-        self._still_owns = still_owns
+        self._still_leads = still_leads
         self._lifetime = certificate_lifetime
         self._now = now
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
@@ -175,7 +175,7 @@ class Issuer:
 
     async def _confirm(self, cluster: ClusterKey) -> None:
         """Raise Unreachable unless the cluster was served by nobody else before the record was written."""
-        if not await self._still_owns(cluster):
+        if not await self._still_leads():
             raise Unreachable(f"a certificate is not published: {cluster} was or is served by another replica")
 
     def _lifetime_of(self, approval: Approval) -> int:

@@ -2,7 +2,7 @@
 
 Promises: no write without a difference, each against the version that was read, so that two replicas do no harm and a
 restart writes nothing; a failed write is logged with its remedy once in ten minutes and repeated with back-off; a
-replica that does not own the management shard writes and counts nothing. Whether a namespace has the webhook's label,
+replica that does not lead writes and counts nothing. Whether a namespace has the webhook's label,
 and the webhook's configuration, are read by name when its policies are evaluated, at least every five minutes: no list
 is read. No policy is called valid while that could not be read for ten minutes, or not at all; it is tried again with
 back-off.
@@ -36,7 +36,6 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, key_of, number, text
 from nodeattest_controller.model.webhook_configuration import webhook_calls
 from nodeattest_controller.model.webhook_label import is_decided, is_disabled, needs_webhook
-from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -125,26 +124,15 @@ class PolicyStatusReconciler:
         """By policy: the version that was read, and what was wrong with it."""
         self._counts: dict[str, Counter[str]] = {}
         self._limiter = EventLimiter(clock)
-        self._namespaces: set[str] = set()
-        """Where there are policies, or were."""
 
     def changed(self, namespace: str) -> None:
         """Take in that a policy of a namespace changed."""
-        self._namespaces.add(namespace)
         self._queue.add_after(namespace, SETTLE)
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Take in that a Cluster changed."""
         if keys is None:
             self.changed(cluster.partition("/")[0])
-
-    def shard_moved(self, shard: str) -> None:
-        """Take in that this replica got or lost a shard; with the management shard it counts policies or does not."""
-        if shard == MANAGEMENT_SHARD:
-            self._counts.clear()
-            self._metrics.policies({})
-            for namespace in self._namespaces:
-                self._queue.add(namespace)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -155,12 +143,10 @@ class PolicyStatusReconciler:
             raise
 
     async def _reconcile(self, namespace: str) -> None:
-        if not self._ownership.owns_management():
-            self._queue.forget(namespace)  # acquiring the shard enqueues it again
+        if not self._ownership.leads():
+            self._queue.forget(namespace)  # another replica writes it, and this one ends
             return
         policies = self._management.policies(namespace)
-        if not policies:
-            self._namespaces.discard(namespace)
         self._forget_others(namespace, policies)
         clusters = self._management.clusters_in(namespace)
         before = self._renderings.get(namespace)

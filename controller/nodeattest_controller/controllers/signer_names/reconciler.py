@@ -30,7 +30,6 @@ from nodeattest_controller.controllers.signer_names.decide import (
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
 from nodeattest_controller.model.objects import condition, items, text
-from nodeattest_controller.runtime.changes import MANAGEMENT_SHARD
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -114,11 +113,6 @@ class SignerNamesReconciler:
         """Take in that a Cluster or a policy beside it changed."""
         if keys is None:
             self._queue.add_after(cluster, SETTLE)
-
-    def enqueue(self, shard: str) -> None:
-        """Reconcile a cluster that this replica owns from now on."""
-        if shard != MANAGEMENT_SHARD:
-            self._queue.add_after(ClusterKey(shard), SETTLE)
 
     async def run(self) -> None:
         """Run until cancelled."""
