@@ -127,7 +127,7 @@ async def _elected(settings: Settings, controller: _Controller, leases: ApiClien
     elector = controller.elector = LeaseElector(
         leases,
         namespace=settings.namespace,
-        name=settings.lease_name,
+        name=settings.instance,
         identity=settings.identity,
         lease_duration=settings.lease_duration,
         renew_deadline=settings.renew_deadline,

@@ -37,7 +37,7 @@ from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.csr_observer import CSRObserver
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard, FilteredClusters, Ownership
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -103,7 +103,7 @@ def build_manager(
         on_policies=changes.policies_changed,
         now=_now,
     )
-    client.may_send, ownership = may_act, LeaderOwnsAll(may_act)
+    client.may_send, ownership = may_act, FilteredClusters(may_act, management, settings.watch_filter)
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     shared = _Shared(
         settings=settings,

@@ -107,6 +107,11 @@ _OPTIONS: Final = (
     click.option("--namespace", help="Namespace of the controller's own Lease and Secret."),
     click.option("--watch-namespace", help="The only namespace whose Clusters are served."),
     click.option(
+        "--watch-filter",
+        help="Serve only Clusters whose label cluster.x-k8s.io/watch-filter has this value; without it, only those "
+        "that lack the label.",
+    ),
+    click.option(
         "--controllers",
         help='"*", "name" and "-name", separated by commas; a name wins over "*"; of several entries for one name, the '
         "first. "

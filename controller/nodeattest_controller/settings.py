@@ -92,6 +92,8 @@ class Settings:
     """Where the controller keeps its own objects: the Lease and the challenge key."""
     watch_namespace: str | None = None
     """The only namespace whose Clusters are served; None means all."""
+    watch_filter: str | None = None
+    """Serve only Clusters whose label ``cluster.x-k8s.io/watch-filter`` has this value; None: only those without it."""
     controllers: tuple[str, ...] = ("*",)
     """As in kube-controller-manager: ``*``, ``name``, ``-name``.
 
@@ -103,7 +105,7 @@ class Settings:
     leader_elect: bool = True
     """Whether replicas elect one that works, while the others stand by."""
     lease_name: str = "node-attestation-controller"
-    """The Lease of leader election."""
+    """The Lease of leader election; ``watchFilter`` is appended to its name."""
     lease_duration: float = 15.0
     """How long the others wait for a leader that renews its Lease no more, in whole seconds."""
     renew_deadline: float = 10.0
@@ -194,6 +196,11 @@ class Settings:
         return controller in _enabled(self.controllers)
 
     @property
+    def instance(self) -> str:
+        """The name of this controller among those that serve other values of the watch filter, and of its Lease."""
+        return self.lease_name if self.watch_filter is None else f"{self.lease_name}-{self.watch_filter}"
+
+    @property
     def workload_addresses(self) -> AddressRules:
         """What kubeconfigs of workload clusters may lead to."""
         return AddressRules(tuple(parse_network(each) for each in self.allowed_addresses))
@@ -237,6 +244,11 @@ def _check_patterns(settings: Settings) -> None:
     for name, pattern, expected in (
         ("namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
         ("watch_namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
+        (
+            "watch_filter",
+            _DNS_LABEL,
+            "a label's value of lower-case letters, digits and '-', as the Lease is named by it",
+        ),
         ("lease_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
         ("webhook_service_name", _DNS_LABEL, "a Service's name (a DNS label)"),
         ("webhook_configuration_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
