@@ -36,6 +36,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def spend(self, seconds: float) -> None:
+        """Let time pass within one callback."""
+        self._jumping.now += seconds
+
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on virtual time."""
@@ -47,6 +51,13 @@ async def advance(seconds: float) -> None:
     """Let virtual time pass; a real event loop has none."""
     assert isinstance(asyncio.get_running_loop(), VirtualLoop)
     await asyncio.sleep(seconds)
+
+
+def spend(seconds: float) -> None:
+    """Work for so long without letting others run; a real event loop cannot."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.spend(seconds)
 
 
 def now() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 __all__ = ["BATCH", "in_batches"]
@@ -14,9 +14,15 @@ BATCH: Final = 200
 """Things that are worked on before other tasks may run: some 20 µs each, so 4 ms."""
 
 
-async def in_batches(things: Iterable[T], size: int = BATCH) -> AsyncGenerator[T]:
-    """Yield every thing, and let other tasks run before each batch."""
+async def _let_others_run() -> None:
+    await asyncio.sleep(0)
+
+
+async def in_batches(
+    things: Iterable[T], size: int = BATCH, *, pause: Callable[[], Awaitable[None]] = _let_others_run
+) -> AsyncGenerator[T]:
+    """Yield every thing, and let other tasks run before each batch, by ``pause``."""
     for number, thing in enumerate(things):
         if number % size == 0:
-            await asyncio.sleep(0)
+            await pause()
         yield thing

@@ -43,6 +43,7 @@ from nodeattest_kube.errors import (
     WatchHung,
     error_from_status,
 )
+from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.jsontypes import (
     JsonObject,
     JsonValue,
@@ -70,7 +71,6 @@ from nodeattest_kube.paging import (
     drop_oversized,
 )
 from nodeattest_kube.proxies import environment_proxy
-from nodeattest_kube.read_pace import EVENT, OBJECT, Pace, parsing_cost
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
@@ -139,7 +139,7 @@ class ApiClient:
         self.may_send: Callable[[], bool] = _always
         """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
         may act for a while only: a process that was stopped and woke late, a command that ends in time."""
-        self._pace: Pace | None = None
+        self._turns: ClusterInput | None = None
         self._bounds = TRUSTED
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
@@ -200,10 +200,14 @@ class ApiClient:
         """Have host names looked up by this instead of the event loop's threads, from the first request on."""
         self._transport.use_resolver(resolver)
 
-    def limit_reading(self, pace: Pace) -> None:
-        """Read at a rate and in smaller pieces from now on, since the server is a tenant's."""
-        self._pace, self._bounds = pace, TENANT
-        self._transport.limit_reading(pace)
+    def schedule_input(self, turns: ClusterInput) -> None:
+        """Handle answers in turns and in smaller pieces from now on, since the server is a tenant's."""
+        self._turns, self._bounds = turns, TENANT
+        self._transport.schedule_input(turns)
+
+    async def pause(self) -> None:
+        """Let others run between two parts of long work on answers; a tenant's waits for its next turn."""
+        await (asyncio.sleep(0) if self._turns is None else self._turns.turn())
 
     def server_time(self) -> datetime | None:
         """Say what time the server's clock shows, to some seconds; None where it has not told.
@@ -273,8 +277,6 @@ class ApiClient:
             if following:
                 asked["continue"] = following
             page = await self._page(path, asked, size, skipped or partial(_refuse_large, path))
-            if self._pace is not None and isinstance(listed := page.get("items"), list):
-                await self._pace(OBJECT * len(listed))
             yield page
             following, previous = dig_text(page, "metadata", "continue"), following
             if not following:
@@ -340,10 +342,8 @@ class ApiClient:
                 opened()
             deadline = asyncio.get_running_loop().time() + limit
             while chunk := await _next_chunk(answer, path, deadline):
-                if self._pace is not None:  # before blank lines are split off, too
-                    await self._pace(EVENT * chunk.count(b"\n"))
+                await self._turn()
                 for line in split_events(assembler, chunk, path):
-                    await self._charge(line)
                     event = parse_event(line, path, self._bounds.object.values, skipped)
                     if event is not None:
                         yield event
@@ -388,13 +388,13 @@ class ApiClient:
         limits = limits or self._bounds.object
         async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
             body = await answer.body(limits.bytes)
-            await self._charge(body)
+            await self._turn()
             return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits)
 
-    async def _charge(self, body: bytes) -> None:
-        """Wait until a document may be parsed."""
-        if self._pace is not None:
-            await self._pace(parsing_cost(body))
+    async def _turn(self) -> None:
+        """Wait until what was received may be parsed."""
+        if self._turns is not None:
+            await self._turns.turn()
 
     @asynccontextmanager
     async def _answer(
@@ -425,7 +425,6 @@ class ApiClient:
                 self.on_contact(error)
                 raise
             try:
-                answer.pace = self._pace
                 status = answer.status
                 self._note(answer.date)
                 await self._check(answer, f"{method} {target.partition('?')[0]}")
@@ -459,7 +458,7 @@ class ApiClient:
         """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
         try:
             body = await answer.body(REFUSAL.bytes)
-            await self._charge(body)
+            await self._turn()
             status = parse_json(body, REFUSAL.values, duplicates=True)
         except (ValueError, TooLarge):
             status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}

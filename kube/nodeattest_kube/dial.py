@@ -25,9 +25,9 @@ import aiohappyeyeballs
 from nodeattest_kube.addresses import AddressRefused
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.http1 import HttpConnection, HttpError
+from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.kubeconfig import ApiEndpoint
-from nodeattest_kube.paced_input import PacedInput
-from nodeattest_kube.read_pace import Pace
+from nodeattest_kube.scheduled_input import ScheduledInput
 
 __all__ = ["AddressInfos", "Dialer", "ProxyFailed", "Resolver"]
 
@@ -62,8 +62,8 @@ class Dialer:
         self._addresses = endpoint.addresses
         self._proxy = None if endpoint.proxy_url is None else urlsplit(endpoint.proxy_url)
         self.resolver: Resolver | None = None
-        self.pace: Pace | None = None
-        """At which what is received is decrypted; None: as it comes."""
+        self.turns: ClusterInput | None = None
+        """In which what is received is decrypted; None: as it comes."""
         self.sockets: WeakSet[socket.socket] = WeakSet()
         self.refused = ""
         """Why the last connection was not begun; empty where it was, and once the server answered."""
@@ -99,14 +99,14 @@ class Dialer:
         """Speak TLS with the server from now on."""
         inner, loop = HttpConnection(), asyncio.get_running_loop()
         # Runs when start_tls has set the transport's protocol, and before anything is read.
-        paced = None if self.pace is None else loop.call_soon(PacedInput, transport, inner, self.pace)
+        scheduled = None if self.turns is None else loop.call_soon(ScheduledInput, transport, inner, self.turns)
         try:
             secured = await loop.start_tls(
                 transport, inner, self._context, server_hostname=self._server_name, ssl_shutdown_timeout=_GOODBYE
             )
         except BaseException:  # of a server name that is none, too, which start_tls does not close for
-            if paced is not None:
-                paced.cancel()
+            if scheduled is not None:
+                scheduled.cancel()
             if not transport.is_closing():
                 transport.abort()
             raise

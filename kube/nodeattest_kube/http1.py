@@ -102,11 +102,8 @@ class HttpConnection(asyncio.Protocol):
         self._phrase = b""
         self._fields: dict[bytes, bytes] = {}
         self._fed: list[bytes] = []
-        self._parts: deque[tuple[bytes, int]] = deque()
-        """Each with the number of the server's chunks that it is made of."""
+        self._parts: deque[bytes] = deque()
         self._size = 0
-        self.chunks = 0
-        """Of how many chunks that was made which was read last."""
 
     # What a client does.
 
@@ -134,7 +131,7 @@ class HttpConnection(asyncio.Protocol):
             if not self._is_asked:
                 return b""
             await self._more()
-        part, self.chunks = self._parts.popleft()
+        part = self._parts.popleft()
         self._size -= len(part)
         if self.has_enough and not self._parts:
             self._pause(stop=False)
@@ -241,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(error)
         if self._fed:  # one piece of each read, however small the server's chunks are
             part = self._fed[0] if len(self._fed) == 1 else b"".join(self._fed)
-            self._parts.append((part, len(self._fed)))
+            self._parts.append(part)
             self._fed = []
             self._size += len(part)
             if self._size > _READ_AHEAD and not self.has_enough:

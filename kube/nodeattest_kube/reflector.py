@@ -357,8 +357,8 @@ class Reflector:
             self._store.put(key, version, item)
         for key in gone:
             self._on_change(key, None)
-        async for key, _version, _item in in_batches(changed):
-            self._tell(key, self._store.get(key))
+        async for key, _version, _item in in_batches(changed, pause=self._client.pause):
+            self._tell(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""

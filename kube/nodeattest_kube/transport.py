@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives import hashes
 from nodeattest_kube.dial import Dialer, ProxyFailed, Resolver
 from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
 from nodeattest_kube.http1 import Disconnected, Head, HttpConnection, HttpError, Limits
+from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.kubeconfig import ApiEndpoint
-from nodeattest_kube.read_pace import Pace, reading_cost
 from nodeattest_parsing.printable import one_line
 
 __all__ = ["ApiResponse", "Limits", "Transport"]
@@ -64,8 +64,6 @@ class ApiResponse:
         self.content_type = head.content_type
         self.retry_after = head.retry_after
         self.date = head.date
-        self.pace: Pace | None = None
-        """Awaited after each piece of the body."""
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body; ``Unreachable`` when it is cut, ``TooLarge`` as soon as it is over ``limit`` bytes."""
@@ -81,14 +79,11 @@ class ApiResponse:
     async def chunk(self) -> bytes:
         """Wait for the next bytes of the body; empty at its end."""
         try:
-            chunk = await self._connection.read()
+            return await self._connection.read()
         except TimeoutError as error:
             raise TimedOut(f"{self._where}: {_explain(error)}") from None
         except (HttpError, OSError) as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
-        if self.pace is not None and chunk:
-            await self.pace(reading_cost(len(chunk), self._connection.chunks))
-        return chunk
 
     def release(self) -> None:
         """Give the connection back, or close it where the answer was not read to its end."""
@@ -194,9 +189,9 @@ class Transport:
         self._ca_pem = endpoint.ca_pem
         self._closed = False
 
-    def limit_reading(self, pace: Pace) -> None:
-        """Let connections that are made from now on receive at a rate."""
-        self._dialer.pace = pace
+    def schedule_input(self, turns: ClusterInput) -> None:
+        """Let connections that are made from now on receive in turns."""
+        self._dialer.turns = turns
 
     async def request(
         self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: Limits

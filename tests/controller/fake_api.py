@@ -28,9 +28,9 @@ from nodeattest_kube.client import (
     Unreachable,
 )
 from nodeattest_kube.dial import Resolver
+from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
 from nodeattest_kube.paging import PageSize
-from nodeattest_kube.read_pace import Pace
 from nodeattest_kube.watch_events import WatchEvent, WatchType
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
@@ -197,8 +197,11 @@ class FakeApi(ApiClient):
             if changed is self._changed:
                 await changed.wait()
 
-    def limit_reading(self, pace: Pace) -> None:
-        del pace
+    def schedule_input(self, turns: ClusterInput) -> None:
+        del turns
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0)
 
     async def close(self) -> None:
         self.closed = True

@@ -6,19 +6,22 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from contextlib import aclosing, nullcontext
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
-from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, streams, thing
+from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, serving, streams, thing
 
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
+from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, dig_text, parse_json
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import OBJECT, PAGE, PageSize
+from nodeattest_kube.paging import OBJECT, PAGE, TENANT, PageSize
 from nodeattest_kube.reflector import Reflector
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
@@ -534,3 +537,42 @@ def test_no_more_is_shared_out_than_there_is(steps: list[tuple[str, int]]) -> No
             shares[key] = weight
         assert ration.left == 10_000 - sum(shares.values()) >= 0
     assert {key: ration.of(key) for key in shares} == shares
+
+
+def page_of(values: int, continues: str) -> bytes:
+    """Return a page of one object of so many values."""
+    head = b'{"metadata":{"resourceVersion":"1","continue":"%s"},"items":[' % continues.encode()
+    return head + b'{"metadata":{"name":"a"},"fat":[' + b",".join([b'""'] * (values - 20)) + b"]}]}"
+
+
+@pytest.mark.parametrize("values", [TENANT.page.values, TENANT.page.values + 100])
+async def test_a_tenants_answer_is_parsed_in_pieces_of_bounded_size(tmp_path: Path, values: int) -> None:
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        client.schedule_input(InputScheduler().cluster("a", "a/c"))
+        server.script = [answers(page_of(values, ""))]
+        fits = values <= TENANT.page.values
+        with nullcontext() if fits else pytest.raises(TooLarge):
+            assert [page async for page in client.pages("/x", limit=1)]
+        server.script = [streams(event("ADDED", thing("a", 1)).replace(b"{", page_of(values, "")[:-1] + b",", 1))]
+        with nullcontext() if fits else pytest.raises(TooLarge):
+            async with aclosing(client.watch("/x", {"resourceVersion": "1"})) as watch:
+                assert [each async for each in watch]
+
+
+async def test_honest_pages_of_a_tenant_are_far_below_the_limit(tmp_path: Path) -> None:
+    fields: JsonObject = {f"f:field{number}": {} for number in range(20)}
+    managed: list[JsonValue] = [{"manager": "m", "fieldsV1": {"f:spec": fields}}] * 3
+    approved: list[JsonValue] = [{"type": "Approved", "status": "True"}] * 2
+    request: JsonObject = {
+        "metadata": {"name": "a", "managedFields": managed},
+        "spec": {"request": "x" * 12_000, "groups": ["g", "h", "i"], "usages": ["u", "v"]},
+        "status": {"conditions": approved, "certificate": "x" * 3_000},
+    }
+    page = json.dumps({"items": [request] * TENANT.objects}).encode()
+    assert check_value_count(page, TENANT.page.values // 2)
+    assert len(page) <= TENANT.page.bytes // 1.5
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        client.schedule_input(InputScheduler().cluster("a", "a/c"))
+        server.script = [answers(page)]
+        assert [page async for page in client.pages("/x")]
+        assert [each.query["limit"] for each in server.requests] == ["100"]

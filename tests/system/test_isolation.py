@@ -1,4 +1,4 @@
-"""A hostile tenant stops no join of another tenant, and the leader keeps its Lease."""
+"""Hostile tenants stop no join of another tenant, and the leader keeps its Lease."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -24,13 +24,17 @@ from nodeattest_sandbox.control_plane import free_ports
 
 _LOG: Final = logging.getLogger(__name__)
 TENANT: Final = "hostile"
-CLUSTERS: Final = 10
-"""Of the hostile tenant, each with the same API server."""
+TENANTS: Final = (TENANT, "hostile-2", "hostile-3")
+"""Whose API servers misbehave at the same time."""
+CLUSTERS: Final = 4
+"""Of each hostile tenant, each with the same API server."""
 TRIES: Final = 3
 LONG_PAUSE: Final = 1.0
 """Seconds between two changes of an object that costs the sandbox's API server a part of a second."""
 LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
-CAPI: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{TENANT}"
+CAPI_API: Final = "/apis/cluster.x-k8s.io/v1beta1/namespaces"
+CAPI: Final = f"{CAPI_API}/{TENANT}"
+POLICIES: Final = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{}/nodeattestationpolicies"
 NAMES: Final = count()
 [WEBHOOK] = free_ports(1)
 Hostile = Callable[[World, Path], AbstractContextManager[Callable[[], int]]]
@@ -40,20 +44,21 @@ Hostile = Callable[[World, Path], AbstractContextManager[Callable[[], int]]]
 @pytest.fixture(scope="module")
 def controller(world: World) -> Iterator[Controller]:
     world.set_policy(authorizedAttestors=["insecure"])
-    fleet.create_namespace(world.admin, TENANT)
-    policy: JsonMap = {
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-        "kind": "NodeAttestationPolicy",
-        "metadata": {"name": "policy", "namespace": TENANT},
-        "spec": {"authorizedAttestors": ["insecure"]},
-    }
-    policies = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{TENANT}/nodeattestationpolicies"
-    world.admin.create(policies, policy)
+    for tenant in TENANTS:
+        fleet.create_namespace(world.admin, tenant)
+        policy: JsonMap = {
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "NodeAttestationPolicy",
+            "metadata": {"name": "policy", "namespace": tenant},
+            "spec": {"authorizedAttestors": ["insecure"]},
+        }
+        world.admin.create(POLICIES.format(tenant), policy)
     webhook = ("--webhook-bind-address", f"127.0.0.1:{WEBHOOK}")
     with world.controller(*webhook, log="isolation.log") as running:
         world.await_service(running)
         yield running
-    world.admin.delete(f"{policies}/policy")
+    for tenant in TENANTS:
+        world.admin.delete(f"{POLICIES.format(tenant)}/policy")
 
 
 def join(world: World) -> None:
@@ -73,14 +78,16 @@ def terms(world: World) -> JsonValue:
 
 
 @contextmanager
-def clusters(world: World, kubeconfig: bytes, number: int = CLUSTERS) -> Generator[list[JsonMap]]:
-    """Make Clusters of the hostile tenant, and delete what was made."""
+def clusters(
+    world: World, kubeconfig: bytes, number: int = CLUSTERS, *, tenant: str = TENANT
+) -> Generator[list[JsonMap]]:
+    """Make Clusters of a hostile tenant, and delete what was made."""
     prefix = f"h{next(NAMES)}"
     made = [
         fleet.create_cluster(
             world.admin,
             f"{prefix}-{each}",
-            namespace=TENANT,
+            namespace=tenant,
             kubeconfig=kubeconfig,
             ca_certificate=world.workload.ca_certificate.read_bytes(),
             ca_key=world.workload.ca_key.read_bytes(),
@@ -91,7 +98,7 @@ def clusters(world: World, kubeconfig: bytes, number: int = CLUSTERS) -> Generat
         yield made
     finally:
         for cluster in made:
-            world.admin.delete(f"{CAPI}/clusters/{text_at(cluster, 'metadata', 'name')}")
+            world.admin.delete(f"{CAPI_API}/{tenant}/clusters/{text_at(cluster, 'metadata', 'name')}")
 
 
 @contextmanager
@@ -148,11 +155,13 @@ def reviews(_world: World, _directory: Path) -> Generator[Callable[[], int]]:
 
 
 def api_server(behaviour: Behaviour) -> Hostile:
-    """Clusters of one tenant whose API server misbehaves."""
+    """Clusters of three tenants whose API server misbehaves."""
 
     @contextmanager
     def running(world: World, directory: Path) -> Generator[Callable[[], int]]:
-        with hostile_server(directory, behaviour) as server, clusters(world, server.kubeconfig):
+        with hostile_server(directory, behaviour) as server, ExitStack() as stack:
+            for tenant in TENANTS:
+                stack.enter_context(clusters(world, server.kubeconfig, tenant=tenant))
             yield lambda: server.connections
 
     return running

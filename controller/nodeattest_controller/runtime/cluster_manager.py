@@ -30,9 +30,9 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import call_every
-from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.workqueue import WorkQueue
 
 __all__ = ["ClusterManager", "KubeconfigObserver"]
@@ -106,7 +106,7 @@ class ClusterManager:
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
         """Apart from the loop's own threads."""
         self._lookups = Lookups()
-        self._pace = ReadPace()
+        self._input = InputScheduler()
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
         most = WORKERS if management.watches_one_namespace else WORKERS // 2
@@ -180,7 +180,7 @@ class ClusterManager:
             self._observer.not_refused(key)
         [namespace] = _namespace_of(key)
         client.use_resolver(self._lookups.of(namespace))
-        client.limit_reading(self._pace.of(namespace))
+        client.schedule_input(self._input.cluster(namespace, key))
         await self._management.inventory.load(key)
         client.may_send = partial(self._ownership.owns, key)
         self._log.opened(key, client.server)

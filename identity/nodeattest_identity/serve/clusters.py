@@ -26,9 +26,9 @@ from nodeattest_identity.serve.settings import KubeconfigSecretsSource
 from nodeattest_identity.serve.sources import read_api_server
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
+from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.jsontypes import dig, dig_text
 from nodeattest_kube.lookups import Lookups
-from nodeattest_kube.read_pace import ReadPace
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.printable import visible
@@ -89,7 +89,7 @@ class Clusters:
         self._connect = partial(ApiClient.from_kubeconfig, addresses=settings.addresses)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kubeconfig")
         self._lookups = Lookups()
-        self._pace = ReadPace()
+        self._input = InputScheduler()
         self._clusters: dict[str, _PolledCluster] = {}
         self._refused: dict[str, str] = {}
         """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
@@ -182,7 +182,7 @@ class Clusters:
         async with AsyncExitStack() as after_a_bug:
             after_a_bug.push_async_callback(client.close)
             client.use_resolver(self._lookups.of(key.partition("/")[0]))
-            client.limit_reading(self._pace.of(key.partition("/")[0]))
+            client.schedule_input(self._input.cluster(key.partition("/")[0], key))
             self._refused.pop(key, None)
             if cluster is None:
                 self._routes.open(served)

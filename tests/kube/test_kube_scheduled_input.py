@@ -1,4 +1,4 @@
-"""What a connection's bytes cost is charged before anybody sees an answer in them."""
+"""What a connection receives is decrypted in its cluster's turns."""
 
 from __future__ import annotations
 
@@ -15,31 +15,28 @@ from scripted import Server, server_tls
 
 from nodeattest_kube.client import ApiClient, Unreachable
 from nodeattest_kube.http1 import HttpConnection
+from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.paced_input import READING, PacedInput
+from nodeattest_kube.scheduled_input import ScheduledInput
 
-MILLISECOND = 1_000_000
-ONE = MILLISECOND + READING
+READ = 16_384
 RECORDS = 100_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 class Decrypts(asyncio.BufferedProtocol):
-    """Takes a millisecond for whatever comes, and shows none of it to anybody."""
+    """Counts what comes, and shows none of it to anybody."""
 
     def __init__(self) -> None:
-        self.now = self.reads = 0
+        self.reads = 0
         self.lost = False
-
-    def clock(self) -> int:
-        return self.now
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return bytearray(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        assert nbytes == READ
         self.reads += 1
-        self.now += nbytes and MILLISECOND
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -66,6 +63,9 @@ class Socket(asyncio.Transport):
     def is_reading(self) -> bool:
         return self.reads
 
+    def abort(self) -> None:
+        self.closing = True
+
     def pause_reading(self) -> None:
         self.reads = False
 
@@ -75,51 +75,56 @@ class Socket(asyncio.Transport):
     def receive(self) -> None:
         """Read for as long as it may."""
         while self.reads:
-            cast("asyncio.BufferedProtocol", self._protocol).buffer_updated(16_384)
+            cast("asyncio.BufferedProtocol", self._protocol).buffer_updated(READ)
 
 
-class Bill:
-    """A pace that lets nobody pass before it is told to."""
+class Gate(ClusterInput):
+    """Counts turns, and grants each when it is told to."""
 
-    def __init__(self) -> None:
-        self.costs: list[int] = []
-        self.paid = asyncio.Event()
+    def __init__(self, *, is_open: bool = False) -> None:
+        super().__init__(InputScheduler(), ("a", "a/c"))
+        self.turns: list[asyncio.Future[None]] = []
+        self._is_open = is_open
 
-    async def __call__(self, cost: int) -> None:
-        self.costs.append(cost)
-        await self.paid.wait()
+    def handle_at_once(self, piece: Callable[[], None]) -> bool:
+        return False
+
+    def turn(self) -> asyncio.Future[None]:
+        turn = asyncio.get_running_loop().create_future()
+        self.turns.append(turn)
+        if self._is_open:
+            turn.set_result(None)
+        return turn
 
 
-async def test_while_what_was_received_is_not_paid_nothing_more_is_received() -> None:
-    inner, bill = Decrypts(), Bill()
+async def test_before_its_turn_nothing_is_decrypted_and_nothing_more_received() -> None:
+    inner, gate = Decrypts(), Gate()
     socket = Socket(inner)
-    paced = PacedInput(socket, HttpConnection(), bill, clock=inner.clock)
-    socket.receive()
-    assert inner.reads == 3  # 2.5 ms are owed at most
-    await asyncio.sleep(0)
-    assert (bill.costs, socket.reads) == ([3 * ONE], False)
-    bill.paid.set()
-    while not socket.reads:
+    scheduled = ScheduledInput(socket, HttpConnection(), gate)
+    for read in range(3):
+        socket.receive()
         await asyncio.sleep(0)
-    socket.receive()
-    await asyncio.sleep(0)
-    assert bill.costs == [3 * ONE] * 2
-    paced.connection_lost(None)
+        assert (inner.reads, len(gate.turns), socket.reads) == (read, read + 1, False)
+        gate.turns[-1].set_result(None)
+        await asyncio.sleep(0)
+        assert (inner.reads, socket.reads) == (read + 1, True)
+    scheduled.connection_lost(None)
     assert inner.lost
 
 
-async def test_what_a_connection_cost_that_ended_at_once_is_paid() -> None:
-    inner, bill = Decrypts(), Bill()
+async def test_bytes_of_a_connection_that_ended_before_its_turn_are_dropped() -> None:
+    inner, gate = Decrypts(), Gate()
     socket = Socket(inner)
-    paced = PacedInput(socket, HttpConnection(), bill, clock=inner.clock)
-    paced.buffer_updated(16_384)
+    scheduled = ScheduledInput(socket, HttpConnection(), gate)
+    socket.receive()
     socket.closing = True
-    paced.connection_lost(None)
+    scheduled.connection_lost(None)
+    gate.turns[0].set_result(None)
     await asyncio.sleep(0)
-    assert bill.costs == [ONE]
+    assert (inner.reads, inner.lost) == (0, True)
 
 
-async def test_who_has_enough_and_who_owes_stop_the_socket_and_both_have_to_let_it_go_on() -> None:
+async def test_a_connection_that_has_enough_and_one_that_waits_for_its_turn_stop_the_socket() -> None:
     class Listens(HttpConnection):
         def read_by(self, read_on: Callable[[], None]) -> None:
             self.read_on = read_on
@@ -128,23 +133,20 @@ async def test_who_has_enough_and_who_owes_stop_the_socket_and_both_have_to_let_
         connection.has_enough = has_enough
         connection.read_on()
 
-    inner, bill, connection = Decrypts(), Bill(), Listens()
+    inner, gate, connection = Decrypts(), Gate(), Listens()
     socket = Socket(inner)
-    PacedInput(socket, connection, bill, clock=inner.clock)
+    ScheduledInput(socket, connection, gate)
     socket.receive()
     tells(has_enough=True)
-    bill.paid.set()
-    for _turn in range(5):
-        await asyncio.sleep(0)
-    assert not socket.reads, "paid, but there is enough"
+    gate.turns[-1].set_result(None)
+    await asyncio.sleep(0)
+    assert not socket.reads, "decrypted, but there is enough"
     tells(has_enough=False)
     assert socket.reads
-    bill.paid.clear()
+    socket.receive()
     tells(has_enough=True)
     tells(has_enough=False)
-    socket.receive()
-    tells(has_enough=False)
-    assert not socket.reads, "not paid"
+    assert not socket.reads, "its turn has not come"
 
 
 @asynccontextmanager
@@ -183,31 +185,30 @@ async def one_byte_records(folder: Path, body: bytes) -> AsyncGenerator[Server]:
         yield Server(f"https://127.0.0.1:{port}", authority.pem, authority)
 
 
-async def test_records_of_one_byte_are_charged_by_what_they_take(tmp_path: Path) -> None:
-    bill = Bill()
-    bill.paid.set()
+async def test_records_of_one_byte_take_a_turn_for_each_16_kibibytes_of_them(tmp_path: Path) -> None:
+    gate = Gate(is_open=True)
     body = b'{"a":"%s"}' % (b"b" * RECORDS)
     async with (
         one_byte_records(tmp_path, body) as server,
         ApiClient.from_kubeconfig(server.kubeconfig()) as client,
     ):
-        client.limit_reading(bill)
+        client.schedule_input(gate)
         assert await client.get("/x") == {"a": "b" * RECORDS}
-    assert sum(bill.costs) >= 200 * RECORDS, "no machine decrypts a record in 200 ns"
+    smallest = 5 + 1 + 16
+    """Bytes of a record of one byte: header, text, tag (RFC 8446 §5.2)."""
+    assert len(gate.turns) >= smallest * RECORDS // READ
 
 
-@pytest.mark.parametrize("paced", [True, False])
-async def test_a_server_name_that_is_none_leaves_no_socket_open(tmp_path: Path, paced: bool) -> None:
+@pytest.mark.parametrize("scheduled", [True, False])
+async def test_an_invalid_server_name_leaves_no_socket_open(tmp_path: Path, scheduled: bool) -> None:
     def sockets() -> int:
         return len([one for one in Path("/proc/self/fd").iterdir() if one.is_socket()])
 
-    bill = Bill()
-    bill.paid.set()
     async with one_byte_records(tmp_path, b"{}") as server:
         name: JsonObject = {"tls-server-name": "a" * 64 + ".example"}
         async with ApiClient.from_kubeconfig(server.kubeconfig(name)) as client:
-            if paced:
-                client.limit_reading(bill)
+            if scheduled:
+                client.schedule_input(Gate(is_open=True))
             before = sockets()
             for _ in range(10):
                 with pytest.raises(Unreachable):

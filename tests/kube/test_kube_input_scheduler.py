@@ -1,0 +1,229 @@
+"""Tenants' API servers take turns, and take at most half of the event loop's time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from scripted import answers, event, listing, serving, status_object, streams, thing
+from virtual import advance, now, run_virtually, spend
+
+from nodeattest_kube.client import ApiClient, Forbidden
+from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
+
+PIECE = 0.03
+"""Seconds that the largest page of a tenant takes."""
+
+
+async def flood(turns: ClusterInput, record: Callable[[], None], seconds: float = PIECE) -> None:
+    """Have input at all times."""
+    while True:
+        await turns.turn()
+        record()
+        spend(seconds)
+
+
+async def flooded(
+    tenants: dict[str, int], honest: Callable[[InputScheduler, list[str]], Awaitable[None]], *, clusters: int = 1
+) -> list[str]:
+    """Run readers of hostile namespaces beside an honest task; return whose the turns were."""
+    scheduler, turns = InputScheduler(), list[str]()
+    floods = [
+        asyncio.create_task(
+            flood(scheduler.cluster(name, f"{name}/{number % clusters}"), lambda name=name: turns.append(name))
+        )
+        for name, readers in tenants.items()
+        for number in range(readers)
+    ]
+    try:
+        await advance(1)
+        turns.clear()
+        await honest(scheduler, turns)
+    finally:
+        for task in floods:
+            task.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+    return turns
+
+
+def test_between_two_turns_of_a_namespace_every_other_gets_at_most_one() -> None:
+    async def honest(scheduler: InputScheduler, turns: list[str]) -> None:
+        mine = scheduler.cluster("honest", "honest/c")
+        for _ in range(20):
+            await mine.turn()
+            turns.append("honest")
+
+    turns = run_virtually(flooded({"a": 1, "b": 10, "c": 100, "d": 1000}, honest))
+    rounds = " ".join(turns).split("honest")[:-1]
+    assert len(rounds) == 20
+    assert all(count == 1 for each in rounds for count in Counter(each.split()).values())
+    assert all(set(each.split()) == {"a", "b", "c", "d"} for each in rounds[1:])
+
+
+def test_between_two_turns_of_a_cluster_every_other_of_its_namespace_gets_at_most_one() -> None:
+    async def honest(scheduler: InputScheduler, turns: list[str]) -> None:
+        mine = scheduler.cluster("a", "a/honest")
+        for _ in range(20):
+            await mine.turn()
+            turns.append("honest")
+
+    turns = run_virtually(flooded({"a": 100}, honest, clusters=3))
+    assert all(len(each.split()) <= 3 for each in " ".join(turns).split("honest"))
+
+
+def test_all_tenants_input_together_takes_at_most_half_of_the_loops_time() -> None:
+    spent = 0.0
+
+    async def flood_for(seconds: float) -> float:
+        nonlocal spent
+        scheduler = InputScheduler()
+
+        def record() -> None:
+            nonlocal spent
+            spent += PIECE
+
+        floods = [asyncio.create_task(flood(scheduler.cluster(f"n{each}", "c"), record)) for each in range(50)]
+        began = now()
+        await advance(seconds)
+        took = now() - began
+        for task in floods:
+            task.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+        return took
+
+    took = run_virtually(flood_for(60))
+    assert 0.4 * took <= spent <= 0.5 * took + 2 * PIECE
+
+
+def test_small_pieces_that_nobody_waits_for_take_at_most_half_of_the_time_too() -> None:
+    async def receive(seconds: float) -> tuple[float, int]:
+        scheduler, handled, tries = InputScheduler(), 0, 0
+        began = now()
+        while now() - began < seconds:
+            tries += 1
+            handled += scheduler.handle_at_once(lambda: spend(0.001))
+            spend(0.0001)
+            assert tries < 1_000_000
+        return 0.001 * handled, handled
+
+    spent, handled = run_virtually(receive(10))
+    assert handled
+    assert spent <= 5.1
+
+
+def test_the_first_piece_needs_no_turn_and_none_passes_another_that_waits() -> None:
+    async def main() -> None:
+        scheduler, handled = InputScheduler(), list[str]()
+        cluster = scheduler.cluster("a", "a/c")
+        assert cluster.handle_at_once(lambda: handled.append("first"))
+        turn = cluster.turn()
+        assert not scheduler.cluster("b", "b/c").handle_at_once(lambda: handled.append("passed"))
+        await turn
+        assert handled == ["first"]
+
+    run_virtually(main())
+
+
+def test_a_turn_that_nobody_waits_for_any_more_is_skipped_and_keeps_nobody_waiting() -> None:
+    async def main() -> None:
+        scheduler = InputScheduler()
+        turns = [scheduler.cluster(f"n{each}", "c").turn() for each in range(4)]
+        turns[0].cancel()
+        turns[2].cancel()
+        await asyncio.gather(turns[1], turns[3])
+        cluster = scheduler.cluster("a", "a/c")
+        await cluster.turn()
+        await asyncio.sleep(0)
+        assert cluster.handle_at_once(lambda: None)
+
+    run_virtually(main())
+
+
+def test_a_piece_that_fails_ends_its_turn() -> None:
+    async def main() -> None:
+        cluster = InputScheduler().cluster("a", "a/c")
+
+        async def fail() -> None:
+            await cluster.turn()
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await fail()
+        await cluster.turn()
+
+    run_virtually(main())
+
+
+class Gate(ClusterInput):
+    """Counts turns and grants each when it is told to; what needs none passes."""
+
+    def __init__(self) -> None:
+        super().__init__(InputScheduler(), ("a", "a/c"))
+        self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+
+    def handle_at_once(self, piece: Callable[[], None]) -> bool:
+        piece()
+        return True
+
+    def turn(self) -> asyncio.Future[None]:
+        turn = asyncio.get_running_loop().create_future()
+        self.waiting.put_nowait(turn)
+        return turn
+
+
+async def pages(client: ApiClient) -> None:
+    async for page in client.pages("/api/v1/things"):
+        assert page["items"]
+
+
+async def refusal(client: ApiClient) -> None:
+    with pytest.raises(Forbidden):
+        await client.get("/api/v1/things/b")
+
+
+async def events(client: ApiClient) -> None:
+    async with aclosing(client.watch("/api/v1/things", {"resourceVersion": "1"})) as watch:
+        assert await anext(watch)
+
+
+async def one(client: ApiClient) -> None:
+    assert await client.get("/api/v1/things/a") == thing("a", 1)
+
+
+ANSWERS = {
+    "an object": (answers(json.dumps(thing("a", 1)).encode()), one),
+    "a page": (answers(json.dumps(listing(1, thing("a", 1))).encode()), pages),
+    "a refusal": (answers(json.dumps(status_object(403, "Forbidden")).encode(), status=403), refusal),
+    "an event": (streams(event("ADDED", thing("a", 2))), events),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_nothing_that_a_tenants_server_sends_is_parsed_before_its_turn(tmp_path: Path, kind: str) -> None:
+    answer, read = ANSWERS[kind]
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        gate = Gate()
+        client.schedule_input(gate)
+        server.script = [answer]
+        reading = asyncio.create_task(read(client))
+        turn = await gate.waiting.get()
+        assert not reading.done()
+        turn.set_result(None)
+        await reading
+        assert gate.waiting.empty(), "one turn an answer"
+
+
+async def test_long_work_on_a_list_is_done_in_turns(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        gate = Gate()
+        client.schedule_input(gate)
+        pause = asyncio.create_task(client.pause())
+        turn = await gate.waiting.get()
+        assert not pause.done()
+        turn.set_result(None)
+        await pause
