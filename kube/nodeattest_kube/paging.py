@@ -8,9 +8,8 @@ Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "R
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +27,6 @@ __all__ = [
     "PageLimits",
     "PageSize",
     "drop_oversized",
-    "read_ahead",
 ]
 
 
@@ -83,20 +81,6 @@ def drop_oversized(page: JsonObject, size: PageLimits) -> int:
     kept = [item for item in items if _fits(item)]
     page["items"] = kept
     return len(items) - len(kept)
-
-
-async def read_ahead(pages: AsyncGenerator[JsonObject]) -> AsyncGenerator[JsonObject]:
-    """Yield the same pages, each while its server makes the next one already."""
-    coming = asyncio.ensure_future(anext(pages, None))
-    try:
-        while (page := await coming) is not None:
-            coming = asyncio.ensure_future(anext(pages, None))
-            await asyncio.sleep(0)  # asks for it before this page is worked on
-            yield page
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-        await pages.aclose()
 
 
 def _fits(item: JsonValue) -> bool:

@@ -38,7 +38,7 @@ from nodeattest_kube.client import (
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, is_before, key_of, version_of
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import PageSize, read_ahead
+from nodeattest_kube.paging import PageSize
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.store import IndexFunction, Kept, Store, Version
 
@@ -308,7 +308,7 @@ class Reflector:
     async def _read_pages(self, listed: _Listed, budget: MemoryBudget) -> str:
         """Collect the objects of all pages; returns the list's version."""
         version, count = "", 0
-        pages = read_ahead(self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large))
+        pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
         try:
             async with aclosing(pages):
                 async for page in pages:

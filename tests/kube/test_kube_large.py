@@ -21,7 +21,7 @@ from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, dig_text, parse_json
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import OBJECT, PAGE, TENANT, PageSize
+from nodeattest_kube.paging import OBJECT, PAGE, TENANT, PageLimits, PageSize, drop_oversized
 from nodeattest_kube.reflector import Reflector
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
@@ -576,3 +576,16 @@ async def test_honest_pages_of_a_tenant_are_far_below_the_limit(tmp_path: Path) 
         server.script = [answers(page)]
         assert [page async for page in client.pages("/x")]
         assert [each.query["limit"] for each in server.requests] == ["100"]
+
+
+def test_objects_are_held_against_the_limit_only_in_a_page_that_is_above_it() -> None:
+    fat: JsonObject = {"metadata": {"name": "a"}, "text": "x" * OBJECT.bytes}
+    thin: JsonObject = {"metadata": {"name": "b"}}
+    page: JsonObject = {"items": [fat, thin]}
+    assert drop_oversized(page, PageLimits(OBJECT.bytes + 100, 10)) == 1
+    assert page["items"] == [thin]
+    zeros: list[JsonValue] = [0] * OBJECT.values
+    many: JsonObject = {"items": [{"values": zeros}, thin]}
+    assert drop_oversized(many, PageLimits(3 * OBJECT.values, OBJECT.values + 10)) == 1
+    fits: JsonObject = {"items": [fat, thin]}
+    assert drop_oversized(fits, PageLimits(OBJECT.bytes, OBJECT.values)) == 0, "its size says so"
