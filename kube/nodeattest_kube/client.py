@@ -67,7 +67,6 @@ from nodeattest_kube.paging import (
     TENANT,
     TRUSTED,
     PageLimits,
-    PageSize,
     drop_oversized,
 )
 from nodeattest_kube.proxies import environment_proxy
@@ -260,51 +259,47 @@ class ApiClient:
         self,
         path: str,
         query: Mapping[str, str] | None = None,
-        limit: int | PageSize = 500,
+        limit: int = TRUSTED.objects,
         *,
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:
         """Yield a consistent list page by page; ``Gone`` when the token expires between pages.
 
-        ``limit`` is how many objects to ask for at most, 0 for all; give a ``PageSize`` to remember what fitted.
+        ``limit`` is how many objects to ask for at most in a page, 0 for all at once, for as long as that fits.
         ``skipped`` is called for each object that is too large alone, and is left out; without it that is ``TooLarge``.
         """
-        size = limit if isinstance(limit, PageSize) else PageSize(limit)
-        size.bound(self._bounds)
+        bounds, skip = self._bounds, skipped or partial(_refuse_large, path)
         asked = dict(query or {})
+        count = most = min(limit, bounds.objects)
         following = ""
         while True:
             if following:
                 asked["continue"] = following
-            page = await self._page(path, asked, size, skipped or partial(_refuse_large, path))
+            try:
+                page = await self._page(path, asked, count, skip)
+            except TooLarge:
+                if count != 1:
+                    count = max((count or bounds.objects) // 2, 1)
+                    continue
+                skip()
+                page = await self._row(path, asked)
             yield page
+            count = min(2 * count, most or bounds.objects)
             following, previous = dig_text(page, "metadata", "continue"), following
             if not following:
                 return
             if following == previous:
                 raise Malformed(200, "MalformedAnswer", f"GET {path}: the list continues at itself")
 
-    async def _page(
-        self, path: str, asked: Mapping[str, str], size: PageSize, skipped: Callable[[], None]
-    ) -> JsonObject:
-        """Read one page, of as many objects as fit."""
-        while True:
-            limits, now_asked = size.limits, {**asked, "limit": str(size.now)} if size.now else asked
-            try:
-                page, read = await self._read(
-                    "GET", _target(path, now_asked), timeouts=self._list_timeouts, limits=limits
-                )
-            except TooLarge:
-                if size.shrink():
-                    continue
-                skipped()
-                return await self._row(path, asked)
-            if dig_text(page, "metadata", "continue"):  # A last page may be small for want of objects.
-                size.fitted(read.bytes)
-            if limits.values > self._bounds.object.values:
-                for _taken in range(drop_oversized(page, read)):
-                    skipped()
-            return page
+    async def _page(self, path: str, asked: Mapping[str, str], count: int, skip: Callable[[], None]) -> JsonObject:
+        """Read one page of ``count`` objects at most, 0 for all, without those that are too large."""
+        limits = self._bounds.page_of(count)
+        target = _target(path, {**asked, "limit": str(count)} if count else asked)
+        page, read = await self._read("GET", target, timeouts=self._list_timeouts, limits=limits)
+        if limits.values > self._bounds.object.values:
+            for _taken in range(drop_oversized(page, read)):
+                skip()
+        return page
 
     async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
         """Read the next object as a row without the object, and make it an empty page that continues behind it."""

@@ -1,7 +1,8 @@
 """How many objects to ask for at once, and how much of an answer to hold.
 
-Promises: a collection of any objects can be listed: a page that is too large is asked for again with half as many
-objects, and of one object that is too large alone the name only is read, as a row of a table, and it is passed over.
+A collection of any objects can be listed. A page that is too large is queried again with half as many objects, and the
+page after one that fits with twice as many. An object that is too large alone is skipped: it is read as a row of a
+table, without the object.
 Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "Retrieving large results sets in chunks"
 (the limit may change from page to page) and "Receiving resources as Tables"; etcd --max-request-bytes (1.5 MiB).
 """
@@ -25,7 +26,6 @@ __all__ = [
     "TRUSTED",
     "AnswerLimits",
     "PageLimits",
-    "PageSize",
     "drop_oversized",
 ]
 
@@ -54,6 +54,11 @@ class AnswerLimits:
     objects: int
     """How many to ask for in a page."""
 
+    def page_of(self, count: int) -> PageLimits:
+        """Return what a page of so many objects may hold; 0: of all."""
+        one, page, most = self.object, self.page, count or self.objects
+        return PageLimits(min(page.bytes, most * one.bytes), min(page.values, most * one.values))
+
 
 TRUSTED: Final = AnswerLimits(OBJECT, PAGE, objects=500)
 """The management cluster's, or a user's own; as many objects as client-go asks for."""
@@ -66,8 +71,6 @@ REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
 ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-_ROOM: Final = 4
-"""A page that fills less than this part of its limit may be twice as large next time."""
 
 
 def drop_oversized(page: JsonObject, size: PageLimits) -> int:
@@ -90,46 +93,3 @@ def _fits(item: JsonValue) -> bool:
     except (RecursionError, TooManyValues):
         return False
     return len(body) <= OBJECT.bytes
-
-
-class PageSize:
-    """How many objects to ask for at once; kept from list to list, it stays where objects are fat."""
-
-    def __init__(self, most: int = TRUSTED.objects) -> None:
-        """``most``: 0 asks for everything at once, for as long as that fits."""
-        self._bounds = TRUSTED
-        self._most = most
-        self._paged = most or TRUSTED.objects
-        self.now = most
-        """How many to ask for; 0 for all."""
-
-    @property
-    def limits(self) -> PageLimits:
-        """What the next page may hold."""
-        one, page, count = self._bounds.object, self._bounds.page, self.now or self._bounds.objects
-        return PageLimits(min(page.bytes, count * one.bytes), min(page.values, count * one.values))
-
-    def bound(self, bounds: AnswerLimits) -> None:
-        """Stay within what this server's answers may hold."""
-        self._bounds = bounds
-        self._most, self._paged, self.now = (min(each, bounds.objects) for each in (self._most, self._paged, self.now))
-
-    def shrink(self) -> bool:
-        """Ask for less, since the page was too large; False when it was of one object."""
-        if self.now == 1:
-            return False
-        self._paged = self.now = max((self.now or self._paged) // 2, 1)
-        return True
-
-    def fitted(self, size: int) -> None:
-        """Ask for more next time if a page of so many bytes left much room."""
-        if self.now and size * _ROOM <= self.limits.bytes:
-            self._paged = self.now = min(self.now * 2, self._most or self._bounds.objects)
-
-    def all_at_once(self) -> None:
-        """Ask for everything next time, since pages expire before the list is read (client-go's pager)."""
-        self.now = 0
-
-    def listed(self) -> None:
-        """Go back to pages, now that a list was read."""
-        self.now = self._paged if self._most else 0

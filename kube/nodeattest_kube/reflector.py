@@ -38,7 +38,7 @@ from nodeattest_kube.client import (
 )
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, is_before, key_of, version_of
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import PageSize
+from nodeattest_kube.paging import TRUSTED
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.store import IndexFunction, Kept, Store, Version
 
@@ -158,7 +158,7 @@ class Reflector:
         self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
-        self._store, self._synced, self._page_size = Store(), asyncio.Event(), PageSize()
+        self._store, self._synced, self._page_limit = Store(), asyncio.Event(), TRUSTED.objects
         self._version: str | None = None
         """Where the next watch starts; None to list first."""
         self._outdated = False
@@ -292,7 +292,7 @@ class Reflector:
         try:
             with self._budget.list_anew() as budget:
                 version = await self._read_pages(listed, budget)
-                self._page_size.listed()
+                self._page_limit = TRUSTED.objects
                 budget.keep_only(listed)
                 self._budget = budget
                 budget.use()
@@ -308,7 +308,7 @@ class Reflector:
     async def _read_pages(self, listed: _Listed, budget: MemoryBudget) -> str:
         """Collect the objects of all pages; returns the list's version."""
         version, count = "", 0
-        pages = self._client.pages(self._path, self._query, self._page_size, skipped=self._too_large)
+        pages = self._client.pages(self._path, self._query, self._page_limit, skipped=self._too_large)
         try:
             async with aclosing(pages):
                 async for page in pages:
@@ -319,7 +319,7 @@ class Reflector:
                     self._contact()
         except Gone:
             # The list took longer than the server keeps its snapshot: without pages it needs none (client-go pager).
-            self._page_size.all_at_once()
+            self._page_limit = 0
             raise
         if not version:
             raise self._malformed("a list without a resourceVersion")

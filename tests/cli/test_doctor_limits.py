@@ -20,7 +20,6 @@ from nodeattest_cli.main import main
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_kube.paging import PageSize
 
 HANG_GUARD = 60.0
 CAPI = "/apis/cluster.x-k8s.io/v1beta2/namespaces"
@@ -44,7 +43,7 @@ class Installation(FakeApi):
         self,
         path: str,
         query: Mapping[str, str] | None = None,
-        limit: int | PageSize = 500,
+        limit: int = 500,
         *,
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:

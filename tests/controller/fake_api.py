@@ -30,7 +30,6 @@ from nodeattest_kube.client import (
 from nodeattest_kube.dial import Resolver
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
-from nodeattest_kube.paging import PageSize
 from nodeattest_kube.watch_events import WatchEvent, WatchType
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
@@ -165,7 +164,7 @@ class FakeApi(ApiClient):
         self,
         path: str,
         query: Mapping[str, str] | None = None,
-        limit: int | PageSize = 500,
+        limit: int = 500,
         *,
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:

@@ -30,7 +30,6 @@ from nodeattest_kube.batches import BATCH
 from nodeattest_kube.client import Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -349,7 +348,7 @@ class PagedApi(FakeApi):
         self,
         path: str,
         query: Mapping[str, str] | None = None,
-        limit: int | PageSize = 500,
+        limit: int = 500,
         *,
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:

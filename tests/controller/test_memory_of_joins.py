@@ -25,7 +25,6 @@ from nodeattest_controller.runtime.kept_objects import rest_of_attestation
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, parse_json
-from nodeattest_kube.paging import PageSize
 
 BLUE = ClusterKey("fleet/blue")
 LABELS: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
@@ -42,7 +41,7 @@ class ParsedApi(FakeApi):
         self,
         path: str,
         query: Mapping[str, str] | None = None,
-        limit: int | PageSize = 500,
+        limit: int = 500,
         *,
         skipped: Callable[[], None] | None = None,
     ) -> AsyncGenerator[JsonObject]:

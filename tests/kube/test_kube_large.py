@@ -21,7 +21,7 @@ from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, dig_text, parse_json
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import OBJECT, PAGE, TENANT, PageLimits, PageSize, drop_oversized
+from nodeattest_kube.paging import OBJECT, PAGE, TENANT, TRUSTED, AnswerLimits, PageLimits, drop_oversized
 from nodeattest_kube.reflector import Reflector
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
@@ -59,9 +59,9 @@ def things(count: int, size: int, *, start: int = 0) -> list[JsonObject]:
     return [thing(f"t{number:03}", number + 1, fat="x" * size) for number in range(start, start + count)]
 
 
-async def names_in(client: ApiClient, size: PageSize, skipped: Callable[[], None] | None = None) -> list[str]:
+async def names_in(client: ApiClient, limit: int = 500, skipped: Callable[[], None] | None = None) -> list[str]:
     found: list[str] = []
-    async for page in client.pages("/x", limit=size, skipped=skipped):
+    async for page in client.pages("/x", limit=limit, skipped=skipped):
         items = page["items"]
         assert isinstance(items, list)
         found += [dig_text(item, "metadata", "name") for item in items]
@@ -73,21 +73,27 @@ async def test_a_collection_larger_than_an_answer_may_be_is_listed_in_smaller_pa
 ) -> None:
     collection = Collection(*things(40, 500_000))
     server.script = [collection]
-    size = PageSize()
-    assert await names_in(client, size) == collection.names
-    assert collection.limits == [500, 250, 125, 62, 31, 31]
-    await names_in(client, size)
-    assert collection.limits[6:] == [31, 31]  # What fitted is remembered.
+    assert await names_in(client) == collection.names
+    assert collection.limits == [500, 250, 125, 62, 31, 62]
     assert not collection.rows
 
 
-async def test_pages_grow_again_where_objects_are_slim(server: Server, client: ApiClient) -> None:
-    collection = Collection(*things(90, 10))
+async def test_pages_grow_again_behind_fat_objects(server: Server, client: ApiClient) -> None:
+    collection = Collection(*things(8, 3_000_000), *things(90, 10, start=8))
     server.script = [collection]
-    size = PageSize()
-    size.now = 2
-    assert await names_in(client, size) == collection.names
-    assert collection.limits == [2, 4, 8, 16, 32, 64]
+    assert await names_in(client, 32) == collection.names
+    assert collection.limits == [32, 16, 8, 4, 8, 16, 32, 32, 32]
+
+
+async def test_everything_at_once_gives_way_to_pages_when_it_does_not_fit(server: Server, client: ApiClient) -> None:
+    collection = Collection(*things(40, 500_000))
+    server.script = [collection]
+    assert await names_in(client, 0) == collection.names
+    assert collection.limits == [0, 250, 125, 62, 31, 62]
+    collection = Collection(*things(600, 10))
+    server.script = [collection]
+    assert await names_in(client, 0) == collection.names
+    assert collection.limits == [0]
 
 
 @pytest.mark.parametrize(
@@ -104,11 +110,10 @@ async def test_an_object_that_is_too_large_alone_is_passed_over(
     server.script = [collection]
     told: list[int] = []
     honest = [name for name in collection.names if name != "t005-bad"]
-    size = PageSize(4)
-    assert await names_in(client, size, lambda: told.append(1)) == honest
+    assert await names_in(client, 4, lambda: told.append(1)) == honest
     assert (told, collection.rows) == ([1], rows)
     with pytest.raises(TooLarge):
-        await names_in(client, size)
+        await names_in(client, 4)
 
 
 async def test_an_object_whose_texts_are_full_of_commas_is_listed_as_any_other(
@@ -116,47 +121,28 @@ async def test_an_object_whose_texts_are_full_of_commas_is_listed_as_any_other(
 ) -> None:
     collection = Collection(thing("commas", 1, fat=",[{" * OBJECT.values))
     server.script = [collection]
-    assert await names_in(client, PageSize(1)) == ["commas"]
-    assert await names_in(client, PageSize()) == ["commas"]
+    assert await names_in(client, 1) == ["commas"]
+    assert await names_in(client) == ["commas"]
 
 
 async def test_one_too_large_object_of_a_server_without_tables_is_told(server: Server, client: ApiClient) -> None:
     server.script = [*[answers(BOMB)] * 9, answers({"kind": "ThingList", "metadata": {}, "items": []})]
     with pytest.raises(Malformed, match="table"):
-        await names_in(client, PageSize(256), lambda: None)
+        await names_in(client, 256, lambda: None)
 
 
 async def test_a_server_that_ignores_limits_is_asked_a_few_times_only(server: Server, client: ApiClient) -> None:
     server.script = [answers({"a": "x" * PAGE.bytes})]
     with pytest.raises(TooLarge):
-        await names_in(client, PageSize(4), lambda: None)
+        await names_in(client, 4, lambda: None)
     assert len(server.requests) == 4
 
 
-def test_everything_at_once_gives_way_to_pages_when_it_does_not_fit() -> None:
-    size = PageSize()
-    assert size.shrink()
-    size.all_at_once()
-    assert (size.now, size.limits) == (0, PAGE)
-    assert size.shrink()
-    assert size.now == 125
-    size.all_at_once()
-    size.listed()
-    assert size.now == 125
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(0, PAGE.bytes)), max_size=60), st.integers(1, 600))
-def test_a_page_is_of_one_object_at_least_and_never_more_than_was_asked(steps: list[int | None], most: int) -> None:
-    size = PageSize(most)
-    for step in steps:
-        before = size.now
-        if step is None:
-            assert size.shrink() == (before > 1)
-        else:
-            size.fitted(step)
-        assert 1 <= size.now <= most
-        assert OBJECT.bytes <= size.limits.bytes <= PAGE.bytes
-        assert size.limits.bytes <= size.now * OBJECT.bytes
+@given(st.integers(0, 600), st.sampled_from([TRUSTED, TENANT]))
+def test_a_page_may_hold_one_object_at_least_and_no_more_than_its_objects(count: int, bounds: AnswerLimits) -> None:
+    limits = bounds.page_of(count)
+    assert bounds.object.bytes <= limits.bytes <= min(bounds.page.bytes, (count or 600) * bounds.object.bytes)
+    assert bounds.object.values <= limits.values <= min(bounds.page.values, (count or 600) * bounds.object.values)
 
 
 async def test_an_answer_of_too_many_values_is_refused_before_it_is_parsed(server: Server, client: ApiClient) -> None:
@@ -314,19 +300,16 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "nodeattest_kube.reflector"]
 
 
-async def test_a_reflector_follows_a_collection_of_fat_objects_and_remembers_their_pages(
-    server: Server, client: ApiClient
-) -> None:
-    collection = Collection(*things(40, 500_000))
+async def test_a_list_that_expires_between_its_pages_is_read_at_once(server: Server, client: ApiClient) -> None:
+    first = {**listing(1, thing("a", 1)), "metadata": {"resourceVersion": "1", "continue": "1"}}
     follower = Follower(client)
-    assert await follower.follow(server, collection) == collection.names
+    whole = answers(listing(2, thing("a", 1), thing("b", 2)))
+    assert await follower.follow(server, answers(first), refuses(410, "Expired"), whole, streams(), waits=2) == [
+        "a",
+        "b",
+    ]
     asked = [request.query.get("limit") for request in server.requests if "watch" not in request.query]
-    assert asked == ["500", "250", "125", "62", "31", "31"]
-    server.requests.clear()
-    gone = refuses(410, "Expired")
-    await follower.follow(server, gone, *[collection] * 2, streams(), waits=2)
-    asked = [request.query.get("limit") for request in server.requests if "watch" not in request.query]
-    assert asked == ["31", "31"]
+    assert asked == ["500", "500", None]
 
 
 async def test_a_reflector_tells_the_log_what_it_passes_over_and_never_what_is_in_it(

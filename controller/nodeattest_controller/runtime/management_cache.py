@@ -46,7 +46,6 @@ from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_kube.paging import PageSize
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -199,7 +198,7 @@ class ManagementCache:
         query, failures = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, 0
         while True:
             behind = False
-            async for page in self.client.pages(path, query, PageSize()):
+            async for page in self.client.pages(path, query):
                 for attestation in items(page, "items"):
                     known = self.attestation_order.known(key_of(attestation))
                     behind = behind or known != version_of(attestation)
