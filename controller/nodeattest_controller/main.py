@@ -136,9 +136,7 @@ _OPTIONS: Final = (
     click.option(
         "--webhook-bind-address", help='host:port of the bootstrap-config webhook, over TLS; "0" serves none.'
     ),
-    click.option(
-        "--webhook-cert-dir", help="Folder of its tls.crt and tls.key; without it, the controller keeps its own."
-    ),
+    click.option("--webhook-cert-dir", help="Folder of its tls.crt and tls.key; read again when they change."),
     click.option(
         "--webhook-client-ca-file",
         help="CAs in PEM of API servers' client certificates; without it, anybody who reaches the webhook may ask.",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -125,11 +124,7 @@ class Settings:
     webhook_bind_address: str = "0"
     """Serves the webhook of ``bootstrap-config`` over TLS; ``0`` serves none, port 0 takes a free one."""
     webhook_cert_dir: str | None = None
-    """Folder of ``tls.crt`` and ``tls.key``, as cert-manager mounts it; None: the controller keeps a CA of its own."""
-    webhook_service_name: str = "nodeattest-webhook"
-    """The Service by which API servers call the webhook; a certificate of our own names it."""
-    webhook_hosts: tuple[str, ...] = ()
-    """Further names or addresses for that certificate, where a ``clientConfig.url`` names them."""
+    """Folder of the webhook's ``tls.crt`` and ``tls.key``, read again when they change; required with an address."""
     webhook_client_ca_file: Path | None = None
     """CAs of the client certificates that API servers show the webhook; None: they show none, and anybody may ask."""
     webhook_client_names: tuple[str, ...] = ()
@@ -137,7 +132,7 @@ class Settings:
     webhook_allowed_cidrs: tuple[str, ...] = ()
     """Addresses and networks of API servers; the webhook closes other connections at once. Empty: any may connect."""
     webhook_configuration_name: str = "nodeattest-bootstrap-config"
-    """The MutatingWebhookConfiguration, and the ValidatingWebhookConfiguration, whose ``caBundle`` is ours to write."""
+    """Name of our MutatingWebhookConfiguration and ValidatingWebhookConfiguration."""
     issuer_base: str | None = None
     """The cluster ``C`` of the namespace ``N`` is the issuer ``<issuerBase>/N/C``."""
     issuer_place: str | None = None
@@ -250,7 +245,6 @@ def _check_patterns(settings: Settings) -> None:
             "a label's value of lower-case letters, digits and '-', as the Lease is named by it",
         ),
         ("lease_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
-        ("webhook_service_name", _DNS_LABEL, "a Service's name (a DNS label)"),
         ("webhook_configuration_name", _DNS_SUBDOMAIN, "an object's name (a DNS subdomain)"),
         ("provider_id_oid", _OID, "a dotted object identifier such as 1.3.6.1.4.1.11129.2.1.21"),
         ("log_level", re.compile("|".join(LOG_LEVELS)), "one of " + ", ".join(LOG_LEVELS)),
@@ -302,9 +296,8 @@ def _check_inventory(wanted: tuple[str, ...]) -> None:
 def _check_webhook(settings: Settings) -> None:
     if "bootstrap-config" in settings.controllers and settings.webhook_bind_address == "0":
         _refuse("webhook_bind_address", "an address, since bootstrap-config is asked for by name", "'0'")
-    for host in settings.webhook_hosts:
-        if not _is_host(host):
-            _refuse("webhook_hosts", "DNS names and IP addresses", repr(host))
+    if settings.has_webhook and settings.webhook_cert_dir is None:
+        _refuse("webhook_cert_dir", "the folder of tls.crt and tls.key, as manifests/default mounts it", "none")
     if settings.webhook_client_names and settings.webhook_client_ca_file is None:
         _refuse("webhook_client_names", "webhookClientCAFile, too: by it the names are verified", "names only")
 
@@ -346,14 +339,6 @@ def _check_networks(field: str, networks: tuple[str, ...]) -> None:
             parse_network(each)
         except ValueError:
             _refuse(field, "IP addresses and networks such as 127.0.0.0/8", repr(each))
-
-
-def _is_host(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return _DNS_SUBDOMAIN.fullmatch(host) is not None
-    return True
 
 
 def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:

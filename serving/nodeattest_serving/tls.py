@@ -11,16 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["ServingCertificate", "common_name", "harden", "verify_clients"]
+__all__ = ["ServingCertificate", "common_name", "harden", "self_signed_context", "verify_clients"]
 
 _CHECK_PERIOD: Final = 1.0
 """Seconds between two checks of the files."""
@@ -102,6 +110,37 @@ class ServingCertificate:
         harden(context)
         context.load_cert_chain(self._certificate, self._key, password=no_password)
         return context
+
+
+def self_signed_context(name: str) -> ssl.SSLContext:
+    """Return a context with a new self-signed P-256 certificate for a DNS name, valid for ten years.
+
+    It protects against those who only listen: nobody can verify it.
+    """
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nodeattest")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=3650))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name), x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    harden(context)
+    # OpenSSL reads from a path only. An anonymous file has one and leaves the key on no disk.
+    with os.fdopen(os.memfd_create("self-signed-certificate", os.MFD_CLOEXEC), "wb") as memory:
+        memory.write(certificate.public_bytes(Encoding.PEM))
+        memory.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        memory.flush()
+        context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}", password=no_password)
+    return context
 
 
 def harden(context: ssl.SSLContext) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import yaml
+from cert_manager import serving_files
 from infrastructure import DEFINITIONS, Infrastructure
 from kinds import CONFIG, MACHINE, Kind, Object, made, name_of
 from managers import Managers
 from polling import eventually
 from world import Controller, node_of
 
-from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_controller.model.webhook_label import label_command
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
 from nodeattest_sandbox.definitions import install_definitions
@@ -33,8 +33,6 @@ BLUE: Final = "blue"
 GREEN: Final = "green"
 LEDGERS: Final = Kind("attestation.cluster.x-k8s.io", "machineattestations", "MachineAttestation", "v1alpha1")
 POLICIES: Final = Kind("attestation.cluster.x-k8s.io", "nodeattestationpolicies", "NodeAttestationPolicy", "v1alpha1")
-CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
-VALIDATION: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/nodeattest-bootstrap-config"
 _OF_MANAGEMENT: Final = ("garbagecollector", "clusterrole-aggregation")
 """Controllers of a management cluster: Cluster API's managers get their rights by aggregated ClusterRoles."""
 IN_TREE: Final = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -159,14 +157,9 @@ class CapiWorld:
         self.kubectl(plane, *label_command(NAMESPACE).split()[1:])
         kubeconfig = account_kubeconfig(plane)
         (port,) = free_ports(1)
-        for path in (CONFIGURATION, VALIDATION):
-            for number, webhook in enumerate(maps_at(plane.client().get(path), "webhooks")):
-                url = f"https://127.0.0.1:{port}{text_at(webhook, 'clientConfig', 'service', 'path')}"
-                there = f"/webhooks/{number}/clientConfig"
-                plane.client().patch(path, [{"op": "replace", "path": there, "value": {"url": url}}], "json")
-        settings = self.directory / f"{name}.yaml"
-        settings.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}))
-        flags = ["--config", str(settings), "--webhook-bind-address", f"127.0.0.1:{port}"]
+        url = f"https://127.0.0.1:{port}"
+        certificates = serving_files(self.directory / f"{name}-webhook", plane.client(), url=url)
+        flags = ["--webhook-bind-address", f"127.0.0.1:{port}", "--webhook-cert-dir", str(certificates)]
         flags += ["--namespace", "nodeattest-system"]
         controller = Controller(kubeconfig, self.directory / f"{name}.log", flags)
         return Management(plane, kubeconfig, controller, plane.client(), port)

@@ -7,13 +7,14 @@ import copy
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
+from cert_manager import ca_until
+
 from nodeattest_cli.doctor.access import management_folders, workload_folders
 from nodeattest_cli.doctor.facts import HealthFacts, ManagementFacts, WorkloadFacts
 from nodeattest_cli.doctor.shipped_rights import shipped_rights
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
-from nodeattest_controller.controllers.bootstrap_config.certificates import Lifetimes, advance
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION, lease_annotations
@@ -187,11 +188,10 @@ def deployment(*arguments: JsonValue) -> JsonObject:
 
 def webhook(kind: str = MUTATING, *, until: timedelta = timedelta(days=300), **fields: JsonValue) -> JsonObject:
     """Make the shipped configuration with a CA that ends so far from now."""
-    made = advance(None, now=NOW + until - timedelta(days=365), names=("w",), lifetimes=Lifetimes(), announced=False)
-    assert made is not None
+    bundle = base64.b64encode(ca_until(NOW + until)).decode()
     found = shipped_configuration(kind)
     for one in items(found, "webhooks"):
-        mapping(one, "clientConfig")["caBundle"] = base64.b64encode(made.bundle).decode()
+        mapping(one, "clientConfig")["caBundle"] = bundle
         one.update(fields)
     return found
 

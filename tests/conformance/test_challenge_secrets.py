@@ -273,7 +273,7 @@ def site(limited: WebhookWorld, assets: Path, tmp_path_factory: pytest.TempPathF
             body: JsonMap = {"metadata": {"name": f"prod-{suffix}", "labels": labels}, "data": data}
             limited.client.create(SECRETS, {**body, "type": "cluster.x-k8s.io/secret"})
         with limited.replica("controller", more=["--namespace", "nodeattest-system"]) as running:
-            limited.await_announced()
+            limited.await_called()
             bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
             def serves() -> bool:

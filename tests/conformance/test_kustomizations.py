@@ -199,8 +199,7 @@ def test_replicas_of_high_availability_are_never_on_one_node_and_come_before_oth
 @pytest.mark.parametrize(
     ("folder", "of", "new"),
     [
-        ("default", "base", {"--webhook-bind-address=:9443"}),
-        ("default-cert-manager", "default", {"--webhook-cert-dir=/etc/nodeattest-webhook"}),
+        ("default", "base", {"--webhook-bind-address=:9443", "--webhook-cert-dir=/etc/nodeattest-webhook"}),
         ("configured", "default", {"--config=/etc/nodeattest/controller.yaml"}),
         ("overlays/ha", "default", set[str]()),
         ("overlays/namespaced", "default", {"--watch-namespace=fleet"}),

@@ -47,7 +47,7 @@ def written(file: str) -> list[JsonMap]:
 def test_one_namespace_is_served_with_no_right_in_any_other(world: WebhookWorld) -> None:
     [operations] = cast("list[list[JsonMap]]", written("flags.yaml"))
     with world.replica("one", more=[text_at(one, "value") for one in operations]) as running:
-        world.await_announced()
+        world.await_called()
 
         def ready() -> str | None:
             conditions = maps_at(world.client.get(POLICY), "status", "conditions")

@@ -107,7 +107,7 @@ def site(assets: Path, capi_definitions: Path, tmp_path_factory: pytest.TempPath
         world.install(capi_definitions)
         world.policy("enforced", "prod")
         replica = stack.enter_context(world.replica("a"))
-        world.await_announced()
+        world.await_called()
         add_cluster(world, workload)
         manager = start_manager(program, plane, plane.admin_kubeconfig, port=manager_port)
         stack.callback(manager.stop)
@@ -229,7 +229,7 @@ def outage_at_token(site: Site, name: str) -> None:
             site.world.client.create(site.world.path("kubeadmconfigs"), site.world.config("meanwhile", "prod"))
     finally:
         site.replica.start()
-        site.world.await_announced()
+        site.world.await_called()
     eventually(lambda: site.is_reconciled(name), seconds=120, what="a reconcile after the outage")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import yaml
+from cert_manager import CONFIGURATIONS, serving_files
 from polling import eventually
 from world import Controller
 
@@ -26,14 +27,12 @@ from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["CONFIGURATION", "NAMESPACE", "POLICIES", "SECRET", "ClientCertificates", "WebhookWorld"]
+__all__ = ["CONFIGURATION", "NAMESPACE", "POLICIES", "ClientCertificates", "WebhookWorld"]
 
 TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
 NAMESPACE: Final = "team-a"
-CONFIGURATION: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
-VALIDATION: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/nodeattest-bootstrap-config"
+CONFIGURATION: Final = CONFIGURATIONS[0]
 POLICIES: Final = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
-SECRET: Final = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-webhook-certificates"
 _NEEDED: Final = {
     *("clusters", "kubeadmconfigs", "kubeadmconfigtemplates", "kubeadmcontrolplanes"),
     *("machinedeployments", "machinepools", "machines", "machinesets"),
@@ -96,14 +95,16 @@ class WebhookWorld:
             self.kubectl("apply", "-k", str(TREE / base))
         eventually(self._knows_policies, what="our kinds")
         client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}})
-        # A url in the place of the Service: there is no network of pods here.
-        for path in (CONFIGURATION, VALIDATION):
-            replaced: list[JsonValue] = []
-            for number, webhook in enumerate(maps_at(client.get(path), "webhooks")):
-                url = f"https://127.0.0.1:{self.port}{text_at(webhook, 'clientConfig', 'service', 'path')}"
-                there = f"/webhooks/{number}/clientConfig"
-                replaced.append({"op": "replace", "path": there, "value": {"url": url}})
-            client.patch(path, replaced, "json")
+        self.renew_certificate()
+
+    def renew_certificate(self) -> None:
+        """Give the webhook a certificate of a new CA, as cert-manager does."""
+        serving_files(self.certificates, self.client, url=f"https://127.0.0.1:{self.port}")
+
+    @property
+    def certificates(self) -> Path:
+        """The folder of the webhook's certificate."""
+        return self.directory / "certificates"
 
     @property
     def client(self) -> Client:
@@ -122,12 +123,13 @@ class WebhookWorld:
     def replica(self, name: str, *, port: int | None = None, more: Iterable[str] = ()) -> Controller:
         """A controller as its service account, with the rights of the manifests and no others."""
         settings = self.directory / f"{name}.yaml"
-        hosts: dict[str, object] = {"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}
+        content: dict[str, object] = {"apiVersion": API_VERSION, "kind": KIND}
         if self.clients is not None:
-            hosts |= {"webhookClientCAFile": str(self.clients.ca), "webhookClientNames": ["kube-apiserver"]}
-        settings.write_text(yaml.safe_dump(hosts))
+            content |= {"webhookClientCAFile": str(self.clients.ca), "webhookClientNames": ["kube-apiserver"]}
+        settings.write_text(yaml.safe_dump(content))
         where = f"127.0.0.1:{self.port if port is None else port}"
-        flags = ["--config", str(settings), "--webhook-bind-address", where, *more]
+        flags = ["--config", str(settings), "--webhook-bind-address", where]
+        flags += ["--webhook-cert-dir", str(self.certificates), *more]
         return Controller(self.account(), self.directory / f"{name}.log", flags)
 
     def account(self) -> Path:
@@ -135,22 +137,10 @@ class WebhookWorld:
         asked: JsonMap = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         return self.plane.token_kubeconfig(text_at(self.client.create(_TOKEN, asked), "status", "token"))
 
-    def await_announced(self) -> str:
-        """Wait until API servers are told of the CA in the Secret, and have seen it; return it."""
-
-        def announced() -> str | None:
-            [webhook] = maps_at(self.client.get(CONFIGURATION), "webhooks")
-            try:
-                secret = self.client.get(SECRET)
-            except ApiRefusal:
-                return None
-            bundle = text_at(webhook, "clientConfig", "caBundle")
-            return bundle if bundle and text_at(secret, "data", "ca.crt")[:200] in bundle else None
-
-        found = eventually(announced, seconds=60, what="the announcement")
+    def await_called(self) -> None:
+        """Wait until the API server calls a replica for both configurations."""
         eventually(self._is_called, seconds=60, what="the first call")
         eventually(self._is_asked_about_policies, seconds=60, what="the first call about a policy")
-        return found
 
     def path(self, kind: str, name: str = "") -> str:
         """The path of a kind's collection or object."""

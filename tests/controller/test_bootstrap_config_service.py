@@ -35,7 +35,7 @@ from nodeattest_controller.controllers.bootstrap_config.handler import (
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.server import unproven_limits
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
+from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_discovery.front.settings import FrontLimits
@@ -139,18 +139,12 @@ async def serving(
     client_ca: Path | None = None,
     client_names: tuple[str, ...] = (),
     max_wait: float = 10.0,
-    by_files: bool = True,
     max_records: int = 1000,
 ) -> AsyncGenerator[Webhook]:
     certificate, key = authority.certify(directory)
     certificate.rename(directory / "tls.crt")
     key.rename(directory / "tls.key")
-    if by_files:
-        context = FileCertificate(directory, client_ca, now=now).context
-    else:
-        held = DynamicCertificate(client_ca)
-        held.take((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
-        context = held.context
+    context = FileCertificate(directory, client_ca, now=now).context
     metrics = Metrics()
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         events = EventRecorder(client, component="test", instance="test", now=now)
@@ -457,9 +451,8 @@ async def test_a_caller_that_is_not_verified_learns_no_policys_name(
     assert not [word for word in ("one", "two", "clusterSelector", "127.0.0.1", "/apis/") if word in said.split()]
 
 
-@pytest.mark.parametrize("by_files", [True, False], ids=["by files", "by the Secret"])
 async def test_where_a_client_ca_is_configured_only_its_certificates_are_answered(
-    by_files: bool, plane: ControlPlane, authority: Authority, tmp_path: Path
+    plane: ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:
     clients, others = Authority("clients"), Authority("others")
     ca = tmp_path / "clients.pem"
@@ -475,7 +468,6 @@ async def test_where_a_client_ca_is_configured_only_its_certificates_are_answere
         verifies_clients=True,
         client_ca=ca,
         client_names=("kube-apiserver",),
-        by_files=by_files,
     ) as webhook:
         assert answer_of((await webhook.send(asked, api_server)).body)["allowed"] is True
         unnamed = await webhook.send(asked, node)
@@ -727,7 +719,7 @@ def test_a_folder_without_a_certificate_is_told_at_the_start_and_an_expired_one_
     held = FileCertificate(tmp_path, now=now)
     assert held.trouble() is None
     late = FileCertificate(tmp_path, now=lambda: now().replace(year=now().year + 30, day=1))
-    assert "see why its issuer does not renew it" in (late.trouble() or "")
+    assert "check why its issuer does not renew it" in (late.trouble() or "")
     (tmp_path / "tls.crt").write_bytes(b"no certificate")
     assert "holds no certificate" in (held.trouble() or "")
     (tmp_path / "tls.crt").unlink()

@@ -14,7 +14,7 @@ from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
 from nodeattest_controller.configfile import KIND
 from nodeattest_controller.controllers.auto_approval import approval_block, permissions
-from nodeattest_controller.controllers.bootstrap_config import cert_rotator, config_reviewer, policy_reviewer
+from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy, webhook_label
@@ -327,8 +327,7 @@ def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_
     assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
     [called] = items(configuration, "webhooks")
     where = mapping(called, "clientConfig", "service")
-    assert (where["name"], where["path"]) == (settings.webhook_service_name, config_reviewer.PATH)
-    assert text(service, "metadata", "name") == settings.webhook_service_name
+    assert (where["name"], where["path"]) == (text(service, "metadata", "name"), config_reviewer.PATH)
     assert service["spec"] == {
         "selector": mapping(find("manager", "Deployment"), "spec", "selector", "matchLabels"),
         "ports": [{"name": "webhook", "port": where["port"], "targetPort": 9443}],
@@ -351,7 +350,7 @@ def test_policies_are_reviewed_when_they_are_written_and_no_outage_stops_that() 
     assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
     asked = items(configuration, "webhooks")
     wheres = [mapping(called, "clientConfig", "service") for called in asked]
-    assert [where["name"] for where in wheres] == [settings.webhook_service_name] * 2
+    assert {text(where, "name") for where in wheres} == {text(find("webhook", "Service"), "metadata", "name")}
     assert [where["path"] for where in wheres] == [policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH]
     for called in asked:
         [rule] = items(called, "rules")
@@ -381,8 +380,8 @@ def test_a_namespace_is_rendered_by_its_label_and_each_policy_is_reviewed_once()
         assert webhook_label.is_decided(namespace) == (value in ("enabled", "disabled"))
 
 
-def test_the_webhook_writes_one_secret_and_two_configurations_by_name_and_reads_owners() -> None:
-    rules = rules_of("webhook", "Role", "ClusterRole")
+def test_the_webhook_writes_nothing_by_its_own_role_and_reads_its_configurations_and_owners() -> None:
+    rules = rules_of("webhook", "ClusterRole")
     settings = Settings(identity="replica-a")
     written = {
         (resource, strings(rule, "resourceNames"), strings(rule, "verbs"))
@@ -390,20 +389,17 @@ def test_the_webhook_writes_one_secret_and_two_configurations_by_name_and_reads_
         for resource in strings(rule, "resources")
     }
     assert written == {
-        ("secrets", (), ("create",)),
-        ("secrets", (cert_rotator.SECRET_NAME,), ("get", "update")),
-        ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
-        ("validatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get", "patch")),
+        ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get",)),
+        ("validatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get",)),
         ("machinesets", (), ("get",)),
         ("kubeadmcontrolplanes", (), ("get",)),
         ("namespaces", (), ("get",)),
     }
 
 
-@pytest.mark.parametrize("overlay", ["default", "default-cert-manager"])
-def test_the_webhooks_overlays_add_flags_that_the_controller_knows_and_its_port(overlay: str) -> None:
+def test_the_default_adds_flags_that_the_controller_knows_its_port_and_a_certificate_for_its_service() -> None:
     deployment = find("manager", "Deployment")
-    operations = yaml.safe_load((TREE / overlay / "serve.yaml").read_text())
+    operations = yaml.safe_load((TREE / "default/serve.yaml").read_text())
     before = strings(items(deployment, "spec", "template", "spec", "containers")[0], "args")
     pod = mapping(json_patch(deployment, operations), "spec", "template", "spec")
     [container] = items(pod, "containers")
@@ -413,13 +409,15 @@ def test_the_webhooks_overlays_add_flags_that_the_controller_knows_and_its_port(
     assert 9443 in [port["containerPort"] for port in items(container, "ports")]
     flags = dict(argument.removeprefix("--").split("=") for argument in added)
     assert flags["webhook-bind-address"] == ":9443"
-    if "webhook-cert-dir" in flags:
-        mounts = {mount["name"]: mount["mountPath"] for mount in items(container, "volumeMounts")}
-        [volume] = [one for one in items(pod, "volumes") if mounts.get(one["name"]) == flags["webhook-cert-dir"]]
-        _, certificate = yaml.safe_load_all((TREE / overlay / "certificate.yaml").read_text())
-        assert text(certificate, "spec", "secretName") == text(volume, "secret", "secretName")
-        name = f"{text(find('webhook', 'Service'), 'metadata', 'name')}.nodeattest-system.svc"
-        assert strings(certificate, "spec", "dnsNames") == (name,)
+    mounts = {mount["name"]: mount["mountPath"] for mount in items(container, "volumeMounts")}
+    [volume] = [one for one in items(pod, "volumes") if mounts.get(one["name"]) == flags["webhook-cert-dir"]]
+    _, certificate = yaml.safe_load_all((TREE / "default/certificate.yaml").read_text())
+    assert text(certificate, "spec", "secretName") == text(volume, "secret", "secretName")
+    name = f"{text(find('webhook', 'Service'), 'metadata', 'name')}.nodeattest-system.svc"
+    assert strings(certificate, "spec", "dnsNames") == (name,)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        injected = text(find("webhook", kind), "metadata", "annotations", "cert-manager.io/inject-ca-from")
+        assert injected == f"nodeattest-system/{text(certificate, 'metadata', 'name')}"
 
 
 def test_no_kustomization_has_a_field_that_kustomize_is_about_to_drop() -> None:

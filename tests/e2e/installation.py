@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final, cast
 
+import cert_manager
 import yaml
 from oci_container import Container, account_files, unpack
 from polling import eventually, succeeds
@@ -18,6 +19,7 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.definitions import install_definitions
 
 __all__ = ["ADDRESS", "CLUSTER", "NAMESPACE", "Installation"]
 
@@ -45,6 +47,7 @@ class Installation:
         self.cluster: JsonMap = {}
         self._work = work
         self._policy = work / "policy.yaml"
+        self._certificate = work / "certificate"
         self._containers: list[tuple[Container, subprocess.Popen[bytes]]] = []
 
     def kubectl(self, *words: str, given: str = "") -> str:
@@ -59,7 +62,11 @@ class Installation:
             if one["kind"] == "Deployment":  # the API servers are on this machine
                 [manager] = maps_at(one, "spec", "template", "spec", "containers")
                 manager["args"] = [*items_at(manager, "args"), "--allowed-addresses=127.0.0.0/8"]
+        install_definitions(self.admin, cert_manager.DEFINITIONS)
         self.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(documents))
+        self._certificate = cert_manager.issue(self.admin, self._work / "certificate")
+        for file in self._certificate.glob("tls.*"):
+            file.chmod(0o644)  # as kubelet mounts a Secret
 
     def run_controller(self, release: Path) -> None:
         """Run the image as the Deployment says; one that ran before ends first, as its Pod would."""
@@ -76,7 +83,10 @@ class Installation:
             image,
             map_at(deployment, "spec", "template", "spec"),
             environment=[f"KUBERNETES_SERVICE_HOST={server[0]}", f"KUBERNETES_SERVICE_PORT={server[2]}"],
-            mounts=[account_files(self.admin, self.management.ca_certificate, folder / "account")],
+            mounts=[
+                account_files(self.admin, self.management.ca_certificate, folder / "account"),
+                (self._certificate, "/etc/nodeattest-webhook"),
+            ],
         )
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(running.deployed(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -146,9 +146,12 @@ class Container:
             {"destination": "/proc", "type": "proc", "source": "proc", "options": [*options]},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
         ]
-        volumes = {text_at(one, "name"): map_at(one, "emptyDir") for one in maps_at(self.pod, "volumes")}
+        volumes = {text_at(one, "name"): one.get("emptyDir") for one in maps_at(self.pod, "volumes")}
         for mount in maps_at(next(iter(maps_at(self.pod, "containers"))), "volumeMounts"):
-            size = text_at(volumes[text_at(mount, "name")], "sizeLimit").removesuffix("i").lower()
+            volume = volumes[text_at(mount, "name")]
+            if volume is None:  # a Secret, which ``mounts`` has
+                continue
+            size = text_at(volume, "sizeLimit").removesuffix("i").lower()
             wanted: list[JsonValue] = [*options, "mode=1777", f"size={size}"]
             found.append({"destination": mount["mountPath"], "type": "tmpfs", "source": "tmpfs", "options": wanted})
         for source, destination in self.mounts:

@@ -98,12 +98,13 @@ class ProviderWorld(World):
     def served(self, platforms: JsonMap) -> Generator[Controller]:
         """Run the controller as its service account, with the rights of the manifests."""
         settings = self.directory / "controller.yaml"
-        head = {"apiVersion": API_VERSION, "kind": KIND, "webhookHosts": ["127.0.0.1"]}
+        head = {"apiVersion": API_VERSION, "kind": KIND}
         settings.write_text(yaml.safe_dump({**head, "platforms": platforms}))
         flags = ["--config", str(settings), "--webhook-bind-address", f"127.0.0.1:{self.webhook.port}"]
+        flags += ["--webhook-cert-dir", str(self.webhook.certificates)]
         flags += ["--leader-elect", "false", "--controllers=*,bootstrap-signer,token-cleaner"]
         with self.controller(*flags, kubeconfig=self.webhook.account()) as running:
-            self.webhook.await_announced()
+            self.webhook.await_called()
             self.await_service(running)
             operate(self, "cluster-info", "publish", "--token", "", "--replace")
             yield running

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from front_kit import Authority
 
-from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate
 from nodeattest_identity.addon.gateway.tls import GatewayTls
 from nodeattest_serving.tls import ServingCertificate
 
@@ -58,13 +57,12 @@ def test_files_that_cannot_be_used_are_logged_once_and_tried_again(
     assert warnings() == 3, "a failure after a success is logged again"
 
 
-@pytest.mark.parametrize("server", ["listener", "gateway", "webhook"])
+@pytest.mark.parametrize("server", ["listener", "gateway"])
 def test_no_server_handshakes_twice_on_one_connection(server: str, tmp_path: Path) -> None:
     """OpenSSL 3 refuses renegotiation by default, 1.1.1 does not."""
     files = Authority("ca").certify(tmp_path)
     made = {
         "listener": lambda: ServingCertificate(*files),
         "gateway": lambda: GatewayTls(*files),
-        "webhook": DynamicCertificate,
     }
     assert made[server]().context.options & ssl.OP_NO_RENEGOTIATION

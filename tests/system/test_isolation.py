@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -53,7 +54,12 @@ def controller(world: World) -> Iterator[Controller]:
             "spec": {"authorizedAttestors": ["insecure"]},
         }
         world.admin.create(POLICIES.format(tenant), policy)
-    webhook = ("--webhook-bind-address", f"127.0.0.1:{WEBHOOK}")
+    certificates = world.directory / "webhook"
+    certificates.mkdir()
+    pki = world.management.pki
+    for file, name in ((pki.server_certificate, "tls.crt"), (pki.server_key, "tls.key")):
+        shutil.copy(file, certificates / name)
+    webhook = ("--webhook-bind-address", f"127.0.0.1:{WEBHOOK}", "--webhook-cert-dir", str(certificates))
     with world.controller(*webhook, log="isolation.log") as running:
         world.await_service(running)
         yield running

@@ -195,14 +195,13 @@ def _filled(texts: _Texts, value: JsonValue) -> JsonValue:
             return held
         case list():
             return [_filled(texts, each) for each in value]
-        case str() if value == _NAMESPACE:
-            return texts.value("{{ .Release.Namespace | quote }}")
+        case str() if _NAMESPACE in value:
+            quoted, plain = "{{ .Release.Namespace | quote }}", "{{ .Release.Namespace }}"
+            return texts.value(quoted) if value == _NAMESPACE else value.replace(_NAMESPACE, texts.value(plain))
         case str() if value == _WATCHED:
             return texts.value(f"{{{{ {_WATCH} | quote }}}}")
         case str() if value.endswith(f"={_WATCHED}"):
             return f"{value.removesuffix(_WATCHED)}{texts.value(f'{{{{ {_WATCH} }}}}')}"
-        case str() if _NAMESPACE in value:
-            raise SystemExit(f"expected the namespace alone, got {value}")
         case _:
             return value
 

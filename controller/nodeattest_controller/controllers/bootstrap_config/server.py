@@ -1,7 +1,7 @@
 """The webhook of one replica: listens whether it leads or not, because API servers call any.
 
-Promises: it listens before its replica is called ready, and ends with the process; a certificate that cannot be had is
-told in ``unhealthy`` and never ends the process.
+It listens before its replica is ready, and stops with the process. An expired certificate makes the replica unhealthy
+and does not end the process.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
-from nodeattest_controller.controllers.bootstrap_config.cert_rotator import CertRotator
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler, is_api_server
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.tls import DynamicCertificate, FileCertificate
+from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.supervisor import supervise
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
@@ -51,9 +49,7 @@ class WebhookServer:
         self._client = client
         self._metrics = metrics
         self._listener: Listener | None = None
-        self._files: FileCertificate | None = None
-        self._rotator: CertRotator | None = None
-        self._rotation: asyncio.Task[None] | None = None
+        self._certificate: FileCertificate | None = None
         self._reporter: RefusalReporter | None = None
 
     @property
@@ -67,10 +63,8 @@ class WebhookServer:
         return self._listener.port if self._listener else 0
 
     def unhealthy(self) -> str | None:
-        """Say what keeps API servers from calling it; None where nothing does."""
-        if self._files is not None:
-            return self._files.trouble()
-        return self._rotator.trouble if self._rotator else None
+        """Return what keeps API servers from calling it, or None."""
+        return self._certificate.trouble() if self._certificate else None
 
     async def __aenter__(self) -> Self:
         """Listen; raises ``SettingsError`` where address or files cannot be had."""
@@ -98,11 +92,12 @@ class WebhookServer:
             proven=proven,
         )
         try:
-            context = self._own().context if self._settings.webhook_cert_dir is None else self._given().context
+            folder = Path(self._settings.webhook_cert_dir or "")
+            self._certificate = FileCertificate(folder, self._client_ca, now=_now)
             self._listener = Listener(
                 service.handle,
                 serving.BindAddress(host, port),
-                context,
+                self._certificate.context,
                 _LIMITS,
                 most_body=MAX_BODY,
                 unauthenticated=unproven_limits(
@@ -113,35 +108,14 @@ class WebhookServer:
             await self._listener.start()
         except SettingsError as error:
             raise SettingsError(f"webhook: {error}") from None
-        if self._rotator is not None:
-            self._rotation = asyncio.create_task(supervise("webhook certificates", self._rotator.run))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop listening; what is being answered is answered."""
-        if self._rotation is not None:
-            self._rotation.cancel()
         if self._listener is not None:
             await self._listener.stop()
         if self._reporter is not None:
             await self._reporter.drain()
-
-    def _own(self) -> DynamicCertificate:
-        held, settings = DynamicCertificate(self._client_ca), self._settings
-        service = f"{settings.webhook_service_name}.{settings.namespace}.svc"
-        self._rotator = CertRotator(
-            self._client,
-            held,
-            namespace=settings.namespace,
-            configuration=settings.webhook_configuration_name,
-            names=(service, *settings.webhook_hosts),
-            now=_now,
-        )
-        return held
-
-    def _given(self) -> FileCertificate:
-        self._files = FileCertificate(Path(self._settings.webhook_cert_dir or ""), self._client_ca, now=_now)
-        return self._files
 
 
 def unproven_limits(proven: ProvenClients, names: Collection[str] | None) -> UnauthenticatedLimits:
