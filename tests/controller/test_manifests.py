@@ -420,6 +420,38 @@ def test_the_default_adds_flags_that_the_controller_knows_its_port_and_a_certifi
         assert injected == f"nodeattest-system/{text(certificate, 'metadata', 'name')}"
 
 
+_WHOLE_OBJECTS = {
+    "secrets",
+    "nodes",
+    "pods",
+    "deployments",
+    "serviceaccounts",
+    "serviceaccounts/token",
+    "users",
+    "groups",
+}
+_GRANTING = {"rbac.authorization.k8s.io", "admissionregistration.k8s.io"}
+
+
+def test_each_right_on_whole_objects_that_could_be_misused_is_in_the_threat_model() -> None:
+    page = (TREE.parent / "docs/threat-model.md").read_text()
+    told = set(
+        re.findall(r"^\| (`[\w-]+`: `[a-z,]+` `[a-z/]+`) \|", page.partition("## Rights that cover")[2], re.MULTILINE)
+    )
+    folders = ["rbac", "webhook", "challenge-secrets", *(one.name for one in TREE.glob("workload-*"))]
+    found: set[str] = set()
+    for folder in folders:
+        for rule in rules_of(folder, "Role", "ClusterRole"):
+            verbs = [verb for verb in strings(rule, "verbs") if verb not in {"bind", "approve", "sign"}]
+            writes = not {"get", "list", "watch"}.issuperset(verbs)
+            for resource in strings(rule, "resources"):
+                grants = writes and not _GRANTING.isdisjoint(strings(rule, "apiGroups"))
+                whole = resource in _WHOLE_OBJECTS and (writes or resource == "secrets")
+                if verbs and not strings(rule, "resourceNames") and (grants or whole):
+                    found.add(f"`{folder}`: `{','.join(verbs)}` `{resource}`")
+    assert found == told
+
+
 def test_no_kustomization_has_a_field_that_kustomize_is_about_to_drop() -> None:
     """Source: kustomize api/types/kustomization.go (CheckDeprecatedFields)."""
     gone = ("patchesJson6902", "patchesStrategicMerge", "bases", "vars", "commonLabels")

@@ -35,7 +35,7 @@ _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy"
 """Fields that an installation has no reason to change."""
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PARTS: Final = 4
-"""An end within a quarter of a CA's lifetime is reported: the controller replaces one when a third is left."""
+"""A CA in the last quarter of its lifetime is reported: cert-manager replaces one when a third is left."""
 _APPLY: Final = "kubectl apply -k manifests/webhook of this release"
 _ANSWERS: Final = "webhook-answers"
 _RENDERS: Final = "it renders a KubeadmConfig that is created on trial (dryRun)"
@@ -189,7 +189,10 @@ def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFindi
     remedy = (
         ""
         if severity is HealthSeverity.OK
-        else ("the controller writes it, or cert-manager: see the controller's log, and apply manifests/webhook")
+        else (
+            "cert-manager's CA injector writes it: see the Certificate nodeattest-webhook (kubectl describe), and that "
+            "cert-manager runs"
+        )
     )
     return HealthFinding(
         id="webhook-ca",
