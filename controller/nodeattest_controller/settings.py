@@ -138,7 +138,7 @@ class Settings:
     issuer_place: str | None = None
     """Where ``issuer`` publishes, each cluster's documents below ``N/C`` in it.
 
-    ``s3://BUCKET/PREFIX``, ``azblob://ACCOUNT/CONTAINER/PREFIX`` or ``dir:PATH``.
+    ``s3://BUCKET/PREFIX``, ``azblob://ACCOUNT/CONTAINER/PREFIX``, ``gs://BUCKET/PREFIX`` or ``dir:PATH``.
     """
     issuer_max_age: float = _HOUR
     """How long others may keep the documents: a new key must be published so long before it signs."""
@@ -318,15 +318,13 @@ def _check_issuer(settings: Settings) -> None:
     if base is None or place is None:
         return
     from nodeattest_identity.issuer.urls import UrlError, issuer_url
+    from nodeattest_identity.publish.location import parse_location
     from nodeattest_identity.publish.store import StoreRefusedError
-    from nodeattest_identity.publish.store_location import parse_location
 
     try:
         issuer_url(base)
     except UrlError as error:
         _refuse("issuer_base", "the https URL that all issuers begin with", str(error))
-    if place.startswith("configmap:"):
-        _refuse("issuer_place", "s3://, azblob:// or dir:, which hold many clusters", repr(place))
     try:
         parse_location(place.removesuffix("/"))
     except StoreRefusedError as error:

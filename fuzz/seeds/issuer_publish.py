@@ -16,16 +16,16 @@ __all__ = ["seeds"]
 def seeds() -> dict[str, list[bytes]]:
     """Return seeds by target."""
     first, old = STANDING.keys
-    under_way = replace(STANDING, changed=None, keys=(replace(first, published=None, settled=None), old))
+    desired_again = replace(STANDING, keys=(first, replace(old, absent_since=None)))
     sound = states.encode(STANDING)
     other = documents("https://other.example", "https://other.example/k", (verifying_key(TPM_KEY.public_key()),))
     return {
         "issuer-state": [
             sound,
-            states.encode(under_way),
+            states.encode(desired_again),
             states.encode(replace(STANDING, issuer="https://other.example", owner="", keys=(first,))),
             sound.replace(b'"kty": "EC"', b'"kty": "EC", "d": "AA"', 1),
-            sound.replace(b'"settled": null', b'"settled": 1').replace(b"3600", b"-1"),
+            sound.replace(b'"updated": ', b'"updated": -'),
             b"{}",
         ],
         "issuer-published": [

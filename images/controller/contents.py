@@ -43,7 +43,7 @@ LEFT_OUT: Final = (
     (r"usr/lib/python3\.13/(sitecustomize|turtle|antigravity|this)\.py", "for people"),
     (r"usr/lib/python3\.13/lib-dynload/(_sqlite3|_dbm|_gdbm|_curses|_curses_panel|readline|_uuid)\..*", "others"),
     (r"usr/lib/python3\.13/lib-dynload/(_xxtestfuzz|xxlimited.*|_test.*|_ctypes_test)\..*", "tests"),
-    (r".*/botocore/data/(?!ec2/|sts/|s3/)[^/]+/.*", "services that no verifier and no issuer calls"),
+    (r".*/botocore/data/(?!ec2/|sts/)[^/]+/.*", "services that no verifier calls"),
     (r".*/boto3/examples/.*", "examples"),
     (r".*\.(c|h|pxd|pyx|pyi|a)", "sources of extension modules, types"),
     (r".*/direct_url\.json", "names the folder of the build"),
@@ -54,7 +54,7 @@ OWN_WHEELS: Final = {"common": "providers", "agent": "authenticator", "controlle
 """``nodeattest-<name>`` and its folder. cli has the commands of issuer, discovery and add-ons, and needs agent."""
 ROOT: Final = "nodeattest-cli"
 """The wheel that needs all of them."""
-EXTRAS: Final = frozenset({"aws", "azure", "gcp"})
+EXTRAS: Final = frozenset({"aws", "azure", "gcp", "store"})
 """Every provider that a policy can name."""
 
 COMMANDS: Final = {

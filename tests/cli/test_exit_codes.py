@@ -63,8 +63,6 @@ SERVE: set[tuple[str, ...]] = {
     ("issuer", "serve"),
 }
 """They wait for their API server."""
-TO_A_STORE: set[tuple[str, ...]] = {("issuer", "publish"), ("issuer", "rotate")}
-"""tests/cli/test_issuer_publish.py has theirs."""
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -75,7 +73,7 @@ def test_an_unknown_option_is_usage(words: tuple[str, ...], capsys: pytest.Captu
 
 def test_every_command_that_asks_a_cluster_is_here() -> None:
     asking = {words for words, command in COMMANDS.items() if any(one.name == "kubeconfig" for one in command.params)}
-    assert asking == ASK_A_CLUSTER.keys() | SERVE | TO_A_STORE
+    assert asking == ASK_A_CLUSTER.keys() | SERVE
 
 
 @pytest.mark.parametrize("words", ASK_A_CLUSTER, ids=" ".join)

@@ -1,11 +1,9 @@
-"""``nodeattest issuer publish`` and ``issuer rotate`` as an operator runs them."""
+"""``nodeattest issuer publish`` as an operator runs it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,7 +16,6 @@ from public_kit import Public, public
 from publish_kit import files, kids, private, stood
 
 from nodeattest_cli.main import main
-from nodeattest_sandbox.control_plane import ControlPlane
 
 ISSUER = "https://issuer.example/c1"
 
@@ -55,10 +52,8 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
     www = tmp_path / "www"
     www.mkdir(exist_ok=True)
 
-    def run_(
-        *arguments: str, issuer: str = ISSUER, to: str = f"dir:{www}", verb: str = "publish"
-    ) -> tuple[int, str, str]:
-        code = main(["issuer", verb, "--service-account-issuer", issuer, "--to", to, *arguments])
+    def run_(*arguments: str, issuer: str = ISSUER, to: str = f"dir:{www}") -> tuple[int, str, str]:
+        code = main(["issuer", "publish", "--service-account-issuer", issuer, "--to", to, *arguments])
         done = capsys.readouterr()
         return code, done.out, done.err
 
@@ -151,15 +146,13 @@ def test_a_name_of_no_key_to_drop_is_said_and_ends_with_1(run: Run, tmp_path: Pa
         (("--wait", "1.5s"), "--wait: expected whole seconds"),
         (
             ("--service-account-key-file", "/nonexistent"),
-            "expected a file with keys that may be read here, got 'No such file",
+            "expected a readable file with keys, got 'No such file",
         ),
-        (("--service-account-key-file", "/"), "got 'Is a directory'; give the path of the file"),
+        (("--service-account-key-file", "/"), "got 'Is a directory'; give the path of a file"),
         (("--service-account-jwks-uri", "http://x/y"), "expected the https URL of a key set"),
         (("--service-account-jwks-uri", f"{ISSUER}/../x"), "plain segments"),
-        (("--to", "gs://x/y"), "--to: expected dir:PATH"),
+        (("--to", "configmap:x/y"), "--to: expected dir:PATH"),
         (("--to", "dir:/nonexistent/x"), "expected a directory"),
-        (("--to", "configmap:a/b", "--kubeconfig", "/nonexistent"), "expected a kubeconfig at /nonexistent"),
-        (("--to", "configmap:a/b", "--in-cluster"), "KUBERNETES_SERVICE_HOST"),
         (("--service-account-issuer", "http://x"), "expected the https URL of an issuer"),
         (("--ca-file", "/nonexistent"), "--ca-file"),
         (("--owner", "cluster-2"), "belong to 'nodeattest'"),
@@ -178,90 +171,3 @@ def test_a_private_key_under_a_password_or_none_at_all_is_said(run: Run, tmp_pat
     code, _, err = run("--service-account-key-file", str(tmp_path / "odd.pem"))
     assert code == 2
     assert "odd.pem: expected PUBLIC KEY" in err
-
-
-def test_a_config_map_is_published_to_and_rotated_by(run: Run, tmp_path: Path, control_plane: ControlPlane) -> None:
-    place = ("--kubeconfig", str(control_plane.admin_kubeconfig))
-    to = f"configmap:kube-public/issuer-{os.urandom(4).hex()}"
-    assert run(*keys(tmp_path, "a"), "--no-read-back", *place, to=to)[0] == 0
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
-    code, out, _ = run(*signing, *place, "-o", "json", to=to, verb="rotate")
-    assert code == 0
-    assert json.loads(out)["signer"] == kids("a")[0]
-
-
-def test_rotate_shows_what_is_due_and_how(run: Run, tmp_path: Path) -> None:
-    run(*keys(tmp_path, "a"), "--no-read-back")
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
-    code, out, _ = run(*signing, "--new-key-file", key_file(tmp_path, "b"), verb="rotate")
-    assert code == 0
-    assert f"next:      {kids('b')[0]}" in out
-    assert "add --service-account-key-file=sa-new.pub" in out
-    run(*keys(tmp_path, "a", "b"), "--no-read-back")
-    code, out, err = run(*signing, "--may", "sign", verb="rotate")
-    assert (code, out) == (3, "")
-    assert "sign: not before" in err
-    assert run(*signing, "--may", "retire", verb="rotate")[0] == 3
-    again = ("--service-account-signing-key-file", key_file(tmp_path, "b"), "--new-key-file", key_file(tmp_path, "b"))
-    assert "younger than caches" in run(*again, "--may", "sign", verb="rotate")[2]
-
-
-@pytest.mark.parametrize("first", ["a", "ab"])
-def test_publish_and_rotate_say_the_same_time_from_which_a_key_may_sign(run: Run, tmp_path: Path, first: str) -> None:
-    run(*keys(tmp_path, *first), "--no-read-back")
-    _, out, _ = run(*keys(tmp_path, "a", "b"), "--no-read-back", "-o", "json")
-    published = {each["kid"]: each["maySignFrom"] for each in json.loads(out)["keys"]}
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
-    _, out, _ = run(*signing, "--new-key-file", key_file(tmp_path, "b"), "-o", "json", verb="rotate")
-    waits = {each["step"]: each["at"] for each in json.loads(out)["steps"]}
-    assert published[kids("b")[0]] == waits["wait"]
-
-
-def test_no_next_key_is_no_leave_to_sign_with_one(run: Run, tmp_path: Path) -> None:
-    run(*keys(tmp_path, "a", "b"), "--no-read-back")
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "b"))
-    code, _, err = run(*signing, "--may", "sign", verb="rotate")
-    assert code == 3
-    assert "expected a next key" in err
-    assert run(*signing, "--new-key-file", key_file(tmp_path, "b"), "--may", "sign", verb="rotate")[0] == 0
-
-
-def test_a_key_that_the_key_set_lacks_may_not_sign_whatever_the_state_says(run: Run, tmp_path: Path) -> None:
-    run(*keys(tmp_path, "a"), "--no-read-back")
-    older = (tmp_path / "www/openid/v1/jwks").read_bytes()
-    shutil.rmtree(tmp_path / "www")
-    (tmp_path / "www").mkdir()
-    run(*keys(tmp_path, "a", "b"), "--no-read-back")  # both at once: both may sign at once
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
-    new = ("--new-key-file", key_file(tmp_path, "b"))
-    assert run(*signing, *new, "--may", "sign", verb="rotate")[0] == 0
-    (tmp_path / "www/openid/v1/jwks").write_bytes(older)
-    code, _, err = run(*signing, *new, "--may", "sign", verb="rotate")
-    assert code == 3
-    assert "now: let everybody know it (publish)" in err
-    (tmp_path / "www/openid/v1/jwks").unlink()
-    code, _, err = run(*signing, verb="rotate")
-    assert code == 1
-    assert "is not published" in err
-
-
-def test_rotate_refuses_what_breaks_live_tokens(run: Run, tmp_path: Path) -> None:
-    run(*keys(tmp_path, "a"), "--no-read-back")
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "b"))
-    code, _, err = run(*signing, verb="rotate")
-    assert code == 1
-    assert "is not published" in err
-    assert run(*signing, "--may", "sign", verb="rotate")[0] == 3
-
-
-@pytest.mark.parametrize(
-    ("state", "said"), [(b"{}", "cannot be read"), (None, "of the issuer 'https://issuer.example/c1'")]
-)
-def test_rotate_believes_no_state_of_anybody_else(run: Run, tmp_path: Path, state: bytes | None, said: str) -> None:
-    run(*keys(tmp_path, "a"), "--no-read-back")
-    if state is not None:
-        (tmp_path / "www/.nodeattest/issuer-state.json").write_bytes(state)
-    signing = ("--service-account-signing-key-file", key_file(tmp_path, "a"))
-    code, _, err = run(*signing, issuer="https://issuer.example/other" if state is None else ISSUER, verb="rotate")
-    assert code == 2
-    assert said in err

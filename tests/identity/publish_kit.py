@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
 from nodeattest_identity.issuer.urls import default_jwks_uri
+from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.state import Desired, IssuerState, parse
 from nodeattest_identity.publish.store import ObjectStore, StoredObject
-from nodeattest_identity.publish.stores.directory import DirectoryStore
 
 ISSUER = "https://issuer.example/c1"
 START = 1_800_000_000
@@ -44,17 +44,12 @@ class Clock:
         return self.now
 
 
-class KilledError(Exception):
-    """The process ended here."""
-
-
 @dataclass
 class Faulty:
     """A store that is like another until its moment has come."""
 
     inner: ObjectStore
     before_write: Callable[[int, str], None] = lambda _number, _path: None
-    after_write: Callable[[int, str], None] = lambda _number, _path: None
     content_type: str | None = None
     written: list[str] = field(default_factory=list[str])
 
@@ -67,15 +62,11 @@ class Faulty:
         return found if found is None else replace(found, content_type=self.content_type)
 
     async def write(
-        self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
+        self, path: str, body: bytes, *, content_type: str, cache_control: str, replaces: StoredObject | None
     ) -> None:
         self.before_write(len(self.written), path)
-        await self.inner.write(path, body, content_type=content_type, cache_control=cache_control, version=version)
+        await self.inner.write(path, body, content_type=content_type, cache_control=cache_control, replaces=replaces)
         self.written.append(path)
-        self.after_write(len(self.written), path)
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
 
 def directory(path: Path) -> DirectoryStore:

@@ -1,21 +1,27 @@
-"""Stores of every kind, as real as they come here: moto's S3, azurite's blobs, a ConfigMap, a directory."""
+"""Stores of every cloud, as real as they come here: moto's S3, azurite's blobs, a fake Google Cloud Storage."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import http.client
+import json
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import botocore.session
-from azure.core.credentials import AzureNamedKeyCredential
-from azure.storage.blob import BlobServiceClient
+from aiohttp import web
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from node_kit import INSTALLED, NODE, need
 from polling import eventually
 
-__all__ = ["ACCOUNT", "AZURITE_KEY", "BUCKET", "azurite", "bucket_client", "containers", "moto"]
+__all__ = ["ACCOUNT", "AZURITE_KEY", "BUCKET", "azurite", "bucket_client", "google", "moto"]
 
 BUCKET: Final = "issuers"
 LOOPBACK: Final = "127.0.0.1"
@@ -63,15 +69,70 @@ def azurite(directory: Path) -> Generator[str]:
         process = subprocess.Popen(arguments, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
         try:
             url = f"{_address(log, process)}/{ACCOUNT}"
-            cast("Any", containers(url)).create_container(BUCKET, public_access="blob")
+            _create_container(url)
             yield url
         finally:
             process.terminate()
             process.wait(10)
 
 
-def containers(url: str) -> BlobServiceClient:
-    return BlobServiceClient(url, credential=AzureNamedKeyCredential(ACCOUNT, AZURITE_KEY))
+def _create_container(url: str) -> None:
+    """Create a container whose blobs are public ("Authorize with Shared Key" of the Azure Storage REST API)."""
+    headers = {"x-ms-blob-public-access": "blob", "x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
+    signed = "PUT" + "\n" * 12 + "".join(f"{name}:{value}\n" for name, value in headers.items())
+    signed += f"/{ACCOUNT}/{ACCOUNT}/{BUCKET}\nrestype:container"
+    mac = base64.b64encode(hmac.digest(base64.b64decode(AZURITE_KEY), signed.encode(), "sha256")).decode()
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    target = f"/{ACCOUNT}/{BUCKET}?restype=container"
+    connection.request("PUT", target, headers={**headers, "Authorization": f"SharedKey {ACCOUNT}:{mac}"})
+    assert connection.getresponse().status == http.HTTPStatus.CREATED
+    connection.close()
+
+
+@asynccontextmanager
+async def google(directory: Path) -> AsyncGenerator[tuple[str, Path]]:
+    """Run a fake Google Cloud Storage; gives its URL and a file for GOOGLE_SERVICE_ACCOUNT.
+
+    It keeps objects with their headers, and compares ``x-goog-if-generation-match`` (XML API, "Preconditions").
+    """
+    objects: dict[str, tuple[int, bytes, dict[str, str]]] = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        path = request.path
+        generation, body, headers = objects.get(path, (0, b"", {}))
+        if request.method == "PUT":
+            if int(request.headers.get("x-goog-if-generation-match", generation)) != generation:
+                return _error(412, "PreconditionFailed")
+            kept = {name: request.headers[name] for name in ("Content-Type", "Cache-Control")}
+            body, headers = await request.read(), kept
+            generation = 1 + max((each for each, _, _ in objects.values()), default=0)
+            objects[path] = generation, body, headers
+        if generation == 0:
+            return _error(404, "NoSuchKey")
+        more = {
+            "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
+            "Last-Modified": formatdate(usegmt=True),
+            "x-goog-generation": str(generation),
+        }
+        return web.Response(body=body if request.method == "GET" else b"", headers={**headers, **more})
+
+    application = web.Application()
+    application.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, LOOPBACK, 0).start()
+    url = f"http://{LOOPBACK}:{runner.addresses[0][1]}"
+    credentials = directory / "google.json"
+    account = {"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": True}
+    credentials.write_text(json.dumps({"type": "service_account", "gcs_base_url": url, **account}))
+    try:
+        yield url, credentials
+    finally:
+        await runner.cleanup()
+
+
+def _error(status: int, code: str) -> web.Response:
+    return web.Response(status=status, text=f"<Error><Code>{code}</Code></Error>", content_type="application/xml")
 
 
 def _address(log: Path, process: subprocess.Popen[bytes]) -> str:

@@ -17,7 +17,6 @@ from aiohttp import web
 from front_kit import Authority
 from issuer_kit import LOOPBACK, Upstream, new_key, upstream
 from polling import until
-from store_kit import BUCKET, moto
 
 from nodeattest_controller.controllers.issuer.controller import IssuerController
 from nodeattest_controller.controllers.issuer.events import LOG, NOT_PUBLISHED, PUBLISHED, IssuerEvents
@@ -29,11 +28,10 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
+from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.publish.store_location import StoreAccess, open_store, parse_location
-from nodeattest_identity.publish.stores.directory import DirectoryStore
-from nodeattest_identity.publish.verify_public import PublicReader
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject
@@ -101,7 +99,7 @@ class Bench:
             metrics=self.metrics,
             targets=PublishTargets(self.base, self.place or f"dir:{self.folder}", 3600),
             resync=QUICK,
-            reader=lambda: PublicReader(ca_file=self.ca),
+            https=HttpsFetcher(ca_file=self.ca),
             clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
         )
         async with ApiClient.from_kubeconfig(kubeconfig) as client:
@@ -266,36 +264,12 @@ async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str
     assert not list(bench.folder.iterdir())
 
 
-async def test_a_bucket_holds_each_clusters_documents_in_a_folder_of_its_own(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("EC2_METADATA_DISABLED", "true")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with moto() as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
-        bench.place = f"s3://{BUCKET}/fleet"
-        async with (
-            upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as one,
-            upstream(bench.issuer(OTHER), [new_key()], tmp_path / "b") as other,
-            bench.following(KEY, one.kubeconfig),
-            bench.following(OTHER, other.kubeconfig),
-        ):
-            warned = {"Warning blue", "Warning green"}  # nobody serves this bucket
-            await until(lambda: warned <= {kind for kind, _, _ in bench.fleet.events})
-            for key, there in ((KEY, one), (OTHER, other)):
-                store = open_store(parse_location(bench.place), StoreAccess())
-                held = await store.read(f"{key}/{JWKS}")
-                await store.aclose()
-                assert held is not None
-                assert held.body == wanted(bench, there, key)
-
-
 def test_it_runs_only_where_it_is_named_and_each_cluster_has_its_own_place() -> None:
     named = {"issuer_base": "https://tokens.example/", "issuer_place": "s3://bucket/fleet/"}
     assert publish_targets(Settings(identity="a", **named)) is None  # pyright: ignore[reportArgumentType] - by name
     sites = publish_targets(Settings(identity="a", controllers=("issuer",), **named))  # pyright: ignore[reportArgumentType] - by name
     assert sites is not None
     one, other = sites.of(KEY), sites.of(OTHER)
-    assert (one.issuer, one.place) == ("https://tokens.example/fleet/blue", "s3://bucket/fleet/fleet/blue")
+    assert (one.issuer, str(one.location)) == ("https://tokens.example/fleet/blue", "s3://bucket/fleet/fleet/blue")
     assert one.jwks_uri == "https://tokens.example/fleet/blue/openid/v1/jwks"
-    assert (one.folder, other.folder) == ("fleet/blue", "fleet/green")
+    assert (one.owner, other.owner) == ("fleet/blue", "fleet/green")

@@ -261,7 +261,7 @@ def test_a_requirements_file_has_every_locked_package_of_its_set_with_hashes_and
     brings = {
         "agent": "boto3",
         "agent-tpm": "tpm2-pytss",
-        "cli": "azure-storage-blob",
+        "cli": "obstore",
         "controller": "google-auth",
     }
     for which in SETS:

@@ -18,7 +18,7 @@ from images.controller.requirements import PYTHON_LOCK, environment, locked_line
 
 __all__ = ["SETS", "write_requirements"]
 
-_CLOUDS: Final = frozenset({"aws", "azure", "gcp"})
+_CLOUDS: Final = frozenset({"aws", "azure", "gcp", "store"})
 SETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = MappingProxyType(
     {
         "agent": ("nodeattest-agent", frozenset({"aws"})),

@@ -1,4 +1,4 @@
-"""``nodeattest issuer``: serve, publish, rotate and check what verifies service accounts' tokens."""
+"""``nodeattest issuer``: serve, publish and check what verifies service accounts' tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("nodeattest_cli.issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
     "publish": (
         "nodeattest_cli.issuer.publish:publish",
-        "Keep a bucket, blobs, a ConfigMap or a directory equal to what is wanted.",
+        "Keep a bucket, blobs or a directory equal to an issuer's keys.",
     ),
-    "rotate": ("nodeattest_cli.issuer.rotate:rotate", "Tell which step of a key's rotation is due, and when the next."),
     "serve": ("nodeattest_cli.issuer.serve:serve", "Serve the documents of one issuer or of many, over HTTPS."),
 }
 

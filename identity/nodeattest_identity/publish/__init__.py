@@ -1,1 +1,1 @@
-"""Publishes an issuer's documents to a store: plan, conditional writes, check of the public URL, key rotation."""
+"""Publishes an issuer's documents to a store: plan, conditional writes, check of the public URL."""

@@ -1,24 +1,23 @@
-"""Plans the next writes from the current objects and the desired documents. Pure.
+"""Plans the next writes from the stored objects and the desired documents. Pure.
 
-Promises, for the writes of one plan in their order and interrupted anywhere:
-1. Every key that was in the key set and has not reached its retire time stays in it, so tokens verify at every instant.
-   The key set is written before the configuration, whose algorithms it must already satisfy.
-2. The state object announces a change before it begins: of two publishers one gets a write conflict before either has
-   written a document, and the next run finishes what a killed run began.
-3. A key that is not desired is published only while state object and key set agree on it, and for a bounded time; each
-   plan has a note about it.
-4. A time in the state is never before the event: keys count as published when they are seen in the desired key set, by
-   a plan after the one that writes it.
-5. Documents of others are not touched (``ForeignIssuerError``). Nothing is planned if everything is as desired.
-Leaves to others: the lifecycle of each key (``key_lifecycle``), reading and writing (``publisher``), the public URL
-(``verify_public``).
+The state object decides which keys are published; both documents follow from it.
+Promises, for the writes of one plan in their order (state, key set, configuration) and interrupted anywhere:
+1. A key that was in the state and in the key set, and that was desired less than ``retire_after`` ago, stays in the key
+   set, so its tokens verify at every instant. A revoked key goes at once.
+2. Two publishers that start from the same read conflict at the first object that both write. The next run completes
+   what a killed run began.
+3. A key in the key set that the state does not know is removed: somebody else wrote it.
+4. Documents of others are not touched (``ForeignIssuerError``). Nothing is planned if everything is as desired.
+Out of scope: reading and writing (``publisher``), the public URL (``verify_public``).
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_identity.issuer.documents import (
@@ -30,23 +29,23 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.key_lifecycle import check_publisher_clock, decide_keys, published_key_set
-from nodeattest_identity.publish.paths import object_paths
-from nodeattest_identity.publish.state import (
-    DAY,
-    Desired,
-    IssuerState,
-    IssuerStateError,
-    KeyRecord,
-    encode,
-    parse,
-)
-from nodeattest_identity.publish.store import ForeignIssuerError, StoredObject
+from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url, jwks_url
+from nodeattest_identity.publish.state import Desired, IssuerState, IssuerStateError, KeyRecord, encode, parse
+from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
+from nodeattest_identity.tokens.jwt import printable
 
-__all__ = ["Current", "Plan", "Write", "cache_control", "plan"]
+__all__ = ["CONFIGURATION", "STATE", "Current", "Plan", "Write", "jwks_path", "plan"]
 
+CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
+STATE: Final = ".nodeattest/issuer-state.json"
+"""The state object: public keys and times, no secret."""
 _STATE_TYPE: Final = "application/json"
 _UNCACHED: Final = "no-store"
+_CLOCK_TOLERANCE: Final = 24 * 3600
+"""Seconds by which clocks of publishers may differ."""
+_LATEST: Final = 253_402_300_799
+"""Seconds: the last of the year 9999."""
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,8 @@ class Write:
     body: bytes = field(repr=False)
     content_type: str
     cache_control: str
-    version: str | None
+    replaces: StoredObject | None
+    """The object as it was read; None: there was none."""
     why: str
 
 
@@ -81,49 +81,62 @@ class Plan:
     notes: tuple[str, ...]
     """What happens to which key, for the operator."""
     unknown: frozenset[str]
-    """Ids of keys to remove that neither state object nor key set has."""
+    """Ids of keys to revoke that neither state object nor key set has."""
 
 
-def cache_control(max_age: int) -> str:
-    """Return the header value as kube-apiserver writes it."""
-    return f"public, max-age={max_age}"
+def jwks_path(issuer: str, jwks_uri: str) -> str:
+    """Return the path of the key set, relative to the issuer; raises ``UrlError``.
+
+    A key set below the issuer is stored where its URL leads to, such as ``keys.json``. A key set elsewhere is stored at
+    kube-apiserver's path, from where the server of that URL takes it; the check of the public URL shows that.
+    Only plain segments: the text of a URL must not name an object elsewhere.
+    """
+    root = issuer_url(issuer).removesuffix("/") + "/"
+    jwks_url(jwks_uri)
+    if not jwks_uri.startswith(root):
+        return JWKS_PATH.removeprefix("/")
+    path = jwks_uri.removeprefix(root)
+    if path == CONFIGURATION or not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
+        raise UrlError(
+            "--service-account-jwks-uri: expected plain segments (letters, digits, . _ ~ -) below the issuer that are "
+            f"not the configuration's own path, got {path[:80]!a}"
+        )
+    return path
 
 
 def plan(current: Current, desired: Desired, now: int) -> Plan:
     """Plan the next writes; raises ``ForeignIssuerError``, ``PublishError``, ``KeysError`` and ``UrlError``.
 
-    1. The objects are ours, or adopted, and not of the future. 2. Decide on each key. 3. Compare the documents.
-    4. Write the state object first if a document differs, then the key set, then the configuration.
+    1. The objects are ours, or adopted, and not of the future. 2. Decide on each key. 3. Compare the objects.
     """
-    place = object_paths(desired.issuer, desired.jwks_uri)
+    path = jwks_path(desired.issuer, desired.jwks_uri)
     # 1
     before = _ours(current, desired, now)
-    check_publisher_clock(before, now)
+    _check_clock(before, now)
     # 2
-    key_set = published_key_set(current.jwks)
-    changes = decide_keys(before, desired, key_set, now)
-    made = documents(desired.issuer, desired.jwks_uri, [record.key for record in changes.kept])
+    _check_keys(before, desired)
+    records, notes = _decide_keys(before, desired, now)
+    unchanged = current.state is not None and records == before.keys
+    state = IssuerState(
+        issuer=desired.issuer,
+        owner=desired.owner,
+        updated=before.updated if unchanged else max(before.updated, now),
+        keys=records,
+    )
+    published, foreign_notes = _published_keys(current.jwks, before, desired)
     # 3
-    public = cache_control(desired.max_age)
-    late = [
-        *_differing(current.jwks, place.jwks, made.jwks, JWKS_TYPE, public),
-        *_differing(current.configuration, place.configuration, made.configuration, CONFIGURATION_TYPE, public),
-    ]
-    # 4
-    if late:
-        lasting = tuple(
-            record for record in changes.removed if current.jwks is not None and key_set.may_hold(record.key)
-        )
-        state = _in_progress(before, desired, (*changes.kept, *lasting), stood=current.jwks is not None)
-    else:
-        state = _finished(before, desired, changes.kept, now)
-    early = _differing(current.state, place.state, encode(state), _STATE_TYPE, _UNCACHED)
+    made = documents(desired.issuer, desired.jwks_uri, [record.key for record in records])
+    cached = f"public, max-age={desired.max_age}"  # as kube-apiserver writes it
     return Plan(
-        writes=(*early, *late),
+        writes=(
+            *_differing(current.state, STATE, encode(state), _STATE_TYPE, _UNCACHED),
+            *_differing(current.jwks, path, made.jwks, JWKS_TYPE, cached),
+            *_differing(current.configuration, CONFIGURATION, made.configuration, CONFIGURATION_TYPE, cached),
+        ),
         documents=made,
         state=state,
-        notes=changes.notes,
-        unknown=changes.unknown,
+        notes=(*notes, *foreign_notes),
+        unknown=desired.revoked - published - {record.key.kid for record in before.keys},
     )
 
 
@@ -145,33 +158,28 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
                 f"the configuration there is of the issuer {found_issuer!a}, not of {desired.issuer}"
             )
     # 2
-    state = _state(current, desired)
+    state = _parsed_state(current, desired)
     if state is not None:
         if state.issuer != desired.issuer:
             raise ForeignIssuerError(f"the state there is of the issuer {state.issuer!a}, not of {desired.issuer}")
         if state.owner != desired.owner:
             raise ForeignIssuerError(
-                f"the documents there belong to {state.owner!a}, not to {desired.owner!a}: one place is one "
-                "cluster's, or each would accept the other's tokens"
+                f"the documents there belong to {state.owner!a}, not to {desired.owner!a}: a location is for one "
+                "cluster, or each would accept the other's tokens"
             )
         return state
     # 3
-    fresh = IssuerState(issuer=desired.issuer, jwks_uri=desired.jwks_uri, owner=desired.owner, max_age=desired.max_age)
-    if current.jwks is None and current.configuration is None:
-        return fresh
-    if not desired.adopt:
+    if (current.jwks is not None or current.configuration is not None) and not desired.adopt:
         raise ForeignIssuerError(
-            "documents are there without our mark (.nodeattest/issuer-state.json); if they are this issuer's, say "
-            "--adopt: all keys in them stay for --retire-after"
+            f"documents are there without our state ({STATE}); if they are this issuer's, give --adopt: all their keys "
+            "stay for --retire-after"
         )
     if found_issuer == "":
-        raise ForeignIssuerError(
-            "the configuration there cannot be read, so nobody can tell whose it is: remove it first"
-        )
-    return replace(fresh, keys=_adopted(current.jwks), replaced=True, held_until=now + max(desired.max_age, DAY))
+        raise ForeignIssuerError("the configuration there cannot be read, so its issuer is unknown: remove it first")
+    return IssuerState(issuer=desired.issuer, owner=desired.owner, updated=now, keys=_adopted(current.jwks, now))
 
 
-def _state(current: Current, desired: Desired) -> IssuerState | None:
+def _parsed_state(current: Current, desired: Desired) -> IssuerState | None:
     """Parse the state object; when documents are adopted an invalid one counts as none."""
     if current.state is None:
         return None
@@ -181,70 +189,95 @@ def _state(current: Current, desired: Desired) -> IssuerState | None:
         if desired.adopt:
             return None
         raise ForeignIssuerError(
-            f"our state there cannot be read ({error}); say --adopt to make it anew: all published keys then stay for "
-            "--retire-after"
+            f"our state there cannot be read ({error}); give --adopt to make it again: all published keys then stay "
+            "for --retire-after"
         ) from None
 
 
-def _adopted(jwks: StoredObject | None) -> tuple[KeyRecord, ...]:
+def _adopted(jwks: StoredObject | None, now: int) -> tuple[KeyRecord, ...]:
     """Take over every key of a key set without a state object."""
     if jwks is None:
         return ()
     try:
-        return tuple(KeyRecord(key=key) for key in read_jwks(jwks.body))
+        return tuple(KeyRecord(key=key, absent_since=now) for key in read_jwks(jwks.body))
     except KeysError as error:
         raise ForeignIssuerError(f"the key set there cannot be taken over: {error}") from None
+
+
+def _check_clock(before: IssuerState, now: int) -> None:
+    """Refuse a clock that is far behind: a key that it marks as absent would be removed too early."""
+    if before.updated > now + _CLOCK_TOLERANCE:
+        raise PublishError(
+            f"expected a clock past the last change of the state, {_moment(before.updated)}, got {_moment(now)}: set "
+            "this machine's clock; if it is right, remove the state object and give --adopt"
+        )
+
+
+def _check_keys(before: IssuerState, desired: Desired) -> None:
+    if any(key.kid in desired.revoked for key in desired.keys):
+        raise PublishError("--drop-key names a key that is to be published: remove its --service-account-key-file")
+    known = {record.key.kid: record.key.spki for record in before.keys}
+    if any(known.get(key.kid, key.spki) != key.spki for key in desired.keys):
+        raise KeysError("expected every key under a name of its own, got two of one kid")
+
+
+def _decide_keys(before: IssuerState, desired: Desired, now: int) -> tuple[tuple[KeyRecord, ...], list[str]]:
+    """Decide on each key: desired keys, then absent ones whose tokens may still be valid."""
+    known = {record.key.kid: record for record in before.keys}
+    wanted = documents(desired.issuer, desired.jwks_uri, desired.keys).keys
+    records = [KeyRecord(key=key) for key in wanted]
+    notes = [
+        f"+ {printable(key.kid)}: {'new' if key.kid not in known else 'desired again'}"
+        for key in wanted
+        if key.kid not in known or known[key.kid].absent_since is not None
+    ]
+    names = {key.kid for key in wanted}
+    for record in (record for record in before.keys if record.key.kid not in names):
+        kid = printable(record.key.kid)
+        since = now if record.absent_since is None else record.absent_since
+        if record.key.kid in desired.revoked or since + desired.retire_after <= now:
+            notes.append(f"- {kid}: removed")
+        else:
+            records.append(KeyRecord(key=record.key, absent_since=since))
+            notes.append(
+                f"~ {kid}: absent, stays until {_moment(since + desired.retire_after)} because its tokens may be "
+                "valid; if it leaked or was never yours, give --drop-key"
+            )
+    return tuple(records), notes
+
+
+def _published_keys(
+    jwks: StoredObject | None, before: IssuerState, desired: Desired
+) -> tuple[frozenset[str], list[str]]:
+    """Return the ids in the stored key set, and notes on keys that somebody else wrote there."""
+    if jwks is None:
+        return frozenset(), []
+    try:
+        published = read_jwks(jwks.body)
+    except KeysError:
+        return frozenset(), ["! the key set there is invalid: written again"]
+    ours = {(key.kid, key.spki) for key in (*(record.key for record in before.keys), *desired.keys)}
+    foreign = [key for key in published if (key.kid, key.spki) not in ours]
+    return (
+        frozenset(key.kid for key in published),
+        [f"! {printable(key.kid)}: in the key set but not in our state: removed" for key in foreign],
+    )
 
 
 def _differing(current: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
     """Write an object unless its bytes, and its headers if the store has any, are as desired."""
     if current is None:
-        yield Write(path=path, body=body, content_type=content_type, cache_control=cached, version=None, why="missing")
-        return
-    why = "differs" if current.body != body else ""
-    if not why and current.content_type not in {None, content_type}:
+        why = "missing"
+    elif current.body != body:
+        why = "differs"
+    elif current.content_type not in {None, content_type}:
         why = "has another content type"
-    if not why and current.cache_control not in {None, cached}:
+    elif current.cache_control not in {None, cached}:
         why = "has another Cache-Control"
-    if why:
-        yield Write(
-            path=path, body=body, content_type=content_type, cache_control=cached, version=current.version, why=why
-        )
+    else:
+        return
+    yield Write(path=path, body=body, content_type=content_type, cache_control=cached, replaces=current, why=why)
 
 
-def _in_progress(before: IssuerState, desired: Desired, records: tuple[KeyRecord, ...], *, stood: bool) -> IssuerState:
-    """Return the state of a change in progress; a publisher whose write of it conflicts has written nothing."""
-    return IssuerState(
-        issuer=desired.issuer,
-        jwks_uri=desired.jwks_uri,
-        owner=desired.owner,
-        max_age=max(before.max_age, desired.max_age),
-        held_until=before.held_until,
-        replaced=before.replaced or stood,
-        changed=None,
-        keys=records,
-    )
-
-
-def _finished(before: IssuerState, desired: Desired, records: Iterable[KeyRecord], now: int) -> IssuerState:
-    """Return the state of a finished change: since when it is published, and from when on new keys may sign.
-
-    A key of the first key set may sign at once: no cache can hold an older set. Before any other key signs, caches of
-    the older set must have expired.
-    """
-    held_until = (
-        before.held_until if before.max_age <= desired.max_age else max(before.held_until, now + before.max_age)
-    )
-    settled = max(now + before.max_age if before.replaced else now, before.held_until)
-    return IssuerState(
-        issuer=desired.issuer,
-        jwks_uri=desired.jwks_uri,
-        owner=desired.owner,
-        max_age=desired.max_age,
-        held_until=held_until,
-        replaced=True,
-        changed=now if before.changed is None else before.changed,
-        keys=tuple(
-            replace(each, published=now, settled=settled) if each.published is None else each for each in records
-        ),
-    )
+def _moment(at: int) -> str:
+    return datetime.fromtimestamp(min(at, _LATEST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,29 +1,37 @@
-"""The desired documents of an issuer, and the state object: what was published, and since when. Pure.
+"""The desired documents of an issuer, and the state object: each published key, and since when it is absent. Pure.
 
 The state object is beside the documents and marks them as ours.
 Promises: any bytes give an ``IssuerState`` or ``IssuerStateError``; encoding and parsing are inverse. No private key
-can be part of it. It holds the published keys too, so that a damaged key set can be restored from it.
-Leaves to others: decisions (``plan``).
+can be part of it. It holds the published keys too, so that a lost key set can be restored from it.
+Out of scope: decisions (``plan``).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE, documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
-from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+from nodeattest_identity.issuer.urls import UrlError, default_jwks_uri
+from nodeattest_kube.jsontypes import JsonValue, parse_json
 
-__all__ = ["DAY", "RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
+__all__ = ["RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
 
 RETIRE_AFTER: Final = 8761 * 3600
-"""Seconds that a key stays published after its removal: the longest lifetime of a service account token, a year and
-an hour."""
-DAY: Final = 24 * 3600
-"""Seconds; how long caches are assumed to hold an adopted key set of unknown max-age."""
+"""Seconds that an absent key stays published: the longest lifetime of a service account token, a year and an hour."""
+FORMAT: Final = "nodeattest/issuer-state/v1"
+MAX_SIZE: Final = 1 << 20
+"""Bytes, as of a key set."""
+_LATEST: Final = 253_402_300_799
+"""Seconds: the last of the year 9999."""
+_MEMBERS: Final = frozenset({"format", "issuer", "owner", "updated", "absent_since", "jwks"})
+_MAX_TEXT: Final = 2048
+
+
+class IssuerStateError(ValueError):
+    """Not a valid state object; says what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,73 +49,41 @@ class Desired:
     adopt: bool = False
     """Take over documents of this issuer that have no state object; all their keys stay."""
     revoked: frozenset[str] = frozenset()
-    """Ids of keys that are removed at once, even if tokens by them still live: they leaked."""
-
-
-FORMAT: Final = "nodeattest/issuer-state/v1"
-MAX_SIZE: Final = 1 << 20
-"""Bytes, as of a key set."""
-_LATEST: Final = 253_402_300_799
-"""Seconds: the last of the year 9999."""
-_MEMBERS: Final = frozenset(
-    {"format", "issuer", "jwks_uri", "owner", "max_age", "held_until", "replaced", "changed", "jwks", "keys"}
-)
-_TIMES: Final = frozenset({"kid", "published", "settled", "retire"})
-_MAX_TEXT: Final = 2048
-
-
-class IssuerStateError(ValueError):
-    """Not a valid state object; says what was expected."""
+    """Ids of keys that are removed at once, even if tokens by them are still valid: they leaked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """A key that is published, is about to be, or is about to be removed."""
+    """A published key."""
 
     key: VerifyingKey
-    published: int | None = None
-    """Since when it is known to be in the key set, seconds since the epoch; None: not seen there yet."""
-    settled: int | None = None
-    """From when on no compliant cache holds a key set without it: from then on it may sign."""
-    retire: int | None = None
-    """Until when it stays published after its removal from the desired keys; None: it is desired."""
+    absent_since: int | None = None
+    """Since when it is not among the desired keys, seconds since the epoch; None: it is desired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerState:
-    """What this issuer has published."""
+    """What this issuer publishes."""
 
     issuer: str
-    jwks_uri: str
     owner: str
-    max_age: int
-    """Seconds: the longest max-age of what is published now."""
-    held_until: int = 0
-    """Until when caches may hold an older version with a longer max-age."""
-    replaced: bool = False
-    """Whether there was a key set before the one that is being written."""
-    changed: int | None = None
-    """When the documents were last written; None: they are being written."""
-    keys: tuple[KeyRecord, ...] = field(default=())
+    updated: int
+    """When this state was last changed, seconds since the epoch."""
+    keys: tuple[KeyRecord, ...]
 
 
 def encode(state: IssuerState) -> bytes:
     """Encode the state; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
-    jwks = documents(state.issuer, state.jwks_uri, [record.key for record in state.keys]).jwks
+    keys = [record.key for record in state.keys]
     members: dict[str, JsonValue] = {
         "format": FORMAT,
         "issuer": state.issuer,
-        "jwks_uri": state.jwks_uri,
         "owner": state.owner,
-        "max_age": state.max_age,
-        "held_until": state.held_until,
-        "replaced": state.replaced,
-        "changed": state.changed,
-        "keys": [
-            {"kid": each.key.kid, "published": each.published, "settled": each.settled, "retire": each.retire}
-            for each in state.keys
-        ],
-        "jwks": parse_json(jwks),
+        "updated": state.updated,
+        "absent_since": {
+            record.key.kid: record.absent_since for record in state.keys if record.absent_since is not None
+        },
+        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), keys).jwks),
     }
     return json.dumps(members, indent=1).encode() + b"\n"
 
@@ -122,59 +98,33 @@ def parse(body: bytes) -> IssuerState:
         raise IssuerStateError(f"expected an issuer's state in JSON, got {error}") from None
     if members.get("format") != FORMAT or members.keys() != _MEMBERS:
         raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
-    replaced, max_age = members["replaced"], _time(members["max_age"])
-    held_until = _time(members["held_until"])
-    if not isinstance(replaced, bool) or max_age is None or held_until is None:
-        raise IssuerStateError("expected max_age and held_until in seconds and replaced as true or false, got others")
-    state = IssuerState(
-        issuer=_text(members["issuer"]),
-        jwks_uri=_text(members["jwks_uri"]),
-        owner=_text(members["owner"]),
-        max_age=max_age,
-        held_until=held_until,
-        replaced=replaced,
-        changed=_time(members["changed"]),
-        keys=_records(members["jwks"], members["keys"]),
-    )
+    updated = _time(members["updated"], _LATEST)
     try:
+        keys = read_jwks(json.dumps(members["jwks"]).encode())
+        state = IssuerState(
+            issuer=_text(members["issuer"]),
+            owner=_text(members["owner"]),
+            updated=updated,
+            keys=_records(keys, members["absent_since"], updated),
+        )
         encode(state)
     except (KeysError, UrlError) as error:
         raise IssuerStateError(str(error)) from None
     return state
 
 
-def _records(jwks: JsonValue, times: JsonValue) -> tuple[KeyRecord, ...]:
-    """Read the keys and their times, which have the same order."""
-    try:
-        keys = read_jwks(json.dumps(jwks).encode())
-    except KeysError as error:
-        raise IssuerStateError(str(error)) from None
-    if not isinstance(times, list) or len(times) != len(keys):
-        raise IssuerStateError("expected the times of each key, got more or fewer")
-    return tuple(_record(key, each) for key, each in zip(keys, times, strict=True))
+def _records(keys: tuple[VerifyingKey, ...], absent_since: JsonValue, updated: int) -> tuple[KeyRecord, ...]:
+    if not isinstance(absent_since, dict) or not absent_since.keys() <= {key.kid for key in keys}:
+        raise IssuerStateError("expected absent_since with names of keys of jwks, got something else")
+    times = {kid: _time(value, updated) for kid, value in absent_since.items()}
+    return tuple(KeyRecord(key=key, absent_since=times.get(key.kid)) for key in keys)
 
 
-def _record(key: VerifyingKey, times: JsonValue) -> KeyRecord:
-    if not isinstance(times, dict) or times.keys() != _TIMES or times["kid"] != key.kid:
+def _time(value: JsonValue, latest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= latest:
         raise IssuerStateError(
-            "expected kid, published, settled and retire of each key in the key set's order, got others"
+            "expected whole seconds before the year 10000, and absent_since no later than updated, got something else"
         )
-    record = _of_times(key, times)
-    if (record.published is None) != (record.settled is None):
-        raise IssuerStateError("expected published and settled together, got one of them")
-    return record
-
-
-def _of_times(key: VerifyingKey, times: JsonObject) -> KeyRecord:
-    published, settled, retire = (_time(times[name]) for name in ("published", "settled", "retire"))
-    return KeyRecord(key=key, published=published, settled=settled, retire=retire)
-
-
-def _time(value: JsonValue) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LATEST:
-        raise IssuerStateError("expected whole seconds before the year 10000, got something else")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a store of issuers' documents must do, and the errors of publication.
+"""What a store of issuers' documents must do, how it is named, and the errors of publication.
 
 Promises: a write replaces one object as a whole or not at all, and only if the object still is the version that was
 read: of two writers that read the same version, one gets ``WriteConflictError``. An error says what was expected, what
@@ -8,7 +8,7 @@ temporary; the others need an operator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 __all__ = [
@@ -16,11 +16,16 @@ __all__ = [
     "ForeignIssuerError",
     "ObjectStore",
     "PublishError",
+    "StoreAccess",
+    "StoreLocation",
     "StoreRefusedError",
     "StoreUnavailableError",
     "StoredObject",
     "WriteConflictError",
 ]
+
+MAX_OBJECT: Final = 1 << 20
+"""Bytes of an object; the limit of a key set."""
 
 
 class PublishError(Exception):
@@ -38,34 +43,26 @@ class StoreRefusedError(PublishError):
 class StoreUnavailableError(PublishError):
     """The store is unreachable or throttles."""
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        """``retry_after``: seconds, if the store says so."""
-        super().__init__(message)
-        self.retry_after = retry_after
-
 
 class WriteConflictError(PublishError):
     """An object changed since it was read: read again, and plan again."""
 
 
-MAX_OBJECT: Final = 1 << 20
-"""Bytes of an object; the limit of a key set."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object in a store."""
+    """An object in a store, as it was read."""
 
     body: bytes = field(repr=False)
-    version: str
-    """What the store compares: an ETag or a hash."""
+    e_tag: str | None
+    generation: str | None = None
+    """What the store compares: an ETag, or in Google Cloud Storage a generation."""
     content_type: str | None = None
     cache_control: str | None = None
     """Both None if the store has no headers; its web server sets them."""
 
 
 class ObjectStore(Protocol):
-    """One prefix of one bucket, container, directory or ConfigMap."""
+    """One prefix of one bucket, container or directory."""
 
     @property
     def name(self) -> str:
@@ -77,11 +74,38 @@ class ObjectStore(Protocol):
         ...
 
     async def write(
-        self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
+        self, path: str, body: bytes, *, content_type: str, cache_control: str, replaces: StoredObject | None
     ) -> None:
-        """Replace that version; None: create. Raises ``WriteConflictError`` and other ``PublishError``."""
+        """Replace this version; None: create. Raises ``WriteConflictError`` and other ``PublishError``."""
         ...
 
-    async def aclose(self) -> None:
-        """Close connections."""
-        ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLocation:
+    """A location by kind and parts."""
+
+    kind: str
+    """``dir``, ``s3``, ``azblob`` or ``gs``."""
+    root: str
+    """The directory, bucket or account."""
+    container: str = ""
+    """Of an Azure account."""
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        """Return the location as the operator gives it."""
+        parts = [part for part in (self.root, self.container, self.prefix) if part]
+        return f"{self.kind}:{'' if self.kind == 'dir' else '//'}{'/'.join(parts)}"
+
+    def below(self, folder: str) -> StoreLocation:
+        """Return the location of a folder in it."""
+        return replace(self, prefix=f"{self.prefix}/{folder}" if self.prefix else folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAccess:
+    """Access to a store of a cloud."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    azure_key: str | None = field(default=None, repr=False)

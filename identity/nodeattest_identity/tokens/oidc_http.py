@@ -37,6 +37,8 @@ class FetchedDocument:
     body: bytes = field(repr=False)
     max_age: float | None
     """Seconds that it may be cached; None: not stated."""
+    content_type: str = ""
+    cache_control: str = ""
 
 
 class HttpsFetcher:
@@ -89,7 +91,8 @@ class HttpsFetcher:
             if len(body) > limit:
                 raise _refused(f"at most {limit} bytes", f"more at {url}", _PUBLISH)
             caching = ",".join(response.headers.getall("Cache-Control", ()))
-            return FetchedDocument(body, max_age(caching, response.headers.get("Age", "")))
+            freshness = max_age(caching, response.headers.get("Age", ""))
+            return FetchedDocument(body, freshness, response.content_type, caching)
 
     def _context(self) -> ssl.SSLContext:
         if self._ca_file is None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.controllers.issuer.events import LOG, IssuerEvents
-from nodeattest_controller.controllers.issuer.publish_target import PrefixedStore, PublishTarget, PublishTargets
+from nodeattest_controller.controllers.issuer.publish_target import PublishTarget, PublishTargets
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
@@ -25,18 +25,19 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.issuer.urls import UrlError
+from nodeattest_identity.publish.location import open_store
 from nodeattest_identity.publish.publisher import PublishResult, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
-    ObjectStore,
     PublishError,
+    StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
 )
-from nodeattest_identity.publish.store_location import StoreAccess, StoreLocation, open_store
-from nodeattest_identity.publish.verify_public import PublicReader, PublicStatus
+from nodeattest_identity.publish.verify_public import PublicStatus, check_public
 from nodeattest_identity.serve.sources import SourceError, read_api_server
+from nodeattest_identity.tokens.oidc_http import HttpsFetcher
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
@@ -75,8 +76,7 @@ class IssuerController:
         metrics: Metrics,
         targets: PublishTargets,
         resync: ResyncConfig = _RESYNC,
-        open_target: Callable[[StoreLocation, StoreAccess], ObjectStore] = open_store,
-        reader: Callable[[], PublicReader] = PublicReader,
+        https: HttpsFetcher | None = None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
@@ -85,7 +85,7 @@ class IssuerController:
         self._management, self._recorder, self._guard, self._targets = management, recorder, guard, targets
         self._metrics = metrics
         self._resync, self._clock, self._random = resync, clock, random
-        self._publisher = _Publisher(open_target, reader, now)
+        self._publisher = _Publisher(https or HttpsFetcher(), now)
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
         """Make the reconciler of one connection."""
@@ -105,28 +105,18 @@ class IssuerController:
 class _Publisher:
     """Publishes, few at a time."""
 
-    def __init__(
-        self,
-        open_target: Callable[[StoreLocation, StoreAccess], ObjectStore],
-        reader: Callable[[], PublicReader],
-        now: Callable[[], float],
-    ) -> None:
-        self._open, self._reader, self._now = open_target, reader, now
+    def __init__(self, https: HttpsFetcher, now: Callable[[], float]) -> None:
+        self._https, self._now = https, now
         self._gate = asyncio.Semaphore(_CONCURRENT)
 
     async def publish(self, target: PublishTarget, wanted: Desired) -> PublishResult:
         """Make the target hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
         async with self._gate:
-            store = PrefixedStore(self._open(target.store, StoreAccess()), target.folder)
-            try:
-                return await publish(store, wanted, clock=self._now)
-            finally:
-                await store.aclose()
+            return await publish(open_store(target.location, StoreAccess()), wanted, clock=self._now)
 
-    async def read_back(self, published: PublishResult) -> tuple[PublicStatus, str]:
+    async def read_back(self, published: PublishResult, max_age: int) -> tuple[PublicStatus, str]:
         """Read the public URL without credentials."""
-        async with self._reader() as reader:
-            found = await reader.check(published, now=int(self._now()))
+        found = await check_public(self._https, published, max_age=max_age, now=int(self._now()))
         return found.status, "; ".join(found.findings)
 
 
@@ -168,10 +158,10 @@ class _Task:
         published = await self._publish(keys)
         self._events.published(self._target, published)
         # 4
-        seen, findings = await self._publisher.read_back(published)
+        seen, findings = await self._publisher.read_back(published, self._max_age)
         if seen is PublicStatus.WRONG:
             raise self._reported(
-                "not-public", f"published at {self._target.place}, but the public URL does not show it: {findings}"
+                "not-public", f"published at {self._target.location}, but the public URL does not show it: {findings}"
             )
         if seen is PublicStatus.EQUAL:
             self._published, self._compare_at = keys, self._clock() + _COMPARE_PERIOD
@@ -193,12 +183,12 @@ class _Task:
     async def _publish(self, keys: tuple[VerifyingKey, ...]) -> PublishResult:
         target = self._target
         wanted = Desired(
-            issuer=target.issuer, jwks_uri=target.jwks_uri, keys=keys, owner=target.folder, max_age=self._max_age
+            issuer=target.issuer, jwks_uri=target.jwks_uri, keys=keys, owner=target.owner, max_age=self._max_age
         )
         try:
             return await self._publisher.publish(target, wanted)
         except (PublishError, KeysError, UrlError) as error:
-            raise self._reported(_outcome(error), f"{target.place}: {error}") from None
+            raise self._reported(_outcome(error), f"{target.location}: {error}") from None
 
     def _reported(self, outcome: str, message: str) -> _ReportedError:
         self._events.failed(outcome, message)

@@ -37,7 +37,7 @@ class IssuerEvents:
                 self._events.info("an issuer's documents hold what is not wanted", notes=notes)
             return
         keys = len(published.documents.keys)
-        self._events.info("published an issuer's documents", place=target.place, keys=keys)
+        self._events.info("published an issuer's documents", place=str(target.location), keys=keys)
         if notes:
             self._events.event("Normal", PUBLISHED, f"{keys} keys of {target.issuer}: {notes}")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.urls import default_jwks_uri
-from nodeattest_identity.publish.store import ObjectStore, StoredObject
-from nodeattest_identity.publish.store_location import StoreLocation, parse_location
+from nodeattest_identity.publish.location import parse_location
+from nodeattest_identity.publish.store import StoreLocation
 
-__all__ = ["PrefixedStore", "PublishTarget", "PublishTargets", "publish_targets"]
+__all__ = ["PublishTarget", "PublishTargets", "publish_targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,9 @@ class PublishTarget:
 
     issuer: str
     jwks_uri: str
-    store: StoreLocation
-    """The storage of all clusters."""
-    folder: str
-    """This cluster's folder in it, ``namespace/name``, which also marks its documents as this cluster's."""
-    place: str
-    """Storage and folder, for messages."""
+    location: StoreLocation
+    owner: str
+    """``namespace/name``, which is also the last part of the location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +41,7 @@ class PublishTargets:
     def of(self, key: ClusterKey) -> PublishTarget:
         """Return one cluster's target; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
         issuer = f"{self.base}/{key}"
-        return PublishTarget(issuer, default_jwks_uri(issuer), parse_location(self.place), key, f"{self.place}/{key}")
-
-
-class PrefixedStore:
-    """One folder of a store, as a store of its own (``publish.store.ObjectStore``)."""
-
-    def __init__(self, store: ObjectStore, folder: str) -> None:
-        self.name = f"{store.name}/{folder}"
-        self._store, self._folder = store, folder
-
-    async def read(self, path: str) -> StoredObject | None:
-        """Read an object of the folder."""
-        return await self._store.read(f"{self._folder}/{path}")
-
-    async def write(
-        self, path: str, body: bytes, *, content_type: str, cache_control: str, version: str | None
-    ) -> None:
-        """Write one."""
-        path = f"{self._folder}/{path}"
-        await self._store.write(path, body, content_type=content_type, cache_control=cache_control, version=version)
-
-    async def aclose(self) -> None:
-        """Close the store."""
-        await self._store.aclose()
+        return PublishTarget(issuer, default_jwks_uri(issuer), parse_location(self.place).below(key), key)
 
 
 def publish_targets(settings: Settings) -> PublishTargets | None:

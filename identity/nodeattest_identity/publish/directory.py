@@ -1,62 +1,59 @@
 """A directory that some web server serves: each object a file.
 
 Promises: a file is replaced by one rename after its bytes are on the disk; readable for everybody (0644, directories
-0755), because another user's web server reads it. Writers exclude each other by a lock, so of two who read the same one
-gets ``WriteConflictError``. Symbolic links below the directory are not followed,
-nor what becomes one meanwhile: a writer there cannot lead a publisher elsewhere.
-Leaves to others: content types and Cache-Control, which the web server sets.
+0755), because another user's web server reads it. Writers exclude each other by a file lock, so of two that read the
+same version one gets ``WriteConflictError``. Symbolic links below the directory are not followed, even if a path
+becomes one meanwhile: a writer there cannot direct a publisher elsewhere.
+Out of scope: content types and Cache-Control, which the web server sets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.publish.store import MAX_OBJECT, StoredObject, StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.store import (
+    MAX_OBJECT,
+    StoredObject,
+    StoreRefusedError,
+    StoreUnavailableError,
+    WriteConflictError,
+)
 
-__all__ = ["DirectoryStore", "explained"]
+__all__ = ["DirectoryStore"]
 
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
 _LOCK: Final = ".nodeattest/lock"
-_OWNER: Final = "run as the owner of the directory, or correct owner and mode"
-_ROOM: Final = "make room on that disk"
-_WRITABLE: Final = "mount it writable"
-_IN_THE_WAY: Final = "what is there is of another kind: remove it"
-_REMEDIES: Final = {
-    errno.EACCES: _OWNER,
-    errno.EPERM: _OWNER,
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.EROFS: _WRITABLE,
-    errno.EISDIR: _IN_THE_WAY,
-    errno.ENOTDIR: _IN_THE_WAY,
-    errno.ELOOP: "what is there is a symbolic link: remove it",
-}
+_LOCK_SECONDS: Final = 30.0
+_LOCK_INTERVAL: Final = 0.05
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_BESIDE: Final = ".nodeattest-"
-"""How files begin that are being written."""
+_UNFINISHED: Final = ".nodeattest-"
+"""How the names of files begin that are being written."""
 
 
 class DirectoryStore:
-    """A directory, which must exist; implements ``ObjectStore``."""
+    """A prefix of a directory, which must exist; implements ``ObjectStore``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, prefix: str = "", *, lock_seconds: float = _LOCK_SECONDS) -> None:
+        """``lock_seconds``: how long to wait for another writer."""
         self._root = root
-        self.name: Final = f"dir:{root}"
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._lock_seconds = lock_seconds
+        self.name: Final = f"dir:{root / prefix}"
 
     async def read(self, path: str) -> StoredObject | None:
         """Read a file."""
-        return await asyncio.to_thread(self._read, path)
+        return await asyncio.to_thread(self._read, self._prefix + path)
 
     async def write(
         self,
@@ -65,14 +62,11 @@ class DirectoryStore:
         *,
         content_type: str,
         cache_control: str,
-        version: str | None,
+        replaces: StoredObject | None,
     ) -> None:
         """Replace a file."""
         del content_type, cache_control  # the web server sets the headers
-        await asyncio.to_thread(self._write, path, body, version)
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
+        await asyncio.to_thread(self._write, self._prefix + path, body, replaces)
 
     def _read(self, path: str) -> StoredObject | None:
         try:
@@ -91,16 +85,16 @@ class DirectoryStore:
             raise self._refused(path, error) from None
         if len(body) > MAX_OBJECT:
             raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
-        return StoredObject(body=body, version=hashlib.sha256(body).hexdigest())
+        return StoredObject(body=body, e_tag=hashlib.sha256(body).hexdigest())
 
-    def _write(self, path: str, body: bytes, version: str | None) -> None:
+    def _write(self, path: str, body: bytes, replaces: StoredObject | None) -> None:
         try:
             with self._locked(), self._opened(path, make=True) as (folder, name):
                 found = self._read(path)
-                if (None if found is None else found.version) != version:
-                    raise WriteConflictError(f"{self.name}: {path} was written by somebody else meanwhile")
+                if (found and found.e_tag) != (replaces and replaces.e_tag):
+                    raise WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
                 for left in os.listdir(folder):  # noqa: PTH208 - a path could lead elsewhere by now
-                    if left.startswith(_BESIDE):  # by a run that was killed: the lock is ours
+                    if left.startswith(_UNFINISHED):  # of a killed run: the lock is ours
                         os.unlink(left, dir_fd=folder)
                 _replace(folder, name, body)
         except OSError as error:
@@ -141,37 +135,51 @@ class DirectoryStore:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        with self._opened(_LOCK, make=True) as (folder, name):
+        """Hold the lock of the prefix; raises ``StoreUnavailableError`` if another writer keeps it."""
+        with self._opened(self._prefix + _LOCK, make=True) as (folder, name):
             lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._wait_for(lock)
             yield
         finally:
             os.close(lock)
 
+    def _wait_for(self, lock: int) -> None:
+        until = time.monotonic() + self._lock_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise StoreUnavailableError(
+                        f"{self.name}: expected the lock {_LOCK} within {self._lock_seconds:.0f} s, got none; end the "
+                        "publisher that holds it"
+                    ) from None
+                time.sleep(_LOCK_INTERVAL)
+            else:
+                return
+
     def _refused(self, path: str, error: OSError) -> StoreRefusedError:
-        return StoreRefusedError(f"{self.name}: {path}: {explained(error)}")
-
-
-def explained(error: OSError) -> str:
-    """Say what the system said, and what helps."""
-    said = os.strerror(error.errno) if error.errno else "an error without a number"
-    return f"expected to read and write there, got {said!r}; {_REMEDIES.get(error.errno or 0, 'check the disk')}"
+        got = os.strerror(error.errno) if error.errno else "an error without a number"
+        return StoreRefusedError(
+            f"{self.name}: {path}: expected to read and write there, got {got!r}; check owner, mode, kind and free "
+            "space, and that it is mounted writable"
+        )
 
 
 def _replace(folder: int, name: str, body: bytes) -> None:
-    """Write beside, then rename: a reader sees the old bytes or the new ones."""
-    beside = f"{_BESIDE}{secrets.token_hex(8)}"
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    """Write another file, then rename it: a reader sees the old bytes or the new ones."""
+    unfinished = f"{_UNFINISHED}{secrets.token_hex(8)}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(body)
             file.flush()
             os.fchmod(file.fileno(), _FILE_MODE)
             os.fsync(file.fileno())
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:  # a signal, too: no file stays beside
+        os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:  # also on a signal, no unfinished file stays
         with suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(unfinished, dir_fd=folder)
         raise
     os.fsync(folder)

@@ -1,0 +1,274 @@
+"""S3, Azure Blob Storage and Google Cloud Storage, by obstore.
+
+Promises: an object is created only where none is, and replaced only if it is the version that was read. Credentials are
+the cloud's own chain (boto3, azure-identity, Google's application default credentials) or an account key, and never
+shown: no text of a library becomes part of an error, only a status and an error code. Every call ends in bounded time.
+Out of scope: who may read the objects in public (docs/issuer-publish.md).
+Source: Amazon S3 User Guide, "Conditional writes", and API Reference, "Error responses"; Azure Storage REST API,
+"Specifying conditional headers" and "Common REST API error codes"; Cloud Storage, "Request preconditions".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from nodeattest_identity.publish.store import (
+    MAX_OBJECT,
+    PublishError,
+    StoreAccess,
+    StoredObject,
+    StoreLocation,
+    StoreRefusedError,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+
+if TYPE_CHECKING:
+    from obstore import UpdateVersion
+    from obstore.store import AzureConfig, ClientConfig, GCSConfig, RetryConfig, S3Config
+
+__all__ = ["CloudStore"]
+
+_Store = S3Store | AzureStore | GCSStore
+_RETRY: Final[RetryConfig] = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=4), "base": 2},
+}
+_TOTAL: Final = 60.0
+"""Seconds of one call with its retries and the cloud's credentials."""
+_STATUS: Final = re.compile(r"status code: ([0-9]{3})\b", re.ASCII)
+_CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>", re.ASCII)
+_BUSY, _NOT_IMPLEMENTED, _SERVER_ERROR = 429, 501, 500
+_CREDENTIALS: Final = {
+    "s3": "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, aws sso login, or a role (IRSA, instance profile)",
+    "azblob": "a workload identity, a managed identity, az login, or AZURE_STORAGE_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or the machine's service account",
+}
+_RIGHTS: Final = {
+    "s3": "s3:GetObject and s3:PutObject on the objects and s3:ListBucket on the bucket, without which S3 answers 403 "
+    "for a missing object",
+    "azblob": "the role Storage Blob Data Contributor on the container, and its firewall must let this machine in",
+    "gs": "storage.objects.get, storage.objects.create and storage.objects.delete",
+}
+_CLOCK: Final = "set this machine's clock: the cloud accepts 15 minutes of difference"
+_REGION: Final = "the bucket is in another region: give --region"
+_REMEDIES: Final = {
+    "NoSuchBucket": "make the bucket first, or check its name",
+    "ContainerNotFound": "make the container first, or check its name",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "RequestTimeTooSkewed": _CLOCK,
+    "RequestExpired": _CLOCK,
+    "ExpiredToken": "the credentials have expired: get new ones",
+    "NotImplemented": "this server has no conditional writes, without which two publishers overwrite each other",
+}
+_MISSING_ROOT: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
+
+
+class CloudStore:
+    """One prefix of one bucket or container; implements ``ObjectStore``."""
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        access: StoreAccess,
+        *,
+        retry: RetryConfig = _RETRY,
+        request_timeout: timedelta = timedelta(seconds=10),
+    ) -> None:
+        """``request_timeout`` is for one attempt."""
+        self.name: Final = str(location)
+        self._location, self._access, self._retry = location, access, retry
+        self._request_timeout = request_timeout
+        self._opened: _Store | None = None
+
+    async def read(self, path: str) -> StoredObject | None:
+        """Read an object."""
+        async with self._reported(path):
+            try:
+                found = await obstore.get_async(await self._store(), path)
+            except FileNotFoundError as error:
+                if _code(error) in _MISSING_ROOT:
+                    raise
+                return None
+            if found.meta["size"] > MAX_OBJECT:
+                raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
+            if found.meta["e_tag"] is None and found.meta["version"] is None:
+                raise StoreRefusedError(
+                    f"{self.name}: {path}: expected an ETag, got none; conditional writes need one: use another server"
+                )
+            return StoredObject(
+                body=bytes(await found.bytes_async()),
+                e_tag=found.meta["e_tag"],
+                generation=found.meta["version"],
+                content_type=found.attributes.get("Content-Type", ""),
+                cache_control=found.attributes.get("Cache-Control", ""),
+            )
+
+    async def write(
+        self, path: str, body: bytes, *, content_type: str, cache_control: str, replaces: StoredObject | None
+    ) -> None:
+        """Replace an object."""
+        async with self._reported(path):
+            try:
+                await obstore.put_async(
+                    await self._store(),
+                    path,
+                    body,
+                    attributes={"Content-Type": content_type, "Cache-Control": cache_control},
+                    mode="create" if replaces is None else _version(replaces),
+                )
+            except FileNotFoundError as error:
+                if _code(error) in _MISSING_ROOT:
+                    raise
+                raise self._conflict(path) from None
+
+    async def _store(self) -> _Store:
+        """Open the store once; the cloud's credentials are looked up in a thread."""
+        if self._opened is None:
+            try:
+                self._opened = await asyncio.to_thread(self._open)
+            except exceptions.BaseError:  # a key or a file with credentials that cannot be read
+                raise self._no_credentials() from None
+        return self._opened
+
+    def _open(self) -> _Store:
+        endpoint = self._access.endpoint_url
+        options: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": self._request_timeout}
+        if endpoint is not None and endpoint.startswith("http://"):
+            options["allow_http"] = True
+        prefix = self._location.prefix or None
+        if self._location.kind == "s3":
+            return self._open_s3(prefix, endpoint, options)
+        if self._location.kind == "azblob":
+            return self._open_azure(prefix, endpoint, options)
+        google: GCSConfig = {} if endpoint is None else {"base_url": endpoint}
+        return GCSStore(
+            self._location.root, prefix=prefix, config=google, client_options=options, retry_config=self._retry
+        )
+
+    def _open_s3(self, prefix: str | None, endpoint: str | None, options: ClientConfig) -> _Store:
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        try:
+            credentials = Boto3CredentialProvider()
+        except (BotoCoreError, ValueError):
+            raise self._no_credentials() from None
+        config: S3Config = {"conditional_put": "etag"}
+        if self._access.region is not None:
+            config["region"] = credentials.config["region"] = self._access.region
+        if endpoint is not None:
+            config["aws_endpoint_url_s3"] = endpoint
+        return S3Store(
+            self._location.root,
+            prefix=prefix,
+            config=config,
+            client_options=options,
+            retry_config=self._retry,
+            credential_provider=credentials,
+        )
+
+    def _open_azure(self, prefix: str | None, endpoint: str | None, options: ClientConfig) -> _Store:
+        config: AzureConfig = {"account_name": self._location.root}
+        if endpoint is not None:
+            config["endpoint"] = endpoint
+        if self._access.azure_key is not None:
+            config["account_key"] = self._access.azure_key
+            credentials = None
+        else:
+            from obstore.auth.azure import AzureCredentialProvider
+
+            credentials = AzureCredentialProvider()
+        return AzureStore(
+            self._location.container,
+            prefix=prefix,
+            config=config,
+            client_options=options,
+            retry_config=self._retry,
+            credential_provider=credentials,
+        )
+
+    @asynccontextmanager
+    async def _reported(self, path: str) -> AsyncGenerator[None]:
+        """Raise a ``PublishError`` for every error of a library, and for a call that does not end."""
+        try:
+            async with asyncio.timeout(_TOTAL):
+                yield
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"{self.name}: {path}: expected an answer within {_TOTAL:.0f} s, got none; see the store's status"
+            ) from None
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            raise self._conflict(path) from None
+        except exceptions.UnauthenticatedError:
+            raise self._no_credentials() from None
+        except ImportError:
+            raise StoreRefusedError(
+                "--to: expected the libraries of this cloud's credentials, got none; install requirements-cli.txt of "
+                "the release (docs/install.md)"
+            ) from None
+        except (exceptions.BaseError, OSError, ValueError) as error:
+            raise self._error(path, error) from None
+
+    def _conflict(self, path: str) -> WriteConflictError:
+        return WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
+
+    def _no_credentials(self) -> StoreRefusedError:
+        return StoreRefusedError(
+            f"{self.name}: expected credentials that the store accepts, got none; give "
+            f"{_CREDENTIALS[self._location.kind]}"
+        )
+
+    def _error(self, path: str, error: Exception) -> PublishError:
+        """Say by status and error code what the store answered, and what helps."""
+        where, text, code = f"{self.name}: {path}", str(error), _code(error)
+        status = int(found[1]) if (found := _STATUS.search(text)) else None
+        if status is not None:
+            busy = status == _BUSY or (status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED)
+            answer = f"{status} {code}".rstrip()
+            if busy:
+                return StoreUnavailableError(f"{where}: the store is busy ({answer})")
+            remedy = _REMEDIES.get(code)
+            if remedy is None and isinstance(error, exceptions.PermissionDeniedError):
+                remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer-publish.md)"
+            if remedy is None and status == _NOT_IMPLEMENTED:
+                remedy = _REMEDIES["NotImplemented"]
+            return StoreRefusedError(f"{where}: got {answer}; {remedy or 'see the error codes of the store'}")
+        if "redirect" in text:
+            return StoreRefusedError(f"{where}: expected an answer, got a redirect; {_REGION}, or check --endpoint-url")
+        if "ertificate" in text:
+            return StoreRefusedError(
+                f"{where}: expected a certificate that is trusted here, got another; SSL_CERT_FILE names the CA"
+            )
+        if "error sending request" in text or "error decoding" in text:
+            return StoreUnavailableError(
+                f"{where}: expected an answer, got none; check the names in --to, --endpoint-url, --region and the "
+                "network"
+            )
+        return StoreRefusedError(f"{where}: expected an answer of an object store, got another; check --endpoint-url")
+
+
+def _version(read: StoredObject) -> UpdateVersion:
+    version: UpdateVersion = {}
+    if read.e_tag is not None:
+        version["e_tag"] = read.e_tag
+    if read.generation is not None:
+        version["version"] = read.generation
+    return version
+
+
+def _code(error: Exception) -> str:
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
