@@ -331,10 +331,3 @@ def test_html_characters_are_escaped_as_go_escapes_them() -> None:
 def test_a_configuration_that_says_too_little_is_not_believed(body: bytes) -> None:
     with pytest.raises(DocumentError, match="expected"):
         parse_configuration(body)
-
-
-@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-@pytest.mark.parametrize("key", [RSA, EC], ids=["RSA", "EC"])
-def test_nothing_private_is_written(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
-    made = documents(ISSUER, JWKS_URI, read_pem(unencrypted(key, form)))
-    assert PRIVATE.isdisjoint(json.loads(made.jwks)["keys"][0])

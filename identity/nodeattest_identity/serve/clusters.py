@@ -1,9 +1,9 @@
 """Polls every workload cluster of a management cluster: one issuer each, independent of the others.
 
 Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and publishes under its own name only.
-An error or a bug of one cluster does not affect the others; after a bug what was opened of it is closed, and its Secret
-tried again. At most ``_CONCURRENCY`` are read at a time. When a cluster is deleted its documents are removed.
-Leaves to others: reading one cluster (``sources``), intervals and staleness (``poller``).
+An error of one cluster does not affect the others; after an internal error its Secret is tried again. At most
+``_CONCURRENCY`` are read at a time. When a cluster is deleted its documents are removed.
+Out of scope: reading one cluster (``sources``), intervals and staleness (``poller``).
 Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
 """
 
@@ -14,7 +14,6 @@ import hashlib
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
@@ -31,7 +30,6 @@ from nodeattest_kube.jsontypes import dig, dig_text
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_parsing.printable import visible
 from nodeattest_parsing.strict_base64 import decode_base64
 
 __all__ = ["Clusters"]
@@ -42,8 +40,6 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _CONCURRENCY: Final = 16
 _MAX_BYTES: Final = 256 << 20
 """Of kubeconfigs in memory; one takes some 6 KiB."""
-_NAMED: Final = 3
-"""Clusters that a reason for not being ready names."""
 _RESTART_DELAY: Final = 30.0
 """Seconds until the poller of a cluster is restarted after an unexpected error."""
 
@@ -58,8 +54,6 @@ class _PolledCluster:
         self.fingerprint = fingerprint
         """Of the kubeconfig."""
         self.client = client
-        self.is_ending = False
-        """Whether it is being taken away; True until all of it is closed."""
         self.poller: Poller
         self.task: asyncio.Task[None]
 
@@ -95,8 +89,6 @@ class Clusters:
         """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
         self._queue: WorkQueue[str] = WorkQueue()
         """Names of the Secrets that are to be read again."""
-        self._unsettled: set[str] = set()
-        """Names of the Secrets that are being worked on, or were left by a bug and not worked on with success since."""
         self._semaphore = asyncio.Semaphore(_CONCURRENCY)
         self._was_ready = False
         self._secrets = Reflector(
@@ -119,24 +111,16 @@ class Clusters:
             self._queue.shut_down()
             self._thread.shutdown(wait=False, cancel_futures=True)
             self._lookups.close()
-            for error in await asyncio.gather(*map(self._end, list(self._clusters)), return_exceptions=True):
-                if error is not None:
-                    _log.error("an unexpected error at the end of a cluster: please report this", exc_info=error)
+            await asyncio.gather(*map(self._end, list(self._clusters)))
 
     def unready_reason(self) -> str | None:
-        """Why we are not ready: every cluster must have been polled once. Later errors do not change readiness.
-
-        A cluster that a bug stops is waited for until its next try succeeds, or its Secret is gone.
-        """
+        """Why we are not ready: every cluster must have been polled once. Later errors do not change readiness."""
         if self._was_ready:
             return None
         if not self._secrets.synced:
             return "the management cluster's kubeconfig Secrets were not read yet"
-        if self._unsettled:
-            named = ", ".join(map(visible, sorted(self._unsettled)[:_NAMED]))
-            return f"{len(self._unsettled)} Secrets of workload clusters are not taken up yet, among them {named}"
         not_polled = sum(not each.poller.tried for each in self._clusters.values())
-        not_polled += self._queue.depth
+        not_polled += self._queue.depth + self._queue.in_flight + self._queue.delayed
         if not_polled:
             return f"{not_polled} workload clusters were not asked yet"
         self._was_ready = True
@@ -150,9 +134,7 @@ class Clusters:
             self._queue.add(key)
 
     async def _work(self, key: str) -> None:
-        self._unsettled.add(key)
         await self._reconcile(key)
-        self._unsettled.discard(key)
         self._queue.forget(key)
 
     async def _reconcile(self, key: str) -> None:
@@ -160,11 +142,10 @@ class Clusters:
         kubeconfig = _kubeconfig(self._secrets.get(key))
         served = self._served(key)
         cluster = self._clusters.get(key)
-        if cluster is not None and (kubeconfig is None or served is None or cluster.is_ending):
-            await self._end(key)
-            cluster = None
         if kubeconfig is None or served is None:
             self._refused.pop(key, None)
+            if cluster is not None:
+                await self._end(key)
             return
         fingerprint = hashlib.sha256(kubeconfig).hexdigest()
         if cluster is not None and cluster.fingerprint == fingerprint:
@@ -179,21 +160,17 @@ class Clusters:
             self._refused[key] = fingerprint
             _log.error("cannot use the Secret %s: %s", key, error)
             return
-        async with AsyncExitStack() as after_a_bug:
-            after_a_bug.push_async_callback(client.close)
-            client.use_resolver(self._lookups.of(key.partition("/")[0]))
-            client.schedule_input(self._input.cluster(key.partition("/")[0], key))
-            self._refused.pop(key, None)
-            if cluster is None:
-                self._routes.open(served)
-                after_a_bug.callback(self._routes.close, served)
-                self._open(key, _PolledCluster(served, fingerprint, client))
-            after_a_bug.pop_all()
-        if cluster is not None:
+        client.use_resolver(self._lookups.of(key.partition("/")[0]))
+        client.schedule_input(self._input.cluster(key.partition("/")[0], key))
+        self._refused.pop(key, None)
+        if cluster is None:
+            self._open(key, _PolledCluster(served, fingerprint, client))
+        else:
             await cluster.reconnect(fingerprint, client)
 
     def _open(self, key: str, cluster: _PolledCluster) -> None:
         """Poll a cluster from now on."""
+        self._routes.open(cluster.served)
         cluster.poller = Poller(
             [cluster.served],
             cluster.read,
@@ -225,16 +202,13 @@ class Clusters:
             self._queue.add_after(key, _RESTART_DELAY)
 
     async def _end(self, key: str) -> None:
-        """Take a cluster away; whatever fails, the rest is done, and all of it again at the next try."""
-        cluster = self._clusters[key]
-        cluster.is_ending = True
-        async with AsyncExitStack() as steps:  # the last one first
-            steps.push_async_callback(cluster.client.close)
-            steps.callback(self._metrics.forget, cluster.served.issuer)
-            steps.callback(self._routes.close, cluster.served)
-            cluster.task.cancel()
-            await asyncio.gather(cluster.task, return_exceptions=True)
-        del self._clusters[key]
+        """Remove a cluster and its documents."""
+        cluster = self._clusters.pop(key)
+        cluster.task.cancel()
+        await asyncio.gather(cluster.task, return_exceptions=True)
+        self._routes.close(cluster.served)
+        self._metrics.forget(cluster.served.issuer)
+        await cluster.client.close()
 
 
 def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
