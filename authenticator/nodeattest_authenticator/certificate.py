@@ -8,6 +8,7 @@ Sources: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,6 @@ from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.credential_format import MAX_CLOCK_SKEW, is_time_valid
-from nodeattest_parsing.record import record
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
 from nodeattest_providers.x509_errors import X509_ERRORS
@@ -50,7 +50,7 @@ _MAX_CHAIN: Final = 4
 _MINUTE: Final = 60
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedCertificate:
     """What the certificate must be."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from nodeattest_authenticator.config.settings import Settings, load
@@ -19,7 +19,6 @@ from nodeattest_authenticator.state.credential_format import FAILURE_FILE, finge
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff, Clock
-from nodeattest_parsing.record import record
 
 __all__ = ["AgentContext", "ignore_message"]
 
@@ -28,7 +27,7 @@ def ignore_message(_message: str) -> None:
     """Log nothing: for what was logged before."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
     """What every command works with."""
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import cast
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
 
 __all__ = ["ClientCertificate", "client_context", "is_kubelet_certificate", "unverified_context"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ClientCertificate:
     """Who asks, by certificate; in PEM."""
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
@@ -41,7 +40,7 @@ _TOKEN: Final = re.compile(rf"([a-z0-9]{{{_ID_LENGTH}}})\.([a-z0-9]{{{_SECRET_LE
 # fullmatch throughout: Python's $ lets a line end in, which Go's \z does not.
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BootstrapToken:
     """A token taken apart."""
 

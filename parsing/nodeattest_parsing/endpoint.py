@@ -5,10 +5,9 @@ Source: RFC 3986 §3.2.2 (brackets around IPv6).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
-
-from nodeattest_parsing.record import record
 
 __all__ = ["Endpoint", "port_of"]
 
@@ -26,7 +25,7 @@ def port_of(url: SplitResult) -> int | None:
     return port
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """An https URL taken apart."""
 

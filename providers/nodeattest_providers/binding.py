@@ -8,9 +8,9 @@ version, and the evidence block (``tpm/v2``) follows it: a proof says itself wha
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.names import ClusterPin, ProviderName, SignerName
 
 __all__ = ["Binding", "cluster_pin", "length_prefix"]
@@ -29,7 +29,7 @@ def cluster_pin(ca_spki_der: bytes) -> ClusterPin:
     return ClusterPin("sha256:" + hashlib.sha256(ca_spki_der).hexdigest())
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Binding:
     """What a proof is bound to: one cluster, one signer, one CSR."""
 

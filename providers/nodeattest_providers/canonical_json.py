@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -77,7 +76,7 @@ def b64decode(text: str) -> bytes:
         ) from None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fields:
     """An object of a closed schema: every key known, every required key present; the getters check type and size.
 

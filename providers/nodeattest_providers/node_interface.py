@@ -7,10 +7,9 @@ costs a starting process 0.4 ms, and the controller's facts and verdicts are a d
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from nodeattest_parsing.record import record
 from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
@@ -47,7 +46,7 @@ class SecretBytes:
         return "SecretBytes(***)"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeCsr:
     """The closed record of a PKCS#10 request: all that the rules allow it to hold."""
 
@@ -75,7 +74,7 @@ class NodeCsr:
         return "sha256:" + hashlib.sha256(self.spki).hexdigest()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """The content of the two attestation blocks: ``<provider>/v<version>`` and one JSON object."""
 
@@ -86,7 +85,7 @@ class Evidence:
     """Closed schema per provider, version and phase; checked by the provider, not by the envelope."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRequestRef:
     """Which first request a second request answers. Claimed, so looked up and compared."""
 
@@ -94,7 +93,7 @@ class FirstRequestRef:
     uid: str
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedChallenge:
     """What the node read back from its own first request."""
 

@@ -75,23 +75,6 @@ from nodeattest_authenticator.transport import probe
     assert not loaded & OTHERS
 
 
-@pytest.mark.parametrize("imports", [f"{JOIN}\nimport nodeattest_providers.tpm.attestor", CREDENTIAL])
-def test_a_join_and_a_credential_call_compile_no_methods_of_dataclasses(imports: str) -> None:
-    """Each class would cost half a millisecond; ``nodeattest_parsing.record`` makes them without."""
-    compiled = """
-for module in list(sys.modules.values()):
-    if module.__name__.startswith("nodeattest_"):
-        for made in list(vars(module).values()):
-            code = getattr(getattr(made, "__init__", None), "__code__", None)
-            if code is not None and code.co_filename == "<string>" and made.__module__ == module.__name__:
-                print(f"compiled:{made.__module__}.{made.__qualname__}")
-"""
-    loaded = modules_of(imports + compiled)
-    assert "nodeattest_parsing.record" in loaded
-    made_by_the_dozen_in_the_controller = {"compiled:nodeattest_providers.errors.Check"}
-    assert {name for name in loaded if name.startswith("compiled:")} == made_by_the_dozen_in_the_controller
-
-
 def test_a_watch_holds_no_library_while_it_waits() -> None:
     loaded = modules_of("from nodeattest_authenticator.kubelet_serving import watch")
     assert "nodeattest_authenticator.state.failure_backoff" in loaded

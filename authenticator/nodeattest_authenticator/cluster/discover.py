@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from nodeattest_authenticator.cluster.source import ByFile, ByToken
@@ -19,7 +19,6 @@ from nodeattest_discovery import token as bootstrap
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Discovered", "configured_cluster", "discover", "environment_of"]
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
     """What discovery found."""
 

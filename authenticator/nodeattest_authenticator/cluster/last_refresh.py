@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_parsing.record import record
 
 __all__ = ["FILE", "LastRefresh", "load", "parse", "save"]
 
@@ -20,7 +20,7 @@ _MOST: Final = 2000
 """Characters that are kept of what was said."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LastRefresh:
     """The last refresh."""
 

@@ -10,7 +10,7 @@ only then. Source: docs/discovery.md; companion proposals 000 and 001, "client c
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
@@ -28,7 +28,6 @@ from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.transport.probe import probe
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _configured(context: AgentContext, section: Discovery, new: Cluster) -> Agen
     return replace(context, settings=settings, config_fingerprint=fingerprint_of_config(context.config))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Step:
     """From one configuration to the next; both are the same where only files are to be brought up to date."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_parsing.record import record
 
 if TYPE_CHECKING:
     from nodeattest_discovery.pins import CaPin
@@ -16,7 +16,7 @@ DEFAULT_LIMIT: Final = 300
 """Seconds for a discovery (kubeadm's DiscoveryTimeout)."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StaticCluster:
     """Server and CAs are given on the command line."""
 
@@ -25,7 +25,7 @@ class StaticCluster:
     tls_server_name: str | None = None
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ByToken:
     """A token's signature proves cluster-info, pins prove the CA."""
 
@@ -38,7 +38,7 @@ class ByToken:
     limit: int = DEFAULT_LIMIT
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ByFile:
     """A kubeconfig from a trusted source."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.certificate import check_validity
@@ -25,7 +26,6 @@ from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_parsing.record import record
 
 __all__ = ["AdoptOptions", "adopt", "backup_of", "what_remains"]
 
@@ -33,7 +33,7 @@ _DIGITS: Final = 12
 """Hex digits of the content's hash in the backup's name."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptOptions:
     """What was typed and found."""
 

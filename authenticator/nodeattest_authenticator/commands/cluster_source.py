@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator.cluster.source import DEFAULT_LIMIT, ByFile, ByToken, ClusterSource, StaticCluster
@@ -17,7 +17,6 @@ from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import FailureKind, refusal
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _GROUPS: Final = {
 _STDIN: Final = "-"
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """What was said of cluster and token."""
 

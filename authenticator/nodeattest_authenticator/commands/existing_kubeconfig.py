@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from cryptography import x509
@@ -31,7 +31,6 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_discovery.kubeconfigs import decode_data
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -48,7 +47,7 @@ _MOST: Final = 1 << 20
 """Bytes of a kubeconfig or of a file that it names."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletAccess:
     """How kubelet reaches its cluster now."""
 
@@ -89,7 +88,7 @@ def read_access(path: str, data: bytes, read: Callable[[str], bytes]) -> Kubelet
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Source:
     path: str
     folder: str

@@ -8,7 +8,7 @@ nothing, or takes up a join that was interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from nodeattest_authenticator.cluster.source import StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
@@ -28,12 +28,11 @@ from nodeattest_authenticator.state.storage import Storage
 from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_parsing.record import record
 
 __all__ = ["JoinOptions", "KubeletFiles", "join"]
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletFiles:
     """What join writes for kubelet in addition to its kubeconfig."""
 
@@ -45,7 +44,7 @@ class KubeletFiles:
     """Whether files that join did not write may be replaced."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
     """What was typed, parsed."""
 
@@ -64,7 +63,7 @@ class JoinOptions:
     """Whether to attest anew even with a certificate that is still valid."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Located:
     """What is known once the cluster is."""
 
@@ -73,7 +72,7 @@ class _Located:
     cluster_info: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _File:
     """A file for kubelet."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.cluster.source import ByFile, ByToken, ClusterSource
@@ -25,7 +25,6 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.record import record
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_providers import identifiers, provider_id_template
 from nodeattest_providers.errors import Denied
@@ -55,7 +54,7 @@ _MAX_VALUES: Final = 4096
 _MAX_DOCUMENTS: Final = 16
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
     """What a JoinConfiguration says."""
 

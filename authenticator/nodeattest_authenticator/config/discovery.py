@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["CLUSTER_INFO_FILE", "MAX_PREVIOUS_CLUSTERS", "MAX_SERVERS", "Discovery", "parse_discovery"]
@@ -25,7 +24,7 @@ MAX_PREVIOUS_CLUSTERS: Final = 4
 """Earlier states of the cluster: a rotation of its CA passes three (old, both, new)."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
     """What ``refresh`` needs."""
 

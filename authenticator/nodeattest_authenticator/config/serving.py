@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
-from nodeattest_parsing.record import record
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -19,7 +19,7 @@ _SUFFIX: Final = ".pem"
 """Of no other file of ours: the client's credential has the same layout, and must not be taken for this one."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SubjectNames:
     """Subject alternative names, each kind sorted, none twice."""
 
@@ -30,7 +30,7 @@ class SubjectNames:
         return ", ".join((*self.dns_names, *self.ip_addresses))
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings:
     """What was configured; None where the default is wanted."""
 

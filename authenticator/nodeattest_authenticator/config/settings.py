@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
@@ -19,7 +19,6 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import node_name as checked_node_name
@@ -56,7 +55,7 @@ _MAX_EXPIRATION: Final = 2**31 - 1
 _PROVIDER_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderIdSource:
     """Where the provider ID comes from; all None: from the provider itself, else from the controller."""
 
@@ -68,7 +67,7 @@ class ProviderIdSource:
     """A program and its arguments that print it; without a shell."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that an attempt depends on."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from nodeattest_authenticator.enrollment.state_machine import KeyRefused, RequestRefused, Restart, TermsRefused
@@ -22,7 +22,6 @@ from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_parsing.printable import one_line
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderID, SignerName
@@ -90,7 +89,7 @@ def csr_name_for(request: bytes, signer_name: SignerName) -> str:
     return NAME_PREFIX + hashlib.sha256(request + signer_name.encode()).hexdigest()[:_NAME_DIGITS]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CsrSession:
     """The client by which requests are submitted, and until when."""
 

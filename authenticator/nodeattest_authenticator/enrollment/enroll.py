@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -69,7 +69,6 @@ from nodeattest_authenticator.state.pending_request import (
     SubmittedCsr,
 )
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_parsing.record import record
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
@@ -93,7 +92,7 @@ _RESUMABLE: Final = frozenset(set(AgentReason) - {AgentReason.CERTIFICATE_REFUSE
 """Failures after which the same request may still get its certificate (clock off: this very one will do later)."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSpec:
     """The certificate to be requested."""
 
@@ -122,7 +121,7 @@ class CertificateSpec:
         return USAGES if self.names is None else _SERVING_USAGES
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Enrolled:
     """The result of an enrollment."""
 

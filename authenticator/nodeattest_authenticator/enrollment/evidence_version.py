@@ -11,11 +11,11 @@ Source: docs/wire-format.md, "Versions".
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
-from nodeattest_parsing.record import record
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
@@ -37,7 +37,7 @@ AGREED_FOR: Final = 86400
 """Seconds for which an older version is taken at once; then the newest is tried again: one request more a day."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SupportedVersions:
     """What this node may send."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator import certificate
@@ -32,7 +32,6 @@ from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_parsing.record import record
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
@@ -54,7 +53,7 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Issued:
     """A certificate that is not stored yet."""
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.record import record
 from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.identifiers import printable
 
@@ -34,7 +34,7 @@ _MAX_DEPTH: Final = 64
 _MAX_VALUES: Final = 50_000
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSources:
     """Where the machine is read."""
 

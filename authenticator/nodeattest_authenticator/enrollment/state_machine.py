@@ -10,6 +10,7 @@ Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14); the f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -18,7 +19,6 @@ from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
-from nodeattest_parsing.record import record
 
 __all__ = [
     "FINAL",
@@ -61,49 +61,49 @@ class EnrollmentState(StrEnum):
 FINAL: Final = frozenset({EnrollmentState.CERTIFIED, EnrollmentState.DENIED, EnrollmentState.INTERRUPTED})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FirstRequestMade:
     """The attestor made evidence for the first request."""
 
     request: SubmittedCsr
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SecondRequestMade:
     """The attestor answered the challenge of the first request."""
 
     request: SubmittedCsr
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RequestRenamed:
     """The request was created under another name, because a foreign object has its own."""
 
     request: SubmittedCsr
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Certified:
     """The cluster issued a certificate, and it passed every check."""
 
     credential: CachedCredential
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """The request is dead; a new first request with the same key may be approved."""
 
     error: AgentError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KeyRefused:
     """The request is dead, and so is its key (superseded, or certified before)."""
 
     error: AgentError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TermsRefused:
     """The controller wants the request otherwise, and says how: another version of the evidence, or a provider ID."""
 
@@ -112,14 +112,14 @@ class TermsRefused:
     """This node's own request, with the annotations that came with the refusal, as they are."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RequestDenied:
     """The cluster, or a check of ours, refused for good."""
 
     error: AgentError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Interrupted:
     """Something did not answer, or not in time."""
 

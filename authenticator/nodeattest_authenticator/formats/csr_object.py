@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
-from nodeattest_parsing.record import record
 from nodeattest_providers.names import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_PROVIDER_ID,
@@ -27,7 +26,7 @@ __all__ = ["Csr", "CsrCondition", "manifest", "parse"]
 _REFUSING = ("Denied", "Failed")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CsrCondition:
     """Why the controller refused a request."""
 
@@ -35,7 +34,7 @@ class CsrCondition:
     message: str
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Csr:
     """What matters of one object at one resource version."""
 

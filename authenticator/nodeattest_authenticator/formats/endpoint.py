@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.node_interface import JsonObject
 
 __all__ = ["MAX_CA_PEM", "Cluster"]
@@ -16,7 +15,7 @@ MAX_CA_PEM: Final = 90 * 1024
 128 KiB (MAX_ARG_STRLEN): with more it cannot start the plugin."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where a cluster is, or was, and the CAs of its certificates."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
@@ -17,7 +18,6 @@ from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 
 __all__ = ["API_VERSION", "ExecInfo", "check_cluster", "parse", "render"]
 
@@ -28,7 +28,7 @@ _OTHER_VERSION: Final = (
 )
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecInfo:
     """One call of the plugin. Whether it is interactive does not matter: nothing is ever asked of a person."""
 

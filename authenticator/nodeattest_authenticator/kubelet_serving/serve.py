@@ -10,7 +10,7 @@ Source: docs/serving.md.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_authenticator.config.serving import SubjectNames
@@ -22,7 +22,6 @@ from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_parsing.record import record
 
 __all__ = ["FAILURE_FILE", "ServingEnrollment", "ensure_serving_certificate", "file_of", "identity_of", "stored"]
 
@@ -31,7 +30,7 @@ _LOCK_FILE: Final = "serving.lock"
 _PENDING_REQUEST_FILE: Final = "serving.draft"
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEnrollment:
     """What is on disk now."""
 

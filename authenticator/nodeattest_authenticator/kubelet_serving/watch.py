@@ -13,6 +13,7 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -23,7 +24,6 @@ from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, file_of
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_discovery.node.clock import Backoff, Clock
-from nodeattest_parsing.record import record
 
 __all__ = ["WatchState", "run", "watch"]
 
@@ -37,7 +37,7 @@ _RESTLESS: Final = Backoff(first=2.0, longest=300.0)
 """Before such changes are followed: each may cost a certificate."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchState:
     """What an attempt depends on, and what is known of the next one."""
 

@@ -7,13 +7,12 @@ to ``certificate`` whether it fits key, node and cluster.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nodeattest_authenticator.formats import exec_credential
 from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_parsing.record import record
 
 __all__ = ["MAX_RESPONSES", "CacheEntry", "CachedCredential", "load", "parse", "render", "save"]
 
@@ -22,7 +21,7 @@ MAX_RESPONSES: Final = 4
 _BEGIN_KEY: Final = b"-----BEGIN PRIVATE KEY-----"
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CachedCredential:
     """A certificate with its key. Times are seconds since the epoch."""
 
@@ -47,7 +46,7 @@ class CachedCredential:
         )
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEntry:
     """The file's content: the credential, the configuration it was made under, and ready answers by exec info."""
 

@@ -6,13 +6,13 @@ A hint that saves one request: what is unreadable, or was agreed with another cl
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_parsing.record import record
 from nodeattest_providers.evidence_versions import HIGHEST
 
 __all__ = ["AGREED_VERSION_FILE", "AgreedVersion", "AgreedVersionFile"]
@@ -22,7 +22,7 @@ _LATEST: Final = 1 << 53
 """Seconds since the epoch: what every reader of JSON can hold."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgreedVersion:
     """The older version in which a certificate was issued last."""
 

@@ -8,6 +8,7 @@ so that a thousand nodes refused together do not come back together. A changed c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
@@ -16,7 +17,6 @@ from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff
 from nodeattest_parsing.printable import one_line
-from nodeattest_parsing.record import record
 
 __all__ = [
     "MAX_BACKOFF",
@@ -33,7 +33,7 @@ _MAX_TEXT: Final = 1000
 """Characters of a message that are kept."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FailureBackoffPolicy:
     """How long to wait after the n-th failure in a row."""
 
@@ -56,7 +56,7 @@ WITH_CREDENTIAL: Final = FailureBackoffPolicy(temporary=Backoff(60, 1800), denie
 """With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
     """The last failure."""
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import binascii
 import json
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import provider_id
@@ -35,7 +34,7 @@ FIRST_VERSION: Final = 1
 """The version of a pending request that names none."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SubmittedCsr:
     """One request as it is, or is about to be, created."""
 
@@ -44,7 +43,7 @@ class SubmittedCsr:
     """``spec.request``, byte for byte."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
     """A key, its PKCS#10 request, and the requests made of it."""
 

@@ -13,7 +13,7 @@ import contextlib
 import http
 import json
 from collections.abc import Generator
-from dataclasses import field
+from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final
 from urllib.parse import urlencode
@@ -27,7 +27,6 @@ from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
 from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.node_interface import JsonObject
 
@@ -52,7 +51,7 @@ class ForbiddenError(AgentError):
     """The API server knows who asks and does not let it. Right after a cluster's start that may still change."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """Who asks: a bootstrap token, or the node by its certificate."""
 

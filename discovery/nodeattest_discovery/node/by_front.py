@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import http
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, jws, jwt
@@ -27,7 +27,6 @@ from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 
@@ -60,7 +59,7 @@ def by_front(
     return _Question(server, token, pins, environment.deadline(), known).found()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Question:
     front: Endpoint
     token: BootstrapToken

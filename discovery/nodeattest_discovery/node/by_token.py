@@ -10,6 +10,7 @@ Source: kubeadm discovery/token/token.go; docs/adr/0017-pinned-certificates-only
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.clusterinfo import ClusterInfo
@@ -23,7 +24,6 @@ from nodeattest_discovery.node.retry import first_valid
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -58,7 +58,7 @@ def by_token(
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Question:
     server: Endpoint
     token: BootstrapToken

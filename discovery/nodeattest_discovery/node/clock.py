@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
-
-from nodeattest_parsing.record import record
 
 __all__ = ["Backoff", "Clock", "Deadline", "random_unit"]
 
@@ -21,7 +20,7 @@ def _tell_nobody(kind: str, what: str, until: float) -> None:
     del kind, what, until
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Clock:
     """The functions of a clock."""
 
@@ -33,7 +32,7 @@ class Clock:
     """Takes the kind of wait, what is waited for and until when, as ``now`` counts; called again while it lasts."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """A moment of the monotonic clock."""
 
@@ -75,7 +74,7 @@ class Deadline:
         return True
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Pauses between attempts in seconds: doubling from the first to the longest, each with half of it as jitter."""
 

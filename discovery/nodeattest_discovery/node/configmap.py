@@ -7,13 +7,12 @@ Source: Kubernetes API, core/v1 ConfigMap.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, SIGNATURE_PREFIX
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.record import record
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
@@ -25,7 +24,7 @@ _MAX_VALUES: Final = 50_000
 """A signature for each token that signs is one of them."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PublishedClusterInfo:
     """What a server says that its cluster published."""
 

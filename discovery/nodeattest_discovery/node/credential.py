@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography import x509
@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from nodeattest_discovery.node.discovery_file import FileReference, Stored, User, malformed
 from nodeattest_discovery.tls import ClientCertificate
-from nodeattest_parsing.record import record
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["BasicCredential", "ClientCertificate", "FileCredential", "TokenCredential", "authorization", "of_user"]
@@ -27,14 +26,14 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,65536}", re.ASCII)
 """What may be in a header."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TokenCredential:
     """A bearer token."""
 
     token: str = field(repr=False)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BasicCredential:
     """A user's name and password."""
 

@@ -9,13 +9,12 @@ Source: client-go tools/clientcmd/api/v1 and validation.go; kubeadm app/util/kub
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
 from nodeattest_discovery import kubeconfigs
 from nodeattest_discovery.clusterinfo import check_server
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -48,7 +47,7 @@ _CLUSTER_FIELDS: Final = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FileReference:
     """Something that is in another local file."""
 
@@ -58,7 +57,7 @@ class FileReference:
 Stored = bytes | FileReference | None
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """Who the file says that the node shall be; nothing of it shows in a repr."""
 
@@ -71,7 +70,7 @@ class User:
     runs_authenticator: bool = False
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryFile:
     """The cluster that the file means."""
 

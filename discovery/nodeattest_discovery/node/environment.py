@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_parsing.record import record
 
 __all__ = ["LIMIT", "RETRY", "Environment"]
 
@@ -21,7 +20,7 @@ def _tell_nobody(line: str) -> None:
     del line
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """Arguments of every way of discovery."""
 

@@ -17,7 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -25,7 +25,6 @@ from nodeattest_discovery import tls
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.http1 import ProtocolError, ResponseReader, request_head
 from nodeattest_discovery.tls import ClientCertificate
-from nodeattest_parsing.record import record
 
 __all__ = [
     "LIMIT",
@@ -69,7 +68,7 @@ class Server(Protocol):
         ...
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """A server whose certificate must pass."""
 
@@ -84,7 +83,7 @@ UNVERIFIED: Final = None
 """Anybody may answer: only for what proves itself, and with nothing secret in the request."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Response:
     """What came back, whatever the status."""
 
@@ -98,7 +97,7 @@ class Response:
         return next((value for found, value in self.headers if found == name), None)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stream:
     """A response whose lines come one by one; ``lines`` and ``whole`` raise ``HttpsError``."""
 

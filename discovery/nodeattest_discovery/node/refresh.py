@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import http
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
@@ -25,7 +26,6 @@ from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.result import Found
 from nodeattest_discovery.pins import pin_of
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_parsing.record import record
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -73,7 +73,7 @@ def refresh(
     raise refused or away
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Question:
     known_servers: Sequence[Endpoint]
     trusted: tuple[x509.Certificate, ...]

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, Self
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -52,7 +51,7 @@ _QUOTE_ATTEMPTS: Final = 3
 """An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Opened:
     """The connection, and the two keys that are loaded there."""
 

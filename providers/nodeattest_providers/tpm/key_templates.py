@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.tpm.structures import Alg, Curve, sized
 
@@ -59,7 +58,7 @@ EK_CHAIN_INDEX: Final = 0x01C00100
 EK_CHAIN_LAST: Final = 0x01C001FF
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EndorsementTemplate:
     """One of TCG's templates."""
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_parsing.record import record
 from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
@@ -60,7 +59,7 @@ MAX_EVENT_LOG: Final = 128 * 1024
 room for all the rest. Servers write 20 to 60 KiB."""
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstEvidence:
     """Phase 1: which endorsement key, which attestation key."""
 
@@ -83,7 +82,7 @@ class FirstEvidence:
         return data
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecondEvidence:
     """Phase 2: the answer to the challenge of the first request."""
 
@@ -167,7 +166,7 @@ def _malformed(form: str, expected: str, got: str) -> Denied:
     )
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
     """The challenge annotation: what the controller publishes on the first request, for the node's eyes only."""
 

@@ -7,10 +7,9 @@ Source: TCG TPM 2.0 Library, Part 2 §10.12.12 TPMS_ATTEST, §10.12.4 TPMS_QUOTE
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import PcrSelection, Reader
 
@@ -27,7 +26,7 @@ _MAX_EXTRA: Final = 64
 _MAX_DIGEST: Final = 64
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Quote:
     """A TPMS_ATTEST of type quote."""
 

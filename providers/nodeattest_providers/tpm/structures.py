@@ -8,10 +8,10 @@ Source: TCG TPM 2.0 Library, Part 2 "Structures": §6.3 TPM_ALG_ID, §6.4 TPM_EC
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Reason
 
 __all__ = [
@@ -152,7 +152,7 @@ class Reader:
         return Denied(self._reason, expected=f"{self._what}: {expected}", got=got, remedy=self._remedy)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PcrSelection:
     """PCRs of one bank, in ascending order: the order in which a quote digests them."""
 

@@ -10,12 +10,11 @@ the answer to the PUT travels ``HttpPutResponseHopLimit`` hops, one by default, 
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, Self
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.aws.node.imds_answers import (
     InstanceCredentials,
     parse_credentials,
@@ -43,7 +42,7 @@ _CHECK: Final = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Session:
     """A metadata service that gave a token."""
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.record import record
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN
@@ -50,7 +49,7 @@ _TYPE: Final = "AWS-HMAC"
 _REMEDY: Final = "check what answers at the metadata service's address; an EC2 instance's own speaks otherwise"
 
 
-@record(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceCredentials:
     """Temporary credentials of the instance's role."""
 

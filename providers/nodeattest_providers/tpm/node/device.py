@@ -12,11 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Self
 
-from nodeattest_parsing.record import record
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.node import commands
@@ -95,7 +94,7 @@ _NO_CONNECTION: Final = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LoadedKey:
     """A key that is loaded in the TPM."""
 
