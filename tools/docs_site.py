@@ -31,8 +31,6 @@ __all__ = ["External", "build", "navigation", "stage"]
 TREE: Final = Path(__file__).parents[1]
 ROOT_PAGES: Final = ("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md")
 """Pages of the repository's top folder that are in the navigation."""
-DECISIONS: Final = "adr/README.md"
-"""The page to which the site adds a list of the pages beside it."""
 OUTSIDE: Final = "repository"
 """Folder of the site that shows what is not in docs/."""
 _INDEX: Final = Path("index.md")
@@ -127,8 +125,6 @@ def stage(source: Path, *, tree: Path) -> None:
     index = source / _INDEX
     sections = [*navigation((docs / "README.md").read_text(encoding="utf-8"), docs), ("repository", project)]
     index.write_text(index.read_text(encoding="utf-8") + "".join(map(_toctree, sections)), encoding="utf-8")
-    with (source / DECISIONS).open("a", encoding="utf-8") as file:
-        file.write("\n```{toctree}\n:glob:\n:maxdepth: 1\n\n[0-9]*\n```\n")
 
 
 def navigation(index: str, docs: Path) -> list[tuple[str, list[tuple[str, Path]]]]:

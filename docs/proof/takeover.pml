@@ -1,6 +1,6 @@
 /* Two Machines of one cluster that ask for one node name, with one key, or by one TPM: at most one is certified. Each
    has a MachineAttestation of its own, so no compare-and-swap sees both. It is what controllers/csr/issuer.py and
-   kube/elector.py do; docs/adr/0047 says why. Two replicas: each is paused anywhere, crashes anywhere, and takes the
+   kube/elector.py do; docs/decisions.md says why. Two replicas: each is paused anywhere, crashes anywhere, and takes the
    Lease over from the other at any step, so no clock is trusted; caches are as old as they like. A replica evaluates
    both requests at once. What one record holds in time is checked in ledger.pml.
    A macro M_... leaves out one check: tools/prove/ledger_runs.py lists them, and the claim that then fails. */

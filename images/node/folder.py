@@ -5,7 +5,7 @@ a digest of the content: one name, one content, whoever built it and when. It ha
 library included, so the machine's own C library may be older, or none. Interpreter, loader and command name this path,
 so a process uses files of one version for all its life. ``packages.txt`` names where each part comes from.
 Leaves to others: packages (``__main__``).
-Source: docs/adr/0039-an-agent-with-its-own-interpreter.md.
+Source: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ one's Conflict or NotFound may be about our own write. A connection goes back on
 to its end. Every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API
 server must not aim our requests at something else); no body is unpacked. No socket is left open by ``close``.
 Leaves to others: HTTP (``http1``), TLS, addresses and proxies (``dial``), what the bytes mean (``client``).
-This client is our own, since it takes a third of aiohttp's time (docs/adr/0048).
+This client is our own, since it takes a third of aiohttp's time (docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: ``verify`` returns only when there is a chain now. Whatever certificat
 ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length; a certificate is used once, and only as the issuer
 of the one before it. Leaves to others: the certificate's own extensions (each provider).
 Not checked: revocation; name constraints and policy mappings, which are refused where they are critical.
-Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/adr/0037-endorsement-certificates-by-tcg.md.
+Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/decisions.md.
 """
 
 from __future__ import annotations

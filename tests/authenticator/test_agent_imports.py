@@ -29,7 +29,7 @@ OTHERS = {
     "nodeattest_discovery.node.client",
     "pyasn1",
     "subprocess",
-    "tpm2_pytss",  # docs/adr/0051
+    "tpm2_pytss",  # docs/decisions.md
     "yaml",  # for those who discover
 }
 

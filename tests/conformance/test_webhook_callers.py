@@ -1,6 +1,6 @@
 """What a real API server shows a webhook that asks for a client certificate: none, unless its configuration names one.
 
-So the webhook cannot tell an API server from a stranger by default (ADR 43).
+So the webhook cannot tell an API server from a stranger by default (docs/decisions.md).
 """
 
 from __future__ import annotations

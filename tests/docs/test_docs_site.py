@@ -15,7 +15,7 @@ INDEX: Final = """# Index
 | | page | answers |
 |---|---|---|
 | start | [start](start.md) | Where do I begin? |
-| | [decisions](adr/) | Why? |
+| | [decisions](decisions.md) | Why? |
 """
 pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser:PendingDeprecationWarning")  # MyST's own, for Sphinx 11
 
@@ -24,8 +24,7 @@ def _tree(folder: Path, start: str) -> Path:
     for name, text in {
         "docs/README.md": INDEX,
         "docs/start.md": start,
-        "docs/adr/README.md": "# Decisions\n",
-        "docs/adr/0001-one.md": "# One\n",
+        "docs/decisions.md": "# Decisions\n\n## One\n",
         "CHANGELOG.md": "# Changelog\n\n## 1.0\n\n[start](docs/start.md)\n",
         "tools/some.py": "print('shown')\n",
     }.items():
@@ -35,10 +34,10 @@ def _tree(folder: Path, start: str) -> Path:
 
 
 def test_a_site_shows_the_pages_and_what_they_link_to(tmp_path: Path) -> None:
-    page = "# Start\n\n[code](../tools/some.py) [old](../CHANGELOG.md#10) [why](adr/) `[x](none.md)`\n"
+    page = "# Start\n\n[code](../tools/some.py) [old](../CHANGELOG.md#10) [why](decisions.md) `[x](none.md)`\n"
     build(tmp_path / "site", tree=_tree(tmp_path / "tree", page))
     start = (tmp_path / "site/start.html").read_text()
-    for target in ("repository/tools/some.py.html", "repository/CHANGELOG.html", "adr/README.html"):
+    for target in ("repository/tools/some.py.html", "repository/CHANGELOG.html", "decisions.html"):
         assert f'href="{target}' in start
         assert (tmp_path / "site" / target).is_file()
     assert "shown" in (tmp_path / "site/repository/tools/some.py.html").read_text()
@@ -51,7 +50,7 @@ def test_a_site_shows_the_pages_and_what_they_link_to(tmp_path: Path) -> None:
         ("none.md", "none.md"),
         ("../tools/none.py", "none.py"),
         ("#none", "none"),
-        ("adr/0001-one.md#none", "none"),
+        ("decisions.md#none", "none"),
         ("../CHANGELOG.md#none", "none"),
     ],
 )

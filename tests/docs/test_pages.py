@@ -117,16 +117,8 @@ def test_every_link_leads_to_a_file_and_a_section() -> None:
 
 def test_every_page_is_in_the_index() -> None:
     named = set(LINK.findall((DOCS / "README.md").read_text()))
-    pages = {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents and "adr" not in page.parts}
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents}
     assert pages - named == {"README.md"}
-
-
-def test_a_decision_has_a_number_of_its_own_and_names_it() -> None:
-    pages = sorted((DOCS / "adr").glob("0*.md"))
-    numbers = [int(page.name[:4]) for page in pages]
-    assert numbers == list(range(1, len(pages) + 1))
-    titles = [page.read_text().partition("\n")[0] for page in pages]
-    assert [title for title, number in zip(titles, numbers, strict=True) if not title.startswith(f"# {number}. ")] == []
 
 
 def test_the_readme_is_short() -> None:

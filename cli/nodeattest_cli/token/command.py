@@ -24,5 +24,5 @@ def token() -> None:
 
     A bootstrap token, <id>.<secret>, lets a machine trust a cluster (usage signing) and ask it for a certificate
     (usage authentication). It is the Secret bootstrap-token-<id> in kube-system. See docs/discovery.md; and
-    docs/adr/0020 where this departs from kubeadm.
+    docs/decisions.md where this departs from kubeadm.
     """

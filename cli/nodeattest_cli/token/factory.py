@@ -2,7 +2,7 @@
 
 Promises: a token lasts a day by default, and forever only if that is said; what no API server would take is
 refused before one is asked. One write.
-Source: kubernetes cmd/kubeadm/app/apis/kubeadm/v1beta4/defaults.go; ADR 20.
+Source: kubernetes cmd/kubeadm/app/apis/kubeadm/v1beta4/defaults.go; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A token's Secret may give its user further groups (``auth-extra-groups``). One of ours names a machine by a hash; the
 API server writes the groups of the requester into a request, so they can be believed. Every provider is held to
 this, ``insecure`` too: a stolen bound token opens one door.
-Source: k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern); docs/adr/0006.
+Source: k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern); docs/decisions.md.
 """
 
 from __future__ import annotations

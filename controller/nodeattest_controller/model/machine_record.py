@@ -4,7 +4,7 @@ Promises: a record with a field that nobody reads, or with a value that is not w
 still claims its provider ID, name and addresses) that nobody can join as until it is corrected: a misspelt restriction
 must not be silently lost. Leaves to others: every rule (``identity_rules``), which treats these as it treats Machines.
 Records are written in the management cluster by operators, so they are trusted as Machines are; a request never is.
-Source: manifests/crd/machinerecords.yaml, clusterrecords.yaml; docs/adr/0028.
+Source: manifests/crd/machinerecords.yaml, clusterrecords.yaml; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ _FIELDS: Final = OWN_SECTIONS | {
     "tokenBinding",
 }
 _SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
-"""Fields of ``serving`` and what each may be; the first is the default (ADR 8)."""
+"""Fields of ``serving`` and what each may be; the first is the default (docs/decisions.md)."""
 _LISTING: Final = frozenset({"In", "NotIn"})
 """The operators of a label selector that go with a list of values."""
 Choice = TypeVar("Choice", bound=StrEnum)

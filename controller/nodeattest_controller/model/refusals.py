@@ -4,7 +4,7 @@ Promises: at most ``MAX_REASONS`` entries for each kind of requester, so a boots
 node's own certificate was refused for; all foreign text is cut and printable. It decides nothing: what counts against
 a machine is ``spec.lastVerdict``.
 Leaves to others: whose refusals are counted, and how often they are written (``controllers.node_attested``).
-Source: docs/adr/0044.
+Source: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Leaves reading the configuration to ``runtime.kubeadm_configs``, what is kept of
 bound by a group to ``bound_tokens``.
 Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), which names the token of a machine in
 ``spec.joinConfiguration.discovery`` before the bootstrap data is ready
-(bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go); docs/adr/0025.
+(bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go); docs/decisions.md.
 """
 
 from __future__ import annotations

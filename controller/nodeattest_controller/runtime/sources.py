@@ -3,7 +3,7 @@
 Promises: no request is decided before every configured source has been read whole, because a machine that one of them
 does not know another may claim. Which sources there are is a setting, never guessed.
 Leaves to others: what a machine may do (``model.identity_rules``).
-Source: docs/adr/0028.
+Source: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class RequestCheck(Generic[F_contra]):
     rule: str
     """What must hold, in a sentence."""
     source: str
-    """Where the rule comes from: an identity rule of docs/identity-rules.md, an ADR, an RFC."""
+    """Where the rule comes from: an identity rule of docs/identity-rules.md, a decision, an RFC."""
     needs: Needs
     run: Callable[[F_contra], Awaitable[None]]
     """Raises Denied, Unavailable or ChallengeRequired."""

@@ -7,7 +7,7 @@ nothing and is not looked at: a pin is of the cluster's CA, and the answer prove
 Leaves to others: asking again, and falling back to the servers themselves (``by_token``), for which every front that
 does not answer is ``Unavailable``. An old answer that the token signed passes for a new one as long as the token lives;
 what it may say is bounded by the pins.
-Source: companion proposal 000, "Implementation Flow"; docs/adr/0018-a-discovery-front-whose-jwts-only-read.md.
+Source: companion proposal 000, "Implementation Flow"; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: the token itself is sent nowhere; the second connection trusts pinned 
 are beside them in a signed bundle (kubeadm trusts them all: the holder of a leaked token without the CA's key can
 sign a bundle of the real CA and its own, and is believed). An answer is believed whole or not at all.
 Leaves to others: using what was found; asking the cluster whether the token may join.
-Source: kubeadm discovery/token/token.go; docs/adr/0017-pinned-certificates-only.md.
+Source: kubeadm discovery/token/token.go; docs/decisions.md.
 """
 
 from __future__ import annotations

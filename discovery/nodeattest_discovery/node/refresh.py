@@ -6,7 +6,7 @@ was trusted before and still is. So a writer of cluster-info without a key of th
 nodes to another server, not even by adding first a CA and then an address: as long as the cluster's own server shows
 no certificate of that CA, nothing moves. No credential is sent.
 Leaves to others: when to ask, and storing what is new. One round of questions, no waiting: the next refresh asks again.
-Source: docs/adr/0019; Kubernetes "Manual Rotation of CA Certificates" (old, then old and new, then new).
+Source: docs/decisions.md; Kubernetes "Manual Rotation of CA Certificates" (old, then old and new, then new).
 """
 
 from __future__ import annotations

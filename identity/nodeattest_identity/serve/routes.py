@@ -3,7 +3,7 @@
 Promises: the path alone decides, never the ``Host`` header: a cache in front may use the path as its key. Responses are
 made when keys change, not per request. Both documents of an issuer change at once; two issuers never share a path; a
 path without a document yet is distinct from an unknown path.
-Source: OpenID Connect Discovery 1.0 §4; ADR 29.
+Source: OpenID Connect Discovery 1.0 §4; docs/decisions.md.
 """
 
 from __future__ import annotations

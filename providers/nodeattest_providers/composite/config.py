@@ -4,7 +4,7 @@
     anyOf: [{allOf: [tpm, aws]}, {allOf: [tpm, azure]}]     # one of these pairs
 
 Promises: a value, or ``Denied`` with ``PolicyInvalid``; without a section nobody is admitted. Leaves each part's own
-rules to its own section (``spec.tpm``, ``spec.aws``, …). Docs: docs/adr/0015-composite-proofs.md.
+rules to its own section (``spec.tpm``, ``spec.aws``, …). Docs: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ is proved, at the end, by its own provider's signer, over the same request, for 
 that a machine made for one provider alone is none here, and none of these is one there. Always two steps, whatever the
 parts' own: a part of one step is checked early in the first, and again in the second.
 Leaves to others: each proof (its provider, by ``spec.<part>`` and ``platforms.<part>``), once-only use (the ledger).
-Source: docs/wire-format.md, "composite/v1", "composite/v2"; docs/adr/0015-composite-proofs.md.
+Source: docs/wire-format.md, "composite/v1", "composite/v2"; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: nothing that another verifier would accept is in the evidence: no iden
 bootstrap token could read and show elsewhere; no endorsement certificate, since the Compute API names the key. The
 metadata service is asked for the provider ID only, and nothing rests on its answer: the controller knows the Machine's.
 Leaves to others: the TPM protocol (``tpm``), the agent's keys and requests.
-Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1", "gcp/v2"; docs/adr/0014*.md.
+Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1", "gcp/v2"; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the binding of key to machine, which is always demanded besides, is what an oper
 cryptography cannot read (RSAES-OAEP key, negative serial number, SETs out of order as in all of Nuvoton's) does not
 count, and the refusal says so; its key can still be registered.
 Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1;
-docs/tpm-protocol.md §3, step 4; docs/adr/0037-endorsement-certificates-by-tcg.md.
+docs/tpm-protocol.md §3, step 4; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What keeps bootstrap tokens from the in-tree signer in a workload cluster, before kubeadm grants them its approval.
 
-Two parts (ADR 34):
+Two parts (docs/decisions.md):
 1. The ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so. This takes effect
    at once, also for requests that were filed before.
 2. A ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all, whoever would approve it. API

@@ -6,7 +6,7 @@ because its control plane would replace a machine whose configuration differs fr
 rendered stays so: an update that takes our parts out (a tool that applies what it has in git) gets them put back as
 they were. Nothing that others update is refused for what they did not change.
 Leaves to others: the rendering (``Renderer``), and reading the cluster (``facts``).
-Source: cluster-api controlplane/kubeadm/internal/filters.go; ADR 24.
+Source: cluster-api controlplane/kubeadm/internal/filters.go; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: an update that makes nothing worse passes, so that what is wrong can b
 refused for a Cluster that is paused: ``clusterctl move`` makes policies and Clusters anew, in any order. What is
 invalid, and which policies select a Cluster, is asked of the functions that the controller and ``policy check`` ask.
 Leaves to others: reading the other policies and the Clusters (``facts``).
-Source: ADR 43.
+Source: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ is made here. A Machine's token is renewed until it has joined and then runs out
 as long as the pool stands.
 Source: proposal 004, "Changes to token rotation"; cluster-api bootstrap/kubeadm/internal/controllers/token.go and
 kubeadmconfig_controller.go (a token lives 15 minutes, is looked after until nodeRef, and a pool's is rotated below half
-of that); docs/adr/0025 has the reasons.
+of that); docs/decisions.md has the reasons.
 """
 
 from __future__ import annotations

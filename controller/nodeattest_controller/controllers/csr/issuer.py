@@ -5,7 +5,7 @@ finds the record and continues from there with the same bytes, so no key is ever
 one key, name or fingerprint that are evaluated at the same time one passes, because these are reserved during the
 write. That no other replica recorded them for another machine is confirmed between record and approval: the cluster's
 Lease is read, so who serves the cluster next lists this record before it evaluates anything. What is recorded and not
-confirmed is not published: the next evaluation, here or there, refuses it or publishes it (docs/adr/0047).
+confirmed is not published: the next evaluation, here or there, refuses it or publishes it (docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Promises: before anything costly is done for a request, its requester (a bootstr
 node name that this requester asks for are within their limits. What is not gets a reservation, in the order of asking,
 which is kept until it was used, so that an early wake-up costs nothing. Where the reservation would come too late, none
 is made, and the request ends as any wait does: with ``RequesterOverBudget``. Budgets delay, they do not deny
-(docs/adr/0010).
+(docs/decisions.md).
 Leaves to others: parsing, which is cheap, and whose denials make room; the order among requests that are within their
 limits (``kube.fair_queue``).
 """

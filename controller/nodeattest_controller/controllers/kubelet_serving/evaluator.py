@@ -1,7 +1,7 @@
 """Kubelet's own serving requests (``kubernetes.io/kubelet-serving``): approved, refused or left alone, not signed here.
 
 Only where a policy says ``serving.kubelet: Approve``; elsewhere, and where the policy cannot be read, they are left
-to their present approver. The checks are in ``checks``. Docs: docs/adr/0008.
+to their present approver. The checks are in ``checks``. Docs: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ __all__ = [
 
 TAINT_KEY: Final = "attestation.cluster.x-k8s.io/failed"
 EFFECT: Final = "NoSchedule"
-"""New pods stay away, and what runs there continues: evicting it is a decision for people (docs/adr/0026)."""
+"""New pods stay away, and what runs there continues: evicting it is a decision for people (docs/decisions.md)."""
 _FEWEST_CONTROL_PLANES: Final = 2
 """Of which one may be treated."""
 

@@ -60,7 +60,7 @@ class PendingOutcomes:
         1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A node speaks for the machine
         that the ledger bound to its name, and for no other: naming another's provider ID is not listened to. 3. A token
         says nothing of a machine; of one that has not joined the last refused claim is shown. 4. A MachineAttestation
-        that there is keeps who was refused for what; none is made for it (docs/adr/0044).
+        that there is keeps who was refused for what; none is made for it (docs/decisions.md).
         """
         provider_id = verdict.provider_id
         members = self._inventory.members(self._key, provider_id)

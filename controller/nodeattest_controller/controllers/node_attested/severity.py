@@ -4,7 +4,7 @@ Promises: a reason that is not named here weighs nothing, and a test holds the t
 evidence that the machine itself brought weighs as its failure; what a clock, a lost message, a policy that names
 something else or a service that was away can cause does not. Absent evidence does not, either: who brings none gets no
 certificate, and that is enough.
-Source: docs/denials.md; docs/adr/0026.
+Source: docs/denials.md; docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The proposal has the provider's controller fill ``InfraCluster.status.kubeletClientCertificateSigner`` and
 ``kubeletServingCertificateSigner`` in while the attestation controller runs (proposal 004, "All providers"). No
 infrastructure provider's CRD has these fields yet; where they are dropped, annotations hold the same names.
-Why one name, and which: docs/adr/0021.
+Why one name, and which: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ token for that one service and no credential of the user's. Limits count for eac
 and decision, and neither token nor query; refusals cannot fill it.
 Leaves to others: connections (``proxy.server``), forwarding and headers (``proxy``), each decision (``front_proxy``,
 ``target``, ``authorizer``, ``endpoints``, ``token_cache``).
-Source: companion proposal 003; ADR 33.
+Source: companion proposal 003; docs/decisions.md.
 """
 
 from __future__ import annotations
