@@ -17,6 +17,7 @@ from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.trouble import TroubleLog
 from nodeattest_controller.settings import Settings
+from nodeattest_kube.addresses import POD_IPS, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_providers.names import ProviderName
@@ -38,11 +39,13 @@ class _Controller:
         client: ApiClient,
         metrics: Metrics,
         *,
+        addresses: AddressRules,
         signers: Mapping[ProviderName, ClusterAPISigner],
     ) -> None:
         self._settings = settings
         self._client = client
         self._metrics = metrics
+        self._addresses = addresses
         self._signers = signers
         self._manager: Manager | None = None
         self.elector: LeaseElector | None = None
@@ -84,7 +87,7 @@ class _Controller:
         client = ApiClient.from_kubeconfig(
             kubeconfig,
             request_timeout=self._settings.request_timeout,
-            addresses=self._settings.workload_addresses,
+            addresses=self._addresses,
         )
         client.on_request = self._metrics.api_request
         return client
@@ -101,16 +104,17 @@ async def run(
 ) -> int:
     """Run until cancelled or leadership is lost; returns the exit code.
 
-    ``environment`` says where a pod's API server is; nothing else is read from it. ``signers`` are providers of
-    the program that runs us (``library``).
+    ``environment`` has the address of the pod's API server and the pod's own ones (``POD_IPS``); nothing else is read
+    from it. ``signers`` are providers of the program that runs us (``library``).
     """
+    addresses = settings.workload_addresses(environment.get(POD_IPS, ""))
     metrics, code = Metrics((*PROVIDERS, *signers)), 0
     async with (
         _client(settings, environment) as client,
         _client(settings, environment) as leases,
     ):
         client.on_request = leases.on_request = metrics.api_request
-        controller = _Controller(settings, client, metrics, signers=signers)
+        controller = _Controller(settings, client, metrics, addresses=addresses, signers=signers)
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
         async with webhook, serve_health(settings, metrics, checks, leases):

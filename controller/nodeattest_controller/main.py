@@ -148,7 +148,7 @@ _OPTIONS: Final = (
     click.option(
         "--allowed-addresses",
         help="Networks, separated by commas, that kubeconfigs of workload clusters may lead to although they are "
-        "loopback, link-local, a cloud's own or of the controller's interfaces.",
+        "loopback, link-local, a cloud's own or of the controller's pod.",
     ),
     click.option("--workers", type=int, help="Requests that are worked on at the same time."),
     click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from nodeattest_kube.addresses import AddressRules, parse_network
+from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, parse_pod_ips
 from nodeattest_parsing.durations import format_seconds
 from nodeattest_providers.names import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
@@ -156,7 +156,7 @@ class Settings:
     """For one request to an API server, watches excepted."""
     allowed_addresses: tuple[str, ...] = ()
     """Networks that a workload cluster's kubeconfig may lead to although they are loopback, link-local, a cloud's, or
-    of the controller's own interfaces."""
+    of the controller's pod."""
     verification_timeout: float = 20.0
     """For one provider's verification of one request: those that ask a platform may hang."""
     log_level: str = "info"
@@ -195,10 +195,13 @@ class Settings:
         """The name of this controller among those that serve other values of the watch filter, and of its Lease."""
         return self.lease_name if self.watch_filter is None else f"{self.lease_name}-{self.watch_filter}"
 
-    @property
-    def workload_addresses(self) -> AddressRules:
-        """What kubeconfigs of workload clusters may lead to."""
-        return AddressRules(tuple(parse_network(each) for each in self.allowed_addresses))
+    def workload_addresses(self, pod_ips: str) -> AddressRules:
+        """Return what kubeconfigs of workload clusters may lead to; ``pod_ips`` is the value of ``POD_IPS``."""
+        allowed = tuple(parse_network(each) for each in self.allowed_addresses)
+        try:
+            return AddressRules(allowed, parse_pod_ips(pod_ips))
+        except ValueError:
+            raise SettingsError(f"{POD_IPS}: expected IP addresses separated by commas, got {pod_ips!r}") from None
 
     @property
     def health_address(self) -> tuple[str, int]:

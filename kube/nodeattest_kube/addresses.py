@@ -1,9 +1,10 @@
 """Which addresses a tenant's kubeconfig may lead to: none that stands for this machine, its link or its cloud.
 
-Promises: an address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver
-comes in between; an IPv4 address in an IPv6 one is judged, too; addresses of this machine's (this pod's) interfaces are
-refused like loopback, because what listens on all of them answers there, too.
-Leaves to others: networks that only the operator knows (a NetworkPolicy), and what a proxy connects to.
+An address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver comes in
+between; an IPv4 address in an IPv6 one is judged, too. The pod's own addresses are refused like loopback, because what
+listens on all of them answers there, too.
+Out of scope: further addresses of a node in whose network the pod runs, networks that only the operator knows (a
+NetworkPolicy), and what a proxy connects to.
 Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4), RFC
 2765 §2.1 (IPv4-translated), RFC 3879 (site-local); metadata services: oci-python-sdk instance_principals, cloud-init's
 data sources Scaleway, Akamai and AliYun.
@@ -11,16 +12,28 @@ data sources Scaleway, Akamai and AliYun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_kube.own_addresses import IPNetwork, OwnAddresses
 
-__all__ = ["TENANT_ADDRESSES", "AddressRefused", "AddressRules", "IPNetwork", "parse_network"]
+__all__ = [
+    "POD_IPS",
+    "TENANT_ADDRESSES",
+    "AddressRefused",
+    "AddressRules",
+    "IPAddress",
+    "IPNetwork",
+    "parse_network",
+    "parse_pod_ips",
+]
 
+IPAddress = IPv4Address | IPv6Address
+IPNetwork = IPv4Network | IPv6Network
+POD_IPS: Final = "POD_IPS"
+"""The environment variable with the pod's addresses, from the downward API (``status.podIPs``)."""
 _REFUSED: Final[tuple[IPNetwork, ...]] = tuple(
     ip_network(each)
     for each in (
@@ -42,7 +55,6 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
 """Of the operator's choice, with a prefix of any length of RFC 6052 from 48 bits on."""
 _REMEDY: Final = "correct the kubeconfig; or, if it is right, let the operator list the network in allowedAddresses"
-_OWN_ADDRESSES: Final = OwnAddresses()
 
 
 class AddressRefused(OSError):
@@ -51,15 +63,10 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """What may be connected to: all but ``_REFUSED`` and what ``is_own``, and what is in ``allowed``."""
+    """What may be connected to: all but ``_REFUSED`` and the pod's ``own`` addresses, and what is in ``allowed``."""
 
     allowed: tuple[IPNetwork, ...] = ()
-    is_own: Callable[[IPv4Address | IPv6Address], bool] = _OWN_ADDRESSES
-
-    async def refresh(self) -> None:
-        """Have ``is_own`` know what this machine has now: before an address is checked in an event loop."""
-        if isinstance(self.is_own, OwnAddresses):
-            await self.is_own.refresh()
+    own: frozenset[IPAddress] = frozenset()
 
     def refuses(self, address: str) -> bool:
         """Whether an IP address is refused, itself or as what it contains; so is what is no IP address."""
@@ -68,7 +75,7 @@ class AddressRules:
         except ValueError:
             return True
         return any(
-            not _within(each, self.allowed) and (_within(each, _REFUSED) or self.is_own(each))
+            not _within(each, self.allowed) and (_within(each, _REFUSED) or ip_address(each.packed) in self.own)
             for each in (whole, *_embedded(whole))
         )
 
@@ -81,12 +88,7 @@ class AddressRules:
             )
 
     def check_host(self, host: str | None, field: str) -> None:
-        """Raise ``KubeconfigError`` if a URL's host is an IP address that is refused; a name is looked up later.
-
-        May read files: do not call it in an event loop.
-        """
-        if isinstance(self.is_own, OwnAddresses):
-            self.is_own.read()
+        """Raise ``KubeconfigError`` if a URL's host is an IP address that is refused; a name is looked up later."""
         try:
             literal = str(ip_address(host or ""))
         except ValueError:
@@ -100,7 +102,7 @@ class AddressRules:
 
 
 TENANT_ADDRESSES: Final = AddressRules()
-"""Without exceptions."""
+"""Without exceptions, and outside of a pod."""
 
 
 def parse_network(text: str) -> IPNetwork:
@@ -108,11 +110,16 @@ def parse_network(text: str) -> IPNetwork:
     return ip_network(text)
 
 
-def _within(address: IPv4Address | IPv6Address, networks: Iterable[IPNetwork]) -> bool:
+def parse_pod_ips(text: str) -> frozenset[IPAddress]:
+    """Parse the value of ``POD_IPS``, addresses separated by commas; raises ``ValueError``."""
+    return frozenset(ip_address(each.strip()) for each in text.split(",") if each.strip())
+
+
+def _within(address: IPAddress, networks: Iterable[IPNetwork]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 
-def _embedded(address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
+def _embedded(address: IPAddress) -> Iterator[IPv4Address]:
     """Yield the IPv4 addresses that a gateway may read out of an IPv6 one."""
     if isinstance(address, IPv4Address):
         return

@@ -185,7 +185,6 @@ class Transport:
         self._dialer = Dialer(endpoint)
         self._prefix = urlsplit(self._server).path
         self._pool = _Pool(self._dialer)
-        self._addresses = endpoint.addresses
         self._ca_pem = endpoint.ca_pem
         self._closed = False
 
@@ -200,8 +199,6 @@ class Transport:
         if self._closed:
             raise Unreachable("the client is closed")
         where = f"{method} {self._server}{target.partition('?')[0]}"
-        if self._addresses is not None:
-            await self._addresses.refresh()
         deadline = math.inf if limits.total is None else asyncio.get_running_loop().time() + limits.total
         try:
             request = self._encoded(method, target, headers, data)

@@ -22,6 +22,7 @@ from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
+from nodeattest_kube.addresses import POD_IPS
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.durations import parse_seconds, parse_whole_seconds
 from nodeattest_parsing.errors import ParseError
@@ -176,6 +177,12 @@ def test_the_pod_has_no_privilege_and_two_replicas() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert strings(security, "capabilities", "drop") == ("ALL",)
     assert {"livenessProbe", "readinessProbe", "resources"} <= set(container)
+
+
+def test_the_pod_knows_its_own_addresses() -> None:
+    [container] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
+    fields = {text(each, "name"): text(each, "valueFrom", "fieldRef", "fieldPath") for each in items(container, "env")}
+    assert fields[POD_IPS] == "status.podIPs"
 
 
 def test_a_configuration_is_mounted_where_the_controller_is_told_to_read_it() -> None:

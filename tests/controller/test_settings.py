@@ -310,3 +310,11 @@ def test_settings_of_platforms_are_sections_by_provider_of_what_json_has(config:
 def test_an_account_without_quotes_is_named(config: Path) -> None:
     with pytest.raises(SettingsError, match="a key that is not text at line"):
         read(config, "platforms: {aws: {assumeRoles: {222222222222: role}}}\n")
+
+
+def test_a_kubeconfig_may_not_lead_to_the_pod_unless_the_operator_allows_it() -> None:
+    assert Settings(identity="a").workload_addresses("10.1.2.3").refuses("10.1.2.3")
+    allowing = Settings(identity="a", allowed_addresses=("10.0.0.0/8",))
+    assert not allowing.workload_addresses("10.1.2.3").refuses("10.1.2.3")
+    with pytest.raises(SettingsError, match="POD_IPS: expected IP addresses"):
+        allowing.workload_addresses("node-1")

@@ -29,7 +29,7 @@ from nodeattest_identity.serve.settings import (
     KubeconfigSecretsSource,
     ServeSettings,
 )
-from nodeattest_kube.addresses import AddressRules, parse_network
+from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, parse_pod_ips
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import SettingsError, parse_address
 
@@ -76,7 +76,7 @@ _FILE: Final = click.Path(path_type=Path)
 @click.option(
     "--allowed-addresses",
     help="Networks, separated by commas, that these kubeconfigs may lead to although they are loopback, link-local, "
-    "a cloud's own or of this machine's interfaces.",
+    "a cloud's own or of the pod (environment variable POD_IPS).",
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="host:port of the documents.")
 @click.option("--tls-cert-file", type=_FILE, help="Serving certificate; read again when it changes.")
@@ -156,8 +156,13 @@ def _source(flags: dict[str, object]) -> FileSource | ApiServerSource | Kubeconf
 
 def _addresses(allowed: str) -> AddressRules:
     words = [word.strip() for word in allowed.split(",") if word.strip()]
+    pod_ips = os.environ.get(POD_IPS, "")
     try:
-        return AddressRules(tuple(parse_network(word) for word in words))
+        own = parse_pod_ips(pod_ips)
+    except ValueError:
+        raise SettingsError(f"{POD_IPS}: expected IP addresses separated by commas, got {pod_ips!r}") from None
+    try:
+        return AddressRules(tuple(parse_network(word) for word in words), own)
     except ValueError as error:
         raise SettingsError(
             f"--allowed-addresses: expected IP addresses and networks such as 127.0.0.0/8, got: {error}"
