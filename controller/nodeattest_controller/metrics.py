@@ -166,8 +166,7 @@ class Metrics:
             self._policies.labels(reason).set(0)
         self._cache_bytes = Gauge(
             "nodeattest_cache_bytes",
-            "Memory of the management cluster's objects that are kept, counted as they were read; most are packed, "
-            "and take less.",
+            "Memory of the management cluster's objects that are kept.",
             registry=registry,
         )
         self._cache_limit = Gauge(

@@ -40,7 +40,7 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, is_before
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paging import TRUSTED
 from nodeattest_kube.paths import is_segment
-from nodeattest_kube.store import IndexFunction, Kept, Store, Version
+from nodeattest_kube.store import IndexFunction, Store, Version
 
 __all__ = ["Reflector"]
 
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 _MOST_LEFT_OUT: Final = 10_000
 """Objects that are not in the cache and of which it is known which; of more, how many."""
 
-_Listed = dict[str, tuple[Version, Kept]]
+_Listed = dict[str, tuple[Version, JsonObject]]
 
 
 class _LeftOut:
@@ -124,8 +124,6 @@ class Reflector:
         on_recovery: Callable[[], None] | None = None,
         query: Mapping[str, str] | None = None,
         transform: Callable[[JsonObject], JsonObject] | None = None,
-        rest: Callable[[JsonObject], JsonObject] = lambda item: item,
-        packs: Callable[[JsonObject], bool] = lambda _item: False,
         max_objects: int = 100_000,
         max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
@@ -137,13 +135,11 @@ class Reflector:
     ) -> None:
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
-        ``rest`` drops what nobody reads once ``on_change`` has got an object; indexes must find it as before, and its
-        size counts as before, for ``on_change`` keeps what it took. ``packs`` says of what is left whether it is kept
-        packed (``object_packer``): that must hold no secret. These, ``transform`` and index functions get whatever the
-        server sent, so they must be total. A server that claims more than ``max_objects`` is not believed. Objects are
-        kept in ``max_bytes`` of memory (a pool where several collections share it), as they are after ``transform``;
-        one above a 64th of what is left is passed over. ``shares``: namespaces are of different tenants, so none may
-        fill the cache; what is over its share of either limit is passed over. ``watch_seconds``: of each watch.
+        ``transform`` and index functions get whatever the server sent, so they must be total. A server that claims more
+        than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory (a pool where several
+        collections share it); one above a 64th of what is left is passed over. ``shares``: namespaces are of different
+        tenants, so none may fill the cache; what is over its share of either limit is passed over. ``watch_seconds``:
+        of each watch.
         """
         self.passed_over = 0
         """How often an object was not taken for its size or its name."""
@@ -154,7 +150,7 @@ class Reflector:
         """When the server last said anything useful, on ``clock``."""
         self._client, self._path, self._query = client, path, dict(query or {})
         self._on_change, self._on_recovery = on_change, on_recovery
-        self._transform, self._rest, self._packs = transform, rest, packs
+        self._transform = transform
         self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
@@ -220,7 +216,7 @@ class Reflector:
         return self._store.by_index(name, value)
 
     def each(self, name: str, value: str) -> Iterator[JsonObject]:
-        """Yield the same one by one, as each is then; so not all of many are unpacked at the same time."""
+        """Yield the same one by one, as each is then."""
         return self._store.each(name, value)
 
     async def run(self) -> None:
@@ -336,7 +332,7 @@ class Reflector:
             if kind:
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
-            known = self._store.kept(key) if self._knows(key, version) else None
+            known = self._store.get(key) if self._knows(key, version) else None
             if known is None:
                 kept = self._kept(found)
                 size = object_size(key, version, kept)
@@ -358,7 +354,7 @@ class Reflector:
         for key in gone:
             self._on_change(key, None)
         async for key, _version, _item in in_batches(changed, pause=self._client.pause):
-            self._tell(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
+            self._on_change(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
@@ -392,16 +388,9 @@ class Reflector:
         if self._has_room(self._budget, key, object_size(key, version, item)):
             self._left_out.discard(key, may_be_other=self._store.get(key) is None)
             self._store.put(key, version, item)
-            self._tell(key, item)
+            self._on_change(key, item)
         else:
             self._drop(key)
-
-    def _tell(self, key: str, item: JsonObject | None) -> None:
-        """Tell what an object is now, and keep the rest of it."""
-        self._on_change(key, item)
-        if item is not None and self._store.kept(key) is item:
-            rest = self._rest(item)
-            self._store.settle(key, rest, packed=self._packs(rest))
 
     def _drop(self, key: str) -> None:
         """Forget an object."""

@@ -32,7 +32,7 @@ from nodeattest_controller.model.machine_view import bounded, pool_view, view_of
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, set_condition, with_condition
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import SharedTexts, without_managed_fields
+from nodeattest_controller.runtime.informers import without_managed_fields
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.names import ProviderName
@@ -91,7 +91,7 @@ def members(value: JsonValue) -> int:
 def test_a_large_machine_costs_a_few_calls_a_member(name: str) -> None:
     large = LARGE_MACHINES[name]
     assert len(json.dumps(large)) < 3 << 20
-    for read in (view_of_machine, bounded, without_managed_fields, SharedTexts().share, pool_view):
+    for read in (view_of_machine, bounded, without_managed_fields, pool_view):
         assert calls(partial(read, large)) <= 200 + CALLS_A_MEMBER * members(large), read
 
 

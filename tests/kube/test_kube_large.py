@@ -301,13 +301,9 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_list_that_expires_between_its_pages_is_read_at_once(server: Server, client: ApiClient) -> None:
-    first = {**listing(1, thing("a", 1)), "metadata": {"resourceVersion": "1", "continue": "1"}}
-    follower = Follower(client)
-    whole = answers(listing(2, thing("a", 1), thing("b", 2)))
-    assert await follower.follow(server, answers(first), refuses(410, "Expired"), whole, streams(), waits=2) == [
-        "a",
-        "b",
-    ]
+    first = answers(listing(1, thing("a", 1), continues="1"))
+    script = [first, refuses(410, "Expired"), answers(listing(2, thing("a", 1), thing("b", 2))), streams()]
+    assert await Follower(client).follow(server, *script, waits=2) == ["a", "b"]
     asked = [request.query.get("limit") for request in server.requests if "watch" not in request.query]
     assert asked == ["500", "500", None]
 

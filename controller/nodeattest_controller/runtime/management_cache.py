@@ -25,11 +25,10 @@ from nodeattest_controller.model.policy import Policy, parse_attestation_policy,
 from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, always
+from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_controller.runtime.kept_objects import (
     SECRET_SUFFIXES,
     is_read,
-    rest_of_attestation,
 )
 from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_controller.runtime.sources import (
@@ -110,18 +109,10 @@ class ManagementCache:
             kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
             kept["policies"].index("namespace", namespaces)
             path = self._own("machineattestations")
-            changed, rest = self._attestation_changed, rest_of_attestation
-            kept["ledgers"] = start("ledgers", path, changed, rest=rest, packs=always)
+            kept["ledgers"] = start("ledgers", path, self._attestation_changed)
             secrets = paths.core_path("secrets", namespace=self._namespace)
             query = {"labelSelector": CLUSTER_LABEL}
-            kept["secrets"] = start(
-                "secrets",
-                secrets,
-                self._secret_changed,
-                query=query,
-                keep=_slim_secret,
-                packs=lambda obj: not is_read(obj),
-            )
+            kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
             await self._caches.wait_synced()
             ready.set()
 
@@ -316,9 +307,7 @@ class ManagementCache:
     ) -> Reflector:
         """Follow a kind that nothing waits for, and whose changes wake nobody; while ``run`` runs."""
         path = paths.collection_path(group, version, resource, namespace=self._namespace)
-        return self._caches.start(
-            resource, path, _ignore, keep=keep, packs=always, required=False, watch_seconds=watch_seconds
-        )
+        return self._caches.start(resource, path, _ignore, keep=keep, required=False, watch_seconds=watch_seconds)
 
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
         namespace = key.partition("/")[0]

@@ -22,7 +22,7 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, always
+from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_controller.runtime.kept_objects import cluster_of_object
 from nodeattest_kube import paths
 from nodeattest_kube.backoff import RECONNECT
@@ -169,7 +169,7 @@ class ClusterAPI(BaseSource):
 
         self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
         self._clusters.index("namespace", namespaces)
-        machines = caches.start("machines", path("machines"), self._machine_changed, keep=bounded, packs=always)
+        machines = caches.start("machines", path("machines"), self._machine_changed, keep=bounded)
         pools = caches.start(
             "machinepools",
             path("machinepools"),
@@ -226,7 +226,7 @@ class MachineRecords(BaseSource):
         )
         self._clusters.index("namespace", namespaces)
         path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
-        records = caches.start("machinerecords", path, self._record_changed, packs=always)
+        records = caches.start("machinerecords", path, self._record_changed)
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:

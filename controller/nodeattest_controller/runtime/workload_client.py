@@ -12,7 +12,6 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -99,7 +98,6 @@ class WorkloadClient:
             paths.collection_path(*_CSR),
             on_change=self._changed,
             transform=self._slim,
-            packs=_is_summary,
             max_bytes=MAX_REQUESTS,
         )
 
@@ -281,20 +279,9 @@ def _slim_request(request: JsonObject, stored: CSRSummary | None) -> JsonObject:
         return {"metadata": kept}
     signer = text(request, "spec", "signerName")
     if not stored.is_open:
-        return {"metadata": kept, "spec": _signed_by(signer), "status": _SETTLED[stored.state]}
+        return {"metadata": kept, "spec": {"signerName": signer}, "status": _SETTLED[stored.state]}
     kept["creationTimestamp"] = text(meta, "creationTimestamp")
     return {"metadata": kept, "spec": {"signerName": signer, "username": text(request, "spec", "username")}}
-
-
-def _is_summary(request: JsonObject) -> bool:
-    """Return whether this is what is kept of a request that is not open, or not ours."""
-    return "request" not in mapping(request, "spec")
-
-
-@lru_cache(maxsize=64)
-def _signed_by(signer: str) -> JsonObject:
-    """Make the spec that is kept of all settled requests for a signer of ours."""
-    return {"signerName": signer}
 
 
 def _bounded(request: JsonObject) -> JsonObject:

@@ -1,7 +1,7 @@
 """Reviews of NodeAttestationPolicies: reads them, and compares them with the policies and Clusters beside them.
 
 Promises: a policy that cannot be compared passes with a warning, because the controller's own rule for several policies
-holds without it (docs/decisions.md); nothing is written. Of a namespace that is not watched any policy passes: others serve it.
+holds without it; nothing is written. Of a namespace that is not watched any policy passes: others serve it.
 A caller that is not verified learns of few comparisons whether they find an overlap, and so of few labels.
 Leaves to others: the verdict (``policy_decide``).
 """
