@@ -214,7 +214,7 @@ class TpmProtocolVerifier:
     def _check_no_downgrade(self, checks: Checks, version: int, pins: Mapping[str, str]) -> None:
         """Refuse a version older than all that this machine has proved itself by.
 
-        Its attestation key is on no record: were it accepted, an older version's weakness would be back (docs/decisions.md).
+        Its attestation key is on no record: were it accepted, an older version's weakness would be back.
         """
         proved = [one for one in VERSIONS if PINS[one] in pins]
         accepted = tuple(one for one in VERSIONS if one >= min(proved, default=1))
