@@ -36,8 +36,9 @@ from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.cluster_marks import ClusterMarks
 from nodeattest_controller.runtime.csr_observer import CSRObserver
-from nodeattest_controller.runtime.guard import ClusterGuard, FilteredClusters, Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard, MarkedClusters, Ownership
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -95,16 +96,11 @@ def build_manager(
     ``may_act``: whether this replica may now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
     """
     changes = ChangeBus()
-    management = ManagementCache(
-        client,
-        namespace=settings.watch_namespace,
-        on_change=changes.cluster_changed,
-        inventory=settings.inventory,
-        on_policies=changes.policies_changed,
-        now=_now,
-    )
-    client.may_send, ownership = may_act, FilteredClusters(may_act, management, settings.watch_filter)
+    management = _management_cache(settings, client, changes)
+    client.may_send = may_act
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
+    marks = _cluster_marks(settings, management, events)
+    ownership = MarkedClusters(may_act, management, marks)
     shared = _Shared(
         settings=settings,
         metrics=metrics,
@@ -122,7 +118,14 @@ def build_manager(
     in_clusters, global_ones = _controllers(shared, verifiers)
     kubeconfigs = _kubeconfig_status(shared)
     clusters = ClusterManager(
-        management, in_clusters, ownership=ownership, metrics=metrics, connect=connect, observer=kubeconfigs, log=log
+        management,
+        in_clusters,
+        ownership=ownership,
+        marks=marks,
+        metrics=metrics,
+        connect=connect,
+        observer=kubeconfigs,
+        log=log,
     )
     changes.subscribe_clusters(clusters.changed)
     return Manager(
@@ -130,6 +133,27 @@ def build_manager(
         clusters=clusters,
         controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
         closers=(verifiers.aclose, shared.attested.close, shared.events.drain),
+    )
+
+
+def _management_cache(settings: Settings, client: ApiClient, changes: ChangeBus) -> ManagementCache:
+    return ManagementCache(
+        client,
+        namespace=settings.watch_namespace,
+        on_change=changes.cluster_changed,
+        inventory=settings.inventory,
+        on_policies=changes.policies_changed,
+        now=_now,
+    )
+
+
+def _cluster_marks(settings: Settings, management: ManagementCache, events: EventRecorder) -> ClusterMarks:
+    return ClusterMarks(
+        management,
+        controller=f"{settings.namespace}/{settings.instance}",
+        watch_filter=settings.watch_filter,
+        events=events,
+        now=_now,
     )
 
 

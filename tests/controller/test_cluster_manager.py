@@ -24,6 +24,7 @@ from nodeattest_controller.runtime.cluster_manager import WORKERS, ClusterManage
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError, NotFound, Unreachable
+from nodeattest_kube.jsontypes import JsonObject
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
@@ -110,6 +111,22 @@ class Observer:
         self.last[key] = ""
 
 
+class Marks:
+    """Leaves every Cluster to this controller."""
+
+    def is_ours(self, cluster: JsonObject) -> bool:
+        return not cluster
+
+    def report_conflict(self, cluster: JsonObject) -> None:
+        pass
+
+    async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
+        pass
+
+    async def release(self, cluster: JsonObject) -> None:
+        pass
+
+
 class World:
     """A manager over a management cluster with one Cluster that a policy selects."""
 
@@ -150,6 +167,7 @@ class World:
                 management,
                 controllers,
                 ownership=self.owner,
+                marks=Marks(),
                 metrics=self.metrics,
                 connect=self.connect,
                 restart=AT_ONCE,

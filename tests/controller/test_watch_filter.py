@@ -1,4 +1,4 @@
-"""Two controllers beside one management cluster: each serves the Clusters whose watch-filter label is its own."""
+"""Two controllers beside one management cluster: each serves the Clusters with its label, and no two serve one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ from polling import until
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.guard import WATCH_FILTER_LABEL
+from nodeattest_controller.model.cluster_mark import SERVED, WATCH_FILTER_LABEL, mark_of, mark_text
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.runtime.cluster_marks import ANOTHER
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.jsontypes import JsonObject
+
+LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations"
+DEFAULT, BLUE = (f"nodeattest-system/node-attestation-controller{suffix}" for suffix in ("", "-blue"))
 
 
 class Controller:
-    """One controller that leads; its view of the workload clusters is its own."""
+    """One controller that leads, beside others; its connections to workload clusters are its own."""
 
-    def __init__(self, management: FakeApi, watch_filter: str | None) -> None:
+    def __init__(self, management: FakeApi, watch_filter: str | None, *others: Controller) -> None:
         self.settings = Settings(identity="one", watch_filter=watch_filter, controllers=("attestation",))
         self.management = management
         self.metrics = Metrics()
+        self.connections: list[FakeApi] = []
+        self.others = others
+        self.beside_another = 0
+        """How often a cluster was connected while another controller was connected to any."""
 
     def serves(self, name: str) -> bool:
         cluster = {"cluster": f"fleet/{name}"}
@@ -31,7 +41,9 @@ class Controller:
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
         assert kubeconfig == b"good"
-        return FakeApi("https://workload.example")
+        self.beside_another += any(not one.closed for other in self.others for one in other.connections)
+        self.connections.append(FakeApi("https://workload.example"))
+        return self.connections[-1]
 
     async def still_leads(self) -> bool:
         return True
@@ -59,8 +71,32 @@ class Controller:
 def relabel(api: FakeApi, name: str, watch_filter: str | None) -> None:
     """Set the label of a Cluster, or take it away."""
     cluster = api.objects[cluster_path(name)]
-    labels = {} if watch_filter is None else {WATCH_FILTER_LABEL: watch_filter}
-    api.put(cluster_path(name), {**cluster, "metadata": {"name": name, "labels": dict(labels)}})
+    labels: JsonObject = {} if watch_filter is None else {WATCH_FILTER_LABEL: watch_filter}
+    api.put(cluster_path(name), {**cluster, "metadata": {**mapping(cluster, "metadata"), "labels": labels}})
+
+
+def mark(api: FakeApi) -> str:
+    return mark_of(api.objects[cluster_path()])
+
+
+def set_mark(api: FakeApi, controller: str | None) -> None:
+    """Mark the Cluster as another controller's, or as nobody's."""
+    condition: JsonObject = {"type": SERVED, "status": "True", "message": mark_text(controller or "")}
+    api.put(
+        cluster_path(), {**api.objects[cluster_path()], "status": {"conditions": [condition] if controller else []}}
+    )
+
+
+def events(api: FakeApi) -> list[str]:
+    found = (one for path, one in api.objects.items() if "/events/" in path)
+    return [text(one, "message") for one in found if text(one, "reason") == ANOTHER]
+
+
+def one_cluster() -> FakeApi:
+    api = management_api()
+    add_policy(api)
+    add_cluster(api)
+    return api
 
 
 async def test_each_controller_serves_the_clusters_with_its_label_and_no_other() -> None:
@@ -76,6 +112,81 @@ async def test_each_controller_serves_the_clusters_with_its_label_and_no_other()
         assert not any(blue.serves(name) for name in ("plain", "others"))
         relabel(api, "ours", None)
         await until(lambda: default.serves("ours") and not blue.serves("ours"), seconds=20)
+
+
+async def test_a_cluster_that_is_relabeled_is_served_by_one_controller_at_a_time() -> None:
+    api = one_cluster()
+    default = Controller(api, None)
+    blue = Controller(api, "blue", default)
+    default.others = (blue,)
+    async with default.running(), blue.running():
+        await until(lambda: default.serves("blue"), seconds=20)
+        assert mark(api) == DEFAULT
+        for turn in range(4):
+            label, new, old = (None, default, blue) if turn % 2 else ("blue", blue, default)
+            relabel(api, "blue", label)
+            await until(lambda: new.serves("blue") and not old.serves("blue"), seconds=20)
+            assert mark(api) == (DEFAULT if turn % 2 else BLUE)
+    assert (default.beside_another, blue.beside_another) == (0, 0)
+    assert (len(default.connections), len(blue.connections)) == (3, 2)
+
+
+async def test_a_cluster_with_anothers_mark_is_not_served_and_an_event_says_so() -> None:
+    api = one_cluster()
+    set_mark(api, BLUE)
+    default = Controller(api, None)
+    async with default.running():
+        await until(lambda: bool(events(api)), seconds=20)
+        assert events(api)[0].startswith(f"{BLUE} serves this Cluster, so {DEFAULT} does not")
+        assert not default.connections
+        assert mark(api) == BLUE
+        set_mark(api, None)
+        await until(lambda: default.serves("blue"), seconds=20)
+        assert mark(api) == DEFAULT
+
+
+async def test_a_controller_that_finds_anothers_mark_stops_and_leaves_it() -> None:
+    api = one_cluster()
+    default = Controller(api, None)
+    async with default.running():
+        await until(lambda: default.serves("blue"), seconds=20)
+        set_mark(api, BLUE)
+        await until(lambda: default.connections[0].closed and bool(events(api)), seconds=20)
+        assert not default.serves("blue")
+        assert mark(api) == BLUE
+
+
+async def test_the_next_leader_removes_the_mark_of_a_cluster_that_was_relabeled_meanwhile() -> None:
+    api = one_cluster()
+    async with (first := Controller(api, None)).running():
+        await until(lambda: first.serves("blue"), seconds=20)
+    assert mark(api) == DEFAULT  # the next leader goes on
+    relabel(api, "blue", "blue")
+    async with Controller(api, None).running():
+        await until(lambda: mark(api) == "", seconds=20)
+
+
+async def test_a_cluster_is_served_after_the_records_of_its_former_controller_are_here() -> None:
+    api = one_cluster()
+    relabel(api, "blue", "red")
+    caught_up = asyncio.Event()
+
+    async def lag(method: str, path: str) -> None:
+        if method == "WATCH" and path.endswith("machineattestations"):
+            await caught_up.wait()
+
+    api.on_call = lag
+    default = Controller(api, None)
+    async with default.running():
+        await until(lambda: api.count("WATCH", "machineattestations") > 0, seconds=20)
+        labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
+        api.put(f"{LEDGERS}/a", {"metadata": {"labels": labels}, "spec": {"clusterName": "blue"}})
+        listed = api.count("LIST", "machineattestations")
+        relabel(api, "blue", None)
+        await until(lambda: api.count("LIST", "machineattestations") >= listed + 2, seconds=20)
+        assert (mark(api), default.connections) == ("", [])
+        caught_up.set()
+        await until(lambda: default.serves("blue"), seconds=20)
 
 
 def test_controllers_with_different_filters_never_wait_for_one_lease() -> None:

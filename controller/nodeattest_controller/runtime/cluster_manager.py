@@ -29,13 +29,14 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_kube.client import ApiClient, ApiError, Conflict, KubeconfigError
 from nodeattest_kube.input_scheduler import InputScheduler
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import call_every
 from nodeattest_kube.workqueue import WorkQueue
 
-__all__ = ["ClusterManager", "KubeconfigObserver"]
+__all__ = ["ClusterManager", "KubeconfigObserver", "Marks"]
 
 _LOG: Final = logging.getLogger(__name__)
 LOG_PERIOD: Final = 60.0
@@ -75,6 +76,26 @@ class KubeconfigObserver(Protocol):
         ...
 
 
+class Marks(Protocol):
+    """Marks the Clusters that are served (``ClusterMarks``)."""
+
+    def is_ours(self, cluster: JsonObject) -> bool:
+        """Return whether a Cluster has our mark."""
+        ...
+
+    def report_conflict(self, cluster: JsonObject) -> None:
+        """Tell of a Cluster with our label that another controller serves."""
+        ...
+
+    async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
+        """Mark a Cluster before any work in it; raises ApiError."""
+        ...
+
+    async def release(self, cluster: JsonObject) -> None:
+        """Remove our mark after all work has ended; raises ApiError."""
+        ...
+
+
 class ClusterManager:
     """The connections to all opted-in clusters."""
 
@@ -84,6 +105,7 @@ class ClusterManager:
         controllers: Sequence[ClusterController],
         *,
         ownership: Ownership,
+        marks: Marks,
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
@@ -95,6 +117,7 @@ class ClusterManager:
         self._management = management
         self._controllers = controllers
         self._ownership = ownership
+        self._marks = marks
         self._metrics = metrics
         self._connect = connect
         self._restart = restart
@@ -146,16 +169,34 @@ class ClusterManager:
 
     async def _reconcile(self, key: ClusterKey) -> None:
         """Connect, reconnect or disconnect one cluster."""
+        cluster = self._management.cluster(key)
+        if cluster is not None:
+            self._marks.report_conflict(cluster)
         known = key in self._connections or key in self._refused
-        if known or self._wanted_kubeconfig(key) is not None:  # else a Secret's name alone would be remembered forever
+        marked = cluster is not None and self._marks.is_ours(cluster)
+        # Else a Secret's name alone would be remembered forever.
+        if not known and not marked and self._wanted_kubeconfig(key) is None:
+            self._observer.not_refused(key)
+            self._queue.forget(key)
+            return
+        try:
             async with self._lock(key):
                 await self._reconcile_connection(key)
+        except Conflict as error:  # Cluster API writes a Cluster all the time
+            self._queue.retry(key, error)
+        except ApiError as error:
+            _LOG.warning(
+                "cannot change the mark of a cluster",
+                extra=fields(cluster=key, error=str(error)),
+            )
+            self._queue.retry(key, error)
         else:
-            self._observer.not_refused(key)
-        self._queue.forget(key)
+            self._queue.forget(key)
 
     async def _reconcile_connection(self, key: ClusterKey) -> None:
-        kubeconfig = self._wanted_kubeconfig(key)
+        cluster, kubeconfig = self._management.cluster(key), self._wanted_kubeconfig(key)
+        if cluster is not None and kubeconfig is not None:
+            await self._marks.claim(key, cluster)
         fingerprint = hashlib.sha256(kubeconfig).hexdigest() if kubeconfig else ""
         connection = self._connections.get(key)
         if connection is not None and connection.fingerprint == fingerprint:
@@ -164,6 +205,8 @@ class ClusterManager:
         if kubeconfig and refusal is not None and refusal.fingerprint == fingerprint:
             return
         await self._disconnect(key)
+        if cluster is not None and kubeconfig is None:
+            await self._marks.release(cluster)
         if kubeconfig is None or not self._ownership.owns(key):
             self._observer.not_refused(key)
             return

@@ -7,20 +7,17 @@ write. Leaves to others: writes that stay safe when a paused replica makes them 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from nodeattest_controller.model.machine_record import cluster_active
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.runtime.cluster_marks import ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["ClusterGuard", "FilteredClusters", "LeaderOwnsAll", "Ownership"]
-
-WATCH_FILTER_LABEL: Final = "cluster.x-k8s.io/watch-filter"
-"""Cluster API's label (api/core/v1beta2/common_types.go, WatchLabel)."""
+__all__ = ["ClusterGuard", "LeaderOwnsAll", "MarkedClusters", "Ownership"]
 
 
 class Ownership(Protocol):
@@ -50,23 +47,22 @@ class LeaderOwnsAll:
         return self._may_act()
 
 
-class FilteredClusters(LeaderOwnsAll):
-    """The leader serves the clusters whose watch-filter label has this controller's value.
+class MarkedClusters(LeaderOwnsAll):
+    """The leader serves the clusters that its label and marks leave to this controller.
 
-    Cluster API's controllers serve every Cluster where they have no such flag. Here it is only those without the label:
-    two controllers must never serve one Cluster.
+    Cluster API's controllers serve every Cluster where they have no watch filter. Here it is only those without the
+    label: two controllers must never serve one Cluster.
     """
 
-    def __init__(self, may_act: Callable[[], bool], management: ManagementCache, watch_filter: str | None) -> None:
+    def __init__(self, may_act: Callable[[], bool], management: ManagementCache, marks: ClusterMarks) -> None:
         super().__init__(may_act)
         self._management = management
-        self._watch_filter = watch_filter or ""
+        self._marks = marks
 
     def owns(self, cluster: ClusterKey) -> bool:
         """Return whether this replica leads and the Cluster is not another controller's."""
         found = self._management.cluster(cluster)
-        label = text(found, "metadata", "labels", WATCH_FILTER_LABEL) if found is not None else self._watch_filter
-        return self.leads() and label == self._watch_filter
+        return self.leads() and (found is None or self._marks.may_serve(found))
 
 
 class ClusterGuard:
