@@ -18,7 +18,7 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, PublishedChallenge
 from nodeattest_providers.tpm.make_credential import kdfa, kdfe
-from nodeattest_providers.tpm.protocol import PROVIDER, VERSIONS, Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.public_area import parse_public
 from nodeattest_providers.tpm.structures import Alg
 
@@ -30,7 +30,7 @@ class SoftwareAttestor:
     """Implements ``Attestor``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS[:1]
+    versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
     def __init__(self, number: int | None = None) -> None:
@@ -49,19 +49,18 @@ class SoftwareAttestor:
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         if challenge is None:
-            return Evidence(self.provider, self.versions[0], self.tpm.first().to_json())
+            return Evidence(self.provider, VERSION, self.tpm.first().to_json())
         published = Challenge.parse(challenge.text)
-        (version,), digest = self.versions, binding.digest_for(self.provider, self.versions[0])
-        extra = qualifying_data(published.nonce, challenge.uid, digest, version=version)
+        extra = qualifying_data(published.nonce, challenge.uid, binding.digest)
         quote, signature, pcrs = self.tpm.quote(published, extra)
         answer = SecondEvidence(
             first=FirstRequestRef(name=challenge.name, uid=challenge.uid),
-            mac=proof(self._activate(published), challenge.uid, challenge.csr_sha256, digest, version=version),
+            mac=proof(self._activate(published), challenge.uid, challenge.csr_sha256, binding.digest),
             quote=quote,
             signature=signature,
             pcrs=pcrs,
         )
-        return Evidence(self.provider, version, answer.to_json())
+        return Evidence(self.provider, VERSION, answer.to_json())
 
     def _activate(self, challenge: Challenge) -> bytes:
         """TPM2_ActivateCredential (Part 1 §24), without the integrity check that a real one makes."""

@@ -23,11 +23,13 @@ from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_r
 from nodeattest_providers.aws.provider_id import parse_provider_id
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
 
 __all__ = ["TARGETS"]
 
-_BINDING: Final = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32))
+_BINDING: Final = Binding(
+    EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
+)
 _REGION: Final = "us-east-1"
 
 

@@ -18,7 +18,7 @@ from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.endorsement_certificate import check_certificate
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.event_log import parse_event_log, replay
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.node import nv_certificates
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
@@ -28,8 +28,7 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, digest
 
 __all__ = ["AK_PREFIX", "TARGETS", "public_area"]
 
-_VERSION: Final = max(AK_TEMPLATES)
-AK_PREFIX: Final = AK_TEMPLATES[_VERSION][: -2 * (2 + 32)]
+AK_PREFIX: Final = AK_TEMPLATE[: -2 * (2 + 32)]
 """The attestation key's public area up to its P-256 point."""
 
 
@@ -59,7 +58,7 @@ def _public(data: bytes) -> bool:
     require(area.raw == data and len(area.name) > 2 and area.fingerprint.startswith("sha256:"), "Name and fingerprint")
     require(len(qualified_name(area)) == len(area.name), "a Qualified Name is as long as a Name")
     try:
-        check_attestation_key(Checks(), area, endorsement_key(), version=_VERSION)
+        check_attestation_key(Checks(), area, endorsement_key())
     except Denied:
         return True
     require(area.key.key_size in {256, 2048}, "only the closed set of attestation keys passes")

@@ -7,7 +7,7 @@ from typing import Final
 
 from fuzz.target import Target, require
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
@@ -58,7 +58,7 @@ def _kept(device: Device) -> None:
 
 
 def _create(device: Device) -> None:
-    require(len(device.create(next(iter(AK_TEMPLATES.values())), "the key").public) <= MAX_RESPONSE, "a public area")
+    require(len(device.create(AK_TEMPLATE, "the key").public) <= MAX_RESPONSE, "a public area")
 
 
 def _activate(device: Device) -> None:

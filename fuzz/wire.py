@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final, Protocol
 
 from fuzz.keys import NODE_KEY, authority
@@ -207,7 +206,7 @@ TARGETS: Final = (
     Target("canonical", _canonical, CANONICAL),
     Target("challenge-evidence", _evidence(challenge_protocol.parse_evidence), CANONICAL, 1024),
     Target("challenge-challenge", _challenge(challenge_protocol.Challenge.parse), CANONICAL, 1024),
-    Target("composite-evidence", _evidence(partial(composite_protocol.parse_evidence, version=2)), CANONICAL),
+    Target("composite-evidence", _evidence(composite_protocol.parse_evidence), CANONICAL),
     Target("composite-challenge", _challenge(composite_protocol.CompositeChallenge.parse), CANONICAL, 2048),
     Target("tpm-evidence", _evidence(tpm_protocol.parse_evidence), CANONICAL),
     Target("versions", _versions, None, 256),

@@ -37,7 +37,6 @@ AGENT: Final[tuple[tuple[str, type, str], ...]] = (
     ("nodeName", AgentSettings, "node_name"),
     ("provider.name", AgentSettings, "provider"),
     ("provider.settings", AgentSettings, "provider_settings"),
-    ("provider.minimumVersion", AgentSettings, "minimum_version"),
     ("providerID.value", ProviderIdSource, "value"),
     ("providerID.file", ProviderIdSource, "file"),
     ("providerID.command", ProviderIdSource, "command"),

@@ -27,7 +27,7 @@ from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ANNOTATION_CHALLENGE
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, evidence_block
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 from nodeattest_providers.tpm.protocol import Challenge
 
@@ -133,7 +133,7 @@ class Attackers:
         spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         fingerprint = "sha256:" + hashlib.sha256(spki).hexdigest()
         self._history.attacker_keys.add(fingerprint)
-        binding = attacker.binding(SIGNER, der)
+        binding = attacker.binding(evidence_block(attestor.provider, attestor.versions[0]), SIGNER, der)
         name = self._name()
         request = envelope.encode(der, attestor.attest(binding))
         uid = text(attacker.submit(name, request, SIGNER), "metadata", "uid")

@@ -17,7 +17,7 @@ from fuzz.seeds.wire import HASH, UID
 from fuzz.tpm import AK_PREFIX, public_area
 from nodeattest_providers import canonical_json
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_POLICY, EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, sized
 
@@ -29,29 +29,27 @@ _MODEL: Final = x509.SubjectAlternativeName(
 )
 _SELECTION: Final = PcrSelection(Alg.SHA256, (0, 7))
 _MAC: Final = bytes(32)
-_V1_PREFIX: Final = AK_TEMPLATES[1][: -2 * (2 + 32)]
+_UNMARKED_PREFIX: Final = AK_PREFIX.replace(sized(AK_POLICY), sized(b""))
 _LONGEST_LOG: Final = 4096
 
 
 def seeds() -> dict[str, list[bytes]]:
     """Return seeds by target."""
     certificates = _certificates()
-    ek, ak, older = map(public_area, (EK_TEMPLATES[0].prefix, AK_PREFIX, _V1_PREFIX))
+    ek, ak, unmarked = map(public_area, (EK_TEMPLATES[0].prefix, AK_PREFIX, _UNMARKED_PREFIX))
     first = FirstEvidence(ek_public=ek, ak_public=ak)
     chained = FirstEvidence(
         ek_public=_rsa_area(), ak_public=ak, ek_certificate=certificates[0], ek_chain=(certificates[0],)
     )
     reference = FirstRequestRef(name="node-csr-0", uid=UID)
     second = SecondEvidence(first=reference, mac=_MAC, quote=_quote(), signature=_signature(), pcrs=(_MAC, _MAC))
-    challenge = Challenge(
-        version=2, uid=UID, spki_sha256=HASH, nonce=_MAC, blob=bytes(84), secret=bytes(68), pcrs=_SELECTION
-    )
+    challenge = Challenge(uid=UID, spki_sha256=HASH, nonce=_MAC, blob=bytes(84), secret=bytes(68), pcrs=_SELECTION)
     return {
         "tpm-evidence": [canonical_json.dumps(one.to_json()) for one in (first, chained, second)],
         "tpm-challenge": [challenge.to_text().encode(), challenge.to_text().replace("[0,7]", "[7,0]").encode()],
         "tpm-public": [
             ak,
-            older,
+            unmarked,
             ek,
             _rsa_area(),
             *(public_area(one.prefix) for one in EK_TEMPLATES),
@@ -125,5 +123,4 @@ def _policies() -> list[dict[str, object]]:
         {"endorsementCAs": pem_of(authority()).decode()},
         {"endorsementCAs": pem_of(strange).decode()},
         {"pcrs": {"values": {"0": ["ab" * 32]}}},
-        {"minimumVersion": 2},
     ]

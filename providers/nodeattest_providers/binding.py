@@ -1,8 +1,8 @@
 """The one digest that every proof covers (docs/wire-format.md, "Binding").
 
-``binding = SHA-256(lp("nodeattest/v1/binding", cluster pin, signerName, SHA-256(CSR DER)))`` where ``length_prefix``
-is a 4-byte big-endian length followed by the bytes. From version 2 of a provider's evidence on, the label has that
-version, and the evidence block (``tpm/v2``) follows it: a proof says itself what it was made for.
+``binding = SHA-256(lp("nodeattest/v1/binding", evidence block, cluster pin, signerName, SHA-256(CSR DER)))`` where
+``length_prefix`` is a 4-byte big-endian length followed by the bytes. The evidence block names provider and version, so
+that no proof of one is a proof of another.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_providers.names import ClusterPin, ProviderName, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
 
 __all__ = ["Binding", "cluster_pin", "length_prefix"]
 
-_FIRST: Final = 1
-"""The version of evidence whose binding does not name it; all others' does."""
+_LABEL: Final = b"nodeattest/v1/binding"
 
 
 def length_prefix(*fields: bytes) -> bytes:
@@ -31,8 +30,10 @@ def cluster_pin(ca_spki_der: bytes) -> ClusterPin:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a proof is bound to: one cluster, one signer, one CSR."""
+    """What a proof is bound to: one version of one provider's evidence, one cluster, one signer, one CSR."""
 
+    evidence_block: EvidenceBlock
+    """Of the request, or of the part where the provider is a part of ``composite``."""
     cluster_pin: ClusterPin
     signer_name: SignerName
     csr_sha256: bytes
@@ -40,15 +41,6 @@ class Binding:
 
     @property
     def digest(self) -> bytes:
-        """The 32 bytes that go into quotes, MACs and signed headers of version 1 of any provider's evidence."""
-        return self._digest(b"nodeattest/v1/binding")
-
-    def digest_for(self, provider: ProviderName, version: int) -> bytes:
-        """Compute the 32 bytes for one version of a provider's evidence; from version 2 on they name both."""
-        if version == _FIRST:
-            return self.digest
-        return self._digest(f"nodeattest/v{version}/binding".encode(), f"{provider}/v{version}".encode())
-
-    def _digest(self, *which: bytes) -> bytes:
-        fields = self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256
-        return hashlib.sha256(length_prefix(*which, *fields)).digest()
+        """The 32 bytes that go into quotes, MACs and signed headers."""
+        fields = self.evidence_block.encode(), self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256
+        return hashlib.sha256(length_prefix(_LABEL, *fields)).digest()

@@ -27,11 +27,11 @@ from nodeattest_providers.verifier_interface import Facts, NodeRequest
 __all__ = [
     "CHALLENGE_TTL",
     "CLOCK_SKEW",
+    "LABEL_NONCE",
+    "LABEL_SECRET",
     "challenge_context",
     "check_first_request",
     "derive",
-    "label_nonce",
-    "label_secret",
     "master_keys",
 ]
 
@@ -39,6 +39,10 @@ CHALLENGE_TTL: Final = timedelta(seconds=300)
 """From the first request's creation to the second's, both by the API server's clock."""
 CLOCK_SKEW: Final = timedelta(seconds=30)
 """How much earlier than the first the second request may seem, when two API servers' clocks differ."""
+LABEL_NONCE: Final = b"nodeattest/v1/nonce"
+"""The label of the nonce N, which the challenge shows."""
+LABEL_SECRET: Final = b"nodeattest/v1/secret"
+"""The label of the secret S, which only the node's TPM can decrypt."""
 
 _DERIVED_SIZE: Final = 32
 """Bytes; TPM2_MakeCredential takes at most the nameAlg's digest size."""
@@ -61,16 +65,6 @@ def challenge_context(facts: Facts, first: NodeRequest, *extra: bytes) -> bytes:
         facts.machine.uid.encode(),
         str(int(first.created.timestamp())).encode(),
     )
-
-
-def label_nonce(version: int) -> bytes:
-    """Return the label of the nonce N of one version of evidence."""
-    return f"capi-att/v{version}/nonce".encode()
-
-
-def label_secret(version: int) -> bytes:
-    """Return the label of the secret S of one version of evidence."""
-    return f"capi-att/v{version}/secret".encode()
 
 
 def derive(label: bytes, key: SecretBytes, ctx: bytes) -> bytes:
@@ -138,11 +132,8 @@ def _link_rules(request: NodeRequest, first: NodeRequest, ref: FirstRequestRef) 
     groups = sorted(first.groups), sorted(request.groups)
     yield "same groups", ", ".join(groups[0]), ", ".join(groups[1]), groups[0] == groups[1]
     yield "same signer", first.signer_name, request.signer_name, first.signer_name == request.signer_name
-    providers = (
-        f"{first.evidence.provider}/v{first.evidence.version}",
-        f"{request.evidence.provider}/v{request.evidence.version}",
-    )
-    yield "same provider", providers[0], providers[1], providers[0] == providers[1]
+    blocks = first.evidence.block, request.evidence.block
+    yield "same provider", blocks[0], blocks[1], blocks[0] == blocks[1]
     # 3
     yield "same PKCS#10 bytes", first.csr.sha256.hex(), request.csr.sha256.hex(), first.csr.der == request.csr.der
 

@@ -37,7 +37,7 @@ _REMEDY: Final = "send the three blocks of docs/wire-format.md; kubelet-authenti
 
 def encode(csr_der: bytes, evidence: Evidence) -> bytes:
     """Write the envelope; ``ValueError`` for what ``decode`` would refuse in provider, version or size."""
-    provider = f"{evidence.provider}/v{evidence.version}".encode()
+    provider = evidence.block.encode()
     if not _PROVIDER.fullmatch(provider):
         raise ValueError("a provider is an RFC 1123 label and its version is from 1 to 9999")
     envelope = pem.encode(zip(LABELS, (csr_der, provider, canonical_json.dumps(evidence.data)), strict=True))

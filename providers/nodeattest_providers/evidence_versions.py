@@ -1,6 +1,6 @@
 """Which evidence versions a controller accepts: the text of an annotation, and back.
 
-Promises: one spelling (``tpm/v2,tpm/v1``, newest first, as in the provider block); ``parse`` reads what
+Promises: one spelling (``acme/v2,acme/v1``, newest first, as in the provider block); ``parse`` reads what
 ``versions_to_text`` writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
 Leaves to others: writing the annotation (the controller), choosing one of the versions (the agent).
 Source: docs/wire-format.md, "Versions".
@@ -35,7 +35,7 @@ def check(evidence: Evidence, accepted: Collection[int]) -> None:
     raise Denied(
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
         expected=versions_to_text(evidence.provider, accepted),
-        got=f"{evidence.provider}/v{evidence.version}",
+        got=evidence.block,
         remedy=f"send {evidence.provider} evidence of a version in the annotation {ANNOTATION_SUPPORTED_VERSIONS}: "
         "upgrade the node's agent if all of them are newer than it, and the controller if they are older",
         annotations=annotations_for(evidence.provider, accepted),

@@ -22,12 +22,14 @@ __all__ = [
     "PROVIDER_ID_OID",
     "SERVING_SIGNER_PREFIX",
     "ClusterPin",
+    "EvidenceBlock",
     "MachineName",
     "NodeName",
     "ProviderID",
     "ProviderName",
     "Purpose",
     "SignerName",
+    "evidence_block",
     "signer_for",
     "split_signer",
 ]
@@ -44,6 +46,8 @@ MachineName = NewType("MachineName", str)
 """The name under which a request asks to be filed. Never trusted: identity comes from the provider ID."""
 ClusterPin = NewType("ClusterPin", str)
 """``sha256:<64 lower-case hex>`` over the SubjectPublicKeyInfo of a cluster CA."""
+EvidenceBlock = NewType("EvidenceBlock", str)
+"""``<provider>/v<version>``, such as ``tpm/v1``: the content of the envelope's second PEM block."""
 
 PROVIDER_ID_OID: Final = "1.3.6.1.4.1.11129.2.1.21"
 """The proposal's KubernetesNodeProviderIdentifierOID; configurable, payload one DER UTF8String."""
@@ -70,6 +74,11 @@ class Purpose(StrEnum):
 
     CLIENT = "client"
     SERVING = "serving"
+
+
+def evidence_block(provider: ProviderName, version: int) -> EvidenceBlock:
+    """Name one version of a provider's evidence."""
+    return EvidenceBlock(f"{provider}/v{version}")
 
 
 def signer_for(provider: ProviderName, purpose: Purpose) -> SignerName:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.names import EvidenceBlock, NodeName, ProviderID, ProviderName, evidence_block
 
 __all__ = [
     "Attestor",
@@ -84,6 +84,11 @@ class Evidence:
     data: JsonObject = field(repr=False)
     """Closed schema per provider, version and phase; checked by the provider, not by the envelope."""
 
+    @property
+    def block(self) -> EvidenceBlock:
+        """Provider and version, as the envelope and the binding name them."""
+        return evidence_block(self.provider, self.version)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRequestRef:
@@ -125,8 +130,8 @@ class Attestor(Protocol):
 class VersionedAttestor(Protocol):
     """An attestor that can also make older evidence, for a controller that does not know its newest yet.
 
-    Optional. The agent asks for an older version only when the controller refused a newer one, and never below the
-    node's configured minimum. Keep a version as long as it is sound; one that is not must leave ``versions``.
+    Optional. The agent asks for an older version only when the controller refused a newer one. Keep a version as long
+    as it is secure; one that is not must leave ``versions``.
     """
 
     def in_version(self, version: int) -> Attestor:

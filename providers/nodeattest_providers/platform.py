@@ -22,7 +22,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.verifier_interface import AcceptedVersions, ClusterAPISigner, ProvableNames
+from nodeattest_providers.verifier_interface import ClusterAPISigner, ProvableNames
 
 __all__ = [
     "OFFLINE",
@@ -31,7 +31,6 @@ __all__ = [
     "ObserveCall",
     "Platform",
     "PlatformSigner",
-    "accepted_versions",
     "check_signer",
     "make_signer",
     "provable_names",
@@ -131,15 +130,6 @@ def reads_infrastructure(signer: object) -> bool:
 def reads_secret(signer: object) -> bool:
     """Whether a signer needs the Machine's own attestation secret."""
     return getattr(signer, "reads_secret", False) is True
-
-
-def accepted_versions(
-    signer: ClusterAPISigner, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-) -> tuple[int, ...]:
-    """Return the versions of its evidence that a signer understands and a policy's sections allow. Raises Denied."""
-    if isinstance(signer, AcceptedVersions):
-        return signer.accepted_versions(sections.get(signer.provider, {}), sections)
-    return signer.versions
 
 
 def provable_names(

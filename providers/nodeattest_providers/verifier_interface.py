@@ -34,7 +34,6 @@ from nodeattest_providers.node_interface import (
 from nodeattest_providers.pins import COMPOSITE, name_pin
 
 __all__ = [
-    "AcceptedVersions",
     "Addresses",
     "AttestedNode",
     "BootState",
@@ -82,7 +81,7 @@ class NodeRequest:
 
     def binding(self, pin: ClusterPin) -> Binding:
         """Bind this request to one cluster CA."""
-        return Binding(pin, self.signer_name, self.csr.sha256)
+        return Binding(self.evidence.block, pin, self.signer_name, self.csr.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,21 +282,6 @@ class ProvableNames(Protocol):
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
     ) -> Mapping[ProviderID, NodeName] | None:
         """Return the names by provider ID: no other machine can prove one; None where the platform tells them.
-
-        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
-        settings.
-        """
-        ...
-
-
-@runtime_checkable
-class AcceptedVersions(Protocol):
-    """A signer whose section of a policy can forbid versions of evidence that it understands."""
-
-    def accepted_versions(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> tuple[int, ...]:
-        """Return those of ``versions`` that the policy allows, newest first.
 
         ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
         settings.

@@ -20,7 +20,7 @@ from world import World
 from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
@@ -42,7 +42,12 @@ class Exchange:
     def binding(self) -> Binding:
         """What evidence is bound to."""
         signer = signer_for(self.seat.provider, self.purpose)
-        return Binding(pin_of(self.seat.world), signer, csr.parse_csr(self.der, purpose=self.purpose).sha256)
+        return Binding(
+            evidence_block(self.seat.provider, 1),
+            pin_of(self.seat.world),
+            signer,
+            csr.parse_csr(self.der, purpose=self.purpose).sha256,
+        )
 
     def file(self, client: Client, evidence: Evidence, metadata: JsonMap | None = None) -> Filed:
         """File the request with this evidence."""

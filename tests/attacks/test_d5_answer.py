@@ -18,7 +18,6 @@ from tpm_world import (
     OTHER_PIN,
     PCR_VALUES,
     PIN,
-    VERSION,
     Round,
     SoftTpm,
     binding_of,
@@ -31,10 +30,10 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, NodeName, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
-from nodeattest_providers.tpm.protocol import FirstEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import NodeRequest
@@ -59,7 +58,7 @@ def over(*, pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1", csr: 
 
     def case(sound: Round) -> object:
         other = replace(sound.first, csr=replace(CSR, der=csr))
-        extra = qualifying_data(nonce or sound.challenge.nonce, uid, digest_of(other, pin), version=VERSION)
+        extra = qualifying_data(nonce or sound.challenge.nonce, uid, digest_of(other, pin))
         return with_quote(extra=extra)(sound)
 
     return case
@@ -71,28 +70,28 @@ def with_evidence(**changes: object) -> Case:
 
 def under_secret(secret: bytes) -> Case:
     def case(sound: Round) -> object:
-        mac = proof(secret, "uid-1", CSR.sha256, digest_of(sound.first), version=VERSION)
+        mac = proof(secret, "uid-1", CSR.sha256, digest_of(sound.first))
         return with_evidence(mac=mac)(sound)
 
     return case
 
 
-def by_version_1(*, mac: bool = False, extra: bool = False) -> Case:
-    """A genuine answer of version 2 whose values are computed by version 1: its labels, and its binding."""
+def by_another_version(*, mac: bool = False, extra: bool = False) -> Case:
+    """A genuine answer whose values are over the binding of a made-up version."""
 
     def case(sound: Round) -> object:
-        binding = binding_of(sound.first).digest
-        older = proof(sound.secret, "uid-1", CSR.sha256, binding, version=1)
-        data = qualifying_data(sound.challenge.nonce, "uid-1", binding, version=1)
+        binding = replace(binding_of(sound.first), evidence_block=EvidenceBlock("tpm/v2")).digest
+        other = proof(sound.secret, "uid-1", CSR.sha256, binding)
+        data = qualifying_data(sound.challenge.nonce, "uid-1", binding)
         parts = replace(sound.parts, extra=data) if extra else sound.parts
         answer = sound.second(parts=parts)
-        return sound.verify(replace(answer, mac=older) if mac else answer)
+        return sound.verify(replace(answer, mac=other) if mac else answer)
 
     return case
 
 
 def of_two_cas(sound: Round) -> object:
-    mac = proof(sound.secret, "uid-1", CSR.sha256, digest_of(sound.first, OTHER_PIN), version=VERSION)
+    mac = proof(sound.secret, "uid-1", CSR.sha256, digest_of(sound.first, OTHER_PIN))
     return sound.verify(sound.second(mac=mac), cluster=cluster(OTHER_PIN, PIN))
 
 
@@ -262,10 +261,10 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-124": data_of(first={"name": "../secrets", "uid": "uid-1"}),
     "D5-125": data_of(pcrs=["A" * 87, "A" * 87]),
     "D5-126": with_facts(challenge_keys=()),
-    "D5-206": lambda sound: verify(request_of(sound.second(), version=1), sound.facts),
-    "D5-207": by_version_1(mac=True),
-    "D5-208": by_version_1(extra=True),
-    "D5-209": by_version_1(mac=True, extra=True),
+    "D5-206": to_first(evidence=Evidence(PROVIDER, 2, {"phase": 1})),
+    "D5-207": by_another_version(mac=True),
+    "D5-208": by_another_version(extra=True),
+    "D5-209": by_another_version(mac=True, extra=True),
 }
 
 

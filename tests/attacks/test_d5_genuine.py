@@ -14,9 +14,9 @@ from other_agent import OTHERS_TEMPLATE, STRANGER, strangers_first
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing, read
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss
 from tpm_world import (
-    AK_PREFIXES,
+    AK_PREFIX,
     CSR,
-    VERSION,
+    UNMARKED_PREFIX,
     binding_of,
     challenge_of,
     digest_of,
@@ -28,7 +28,7 @@ from tpm_world import (
 )
 
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
@@ -43,7 +43,7 @@ from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
 
-UNRESTRICTED: Final = AK_TEMPLATES[VERSION][:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATES[VERSION][8:]
+UNRESTRICTED: Final = AK_TEMPLATE[:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATE[8:]
 FORGED: Final = b"\xffTCG\x80\x18 and whatever the attacker likes"
 SECRET: Final = bytes(range(32))
 
@@ -95,18 +95,18 @@ def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
     with (
         connected(scene.victim.tcti) as esys,
         primary(esys, P384.creation()) as ek,
-        primary(esys, AK_TEMPLATES[VERSION], owner) as ak,
+        primary(esys, AK_TEMPLATE, owner) as ak,
     ):
         facts = facts_of(by_allow_list(parsed(ek.public).fingerprint))
         first = request_of(FirstEvidence(ek_public=ek.public, ak_public=ak.public))
         challenge = Challenge.parse(challenge_of(first, facts).challenge)
         secret = activate(esys, ek, ak, challenge.blob, challenge.secret)
         binding = digest_of(first)
-        extra = qualifying_data(challenge.nonce, first.uid, binding, version=VERSION)
+        extra = qualifying_data(challenge.nonce, first.uid, binding)
         attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
     answer = SecondEvidence(
         first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, CSR.sha256, binding, version=VERSION),
+        mac=proof(secret, first.uid, CSR.sha256, binding),
         quote=attest,
         signature=signature,
         pcrs=(bytes(32), bytes(32)),
@@ -118,35 +118,30 @@ def of_the_owner_hierarchy(scene: Scene) -> tuple[NodeRequest, Facts]:
 
 
 def of_another_agent(scene: Scene) -> tuple[NodeRequest, Facts]:
-    return strangers_first(scene.victim, version=2), facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
+    return strangers_first(scene.victim), facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
 
 
-def of_another_agent_below_the_minimum(scene: Scene) -> tuple[NodeRequest, Facts]:
-    settings = {**by_allow_list(scene.victim.endorsement_fingerprint()), "minimumVersion": 2}
-    return strangers_first(scene.victim, version=1), facts_of(settings)
-
-
-def of_another_agent_after_version_2(scene: Scene) -> tuple[NodeRequest, Facts]:
-    """A stolen node certificate in the place of the token: the machine has joined by version 2."""
+def of_another_agent_after_ours(scene: Scene) -> tuple[NodeRequest, Facts]:
+    """A stolen node certificate in the place of the token: the machine has joined."""
     pins = verify(request_of(scene.joined.answer), scene.joined.facts).fingerprints
     facts = facts_of(by_allow_list(pins["ek"]), ledger=ledger(fingerprints=pins))
-    return strangers_first(scene.victim, version=1), facts
+    return strangers_first(scene.victim), facts
 
 
 def of_another_agent_with_our_mark(scene: Scene) -> tuple[NodeRequest, Facts]:
     """The mark is written into what the agent's key shows: no TPM activates for it, so the secret is guessed."""
     facts = facts_of(by_allow_list(scene.victim.endorsement_fingerprint()))
-    shown = read(strangers_first(scene.victim, version=2).evidence)
+    shown = read(strangers_first(scene.victim).evidence)
     assert isinstance(shown, FirstEvidence)
-    marked = AK_PREFIXES[2] + shown.ak_public[len(AK_PREFIXES[1]) :]
+    marked = AK_PREFIX + shown.ak_public[len(UNMARKED_PREFIX) :]
     first = request_of(replace(shown, ak_public=marked), csr=STRANGER)
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first), version=VERSION)
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
     with connected(scene.victim.tcti) as esys, primary(esys, OTHERS_TEMPLATE) as ak:
         attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
     answer = SecondEvidence(
         first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(bytes(32), first.uid, STRANGER.sha256, digest_of(first), version=VERSION),
+        mac=proof(bytes(32), first.uid, STRANGER.sha256, digest_of(first)),
         quote=attest,
         signature=signature,
         pcrs=(bytes(32), bytes(32)),
@@ -166,15 +161,15 @@ def quoted_by_the_thief(scene: Scene) -> tuple[bytes, bytes]:
     """Quote for the victim's challenge with the thief's own key."""
     first = scene.joined.first
     challenge = Challenge.parse(challenge_of(first, replace(scene.joined.facts, first_request=None)).challenge)
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first), version=VERSION)
-    with connected(scene.thief.tcti) as esys, primary(esys, AK_TEMPLATES[VERSION]) as ak:
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
+    with connected(scene.thief.tcti) as esys, primary(esys, AK_TEMPLATE) as ak:
         return quote(esys, ak, challenge.pcrs.marshal(), extra)
 
 
 def guessing(scene: Scene) -> tuple[NodeRequest, Facts]:
     attest, signature = quoted_by_the_thief(scene)
     first = scene.joined.first
-    mac = proof(bytes(32), first.uid, CSR.sha256, digest_of(first), version=VERSION)
+    mac = proof(bytes(32), first.uid, CSR.sha256, digest_of(first))
     return request_of(replace(scene.joined.answer, quote=attest, signature=signature, mac=mac)), scene.joined.facts
 
 
@@ -225,8 +220,7 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D5-128": imported,
     "D5-129": of_the_owner_hierarchy,
     "D5-200": of_another_agent,
-    "D5-201": of_another_agent_below_the_minimum,
-    "D5-202": of_another_agent_after_version_2,
+    "D5-202": of_another_agent_after_ours,
     "D5-203": of_another_agent_with_our_mark,
     "D5-130": another,
     "D5-131": guessing,

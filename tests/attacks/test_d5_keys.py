@@ -19,10 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from handmade import roca_modulus
 from tpm_authority import YEAR, Authority, Extension, PublicKey, key_usage, leaf_extensions, name_of, self_signed
 from tpm_world import (
-    AK_PREFIXES,
     MACHINE,
     NOW,
-    VERSION,
     SoftTpm,
     ak_prefix,
     facts_of,
@@ -37,6 +35,7 @@ from tpm_world import (
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
+from nodeattest_providers.tpm.protocol import VERSION
 from nodeattest_providers.tpm.structures import Alg, Curve, sized
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
@@ -214,10 +213,10 @@ def data_of(version: int = VERSION, **changes: JsonValue) -> Case:
     return case
 
 
-def of_version(version: int, *, shows: int) -> Case:
-    """Evidence of one version with the attestation key of another."""
-    tpm = SoftTpm(ak_prefix=AK_PREFIXES[shows], version=version)
-    return lambda _: (request_of(tpm.first(), version=version), facts_of(tpm.settings))
+def of_policy(policy: bytes) -> Case:
+    """An attestation key with another authPolicy than our mark."""
+    tpm = SoftTpm(ak_prefix=ak_prefix(policy=sized(policy).hex()))
+    return lambda _: (request_of(tpm.first()), facts_of(tpm.settings))
 
 
 def shorter_coordinate(public: bytes) -> bytes:
@@ -284,7 +283,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-034": ek_of(last_bit),
     "D5-035": ek_of(lambda public: public + b"\0"),
     "D5-036": pinned(ek=OTHER),
-    "D5-037": pinned(akV2="000b" + "0" * 64),
+    "D5-037": pinned(ak="000b" + "0" * 64),
     "D5-038": ak_of(ak_prefix(attributes=0x00040472)),
     "D5-039": ak_of(ak_prefix(attributes=0x00050440)),
     "D5-040": ak_of(ak_prefix(attributes=0x00050470)),
@@ -313,8 +312,8 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-063": data_of(secret="c2VjcmV0"),
     "D5-064": data_of(phase=True),
     "D5-065": ak_area(lambda public: public + bytes(2_000)),
-    "D5-204": of_version(1, shows=2),
-    "D5-205": of_version(2, shows=1),
+    "D5-204": of_policy(bytes(32)),
+    "D5-205": of_policy(b""),
     "D5-066": data_of(version=3),
 }
 

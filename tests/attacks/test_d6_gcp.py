@@ -25,7 +25,7 @@ from gcp_world import (
     rsa_tpm,
     verified,
 )
-from tpm_world import VERSION, SoftTpm
+from tpm_world import SoftTpm
 
 from nodeattest_providers.names import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -37,6 +37,7 @@ from nodeattest_providers.names import (
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.protocol import VERSION
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode
 from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud

@@ -52,7 +52,7 @@ def test_the_host_name_in_lower_case_names_the_node_as_kubelet_does() -> None:
         {"providerID": {"command": ["cat", "/run/id"]}},
         {"providerID": None, "bootstrapTokenFile": "/run/token"},
         {"server": "https://[fd00::1]:6443/prefix"},
-        {"provider": {"name": "tpm", "minimumVersion": 2}},
+        {"provider": {"name": "tpm", "settings": {"tcti": "swtpm"}}},
     ],
 )
 def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
@@ -84,9 +84,7 @@ def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
         ({"provider": None}, "provider is missing"),
         ({"provider": {"name": "../tpm"}}, "provider.name"),
         ({"provider": {"name": "tpm", "settings": []}}, "provider.settings must be an object"),
-        ({"provider": {"name": "tpm", "minimumVersion": 0}}, "provider.minimumVersion must be an integer from 1 to"),
-        ({"provider": {"name": "tpm", "minimumVersion": "2"}}, "provider.minimumVersion"),
-        ({"provider": {"name": "tpm", "minVersion": 2}}, "nearest known one is minimumVersion"),
+        ({"provider": {"name": "tpm", "setting": {}}}, "nearest known one is settings"),
         ({"providerID": {}}, "exactly one"),
         ({"providerID": {"value": "a", "file": "b"}}, "exactly one"),
         ({"providerID": {"value": "a\u0000b"}}, "providerID.value"),

@@ -26,7 +26,15 @@ from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import (
+    ClusterPin,
+    EvidenceBlock,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    signer_for,
+)
 from nodeattest_providers.node_interface import Evidence, JsonObject, PublishedChallenge
 
 
@@ -169,7 +177,10 @@ def test_both_requests_carry_one_pkcs10_request_and_the_right_spec(bench: Bench)
         assert spec["usages"] == ["digital signature", "client auth"]
         assert spec["signerName"] == bench.order.signer
         assert spec["expirationSeconds"] == 7200
-    assert bench.attestor.bindings == [Binding(bench.order.pin, bench.order.signer, first.sha256)] * 2
+    assert (
+        bench.attestor.bindings
+        == [Binding(EvidenceBlock("challenge/v1"), bench.order.pin, bench.order.signer, first.sha256)] * 2
+    )
     assert credential.renew_at < credential.not_after
 
 
@@ -301,12 +312,12 @@ def test_an_upgraded_controller_ends_the_agreement(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("says", ["challenge/v1", "challenge/v2,challenge/v1", "challenge/v1,", " ", "tpm/v2"])
-def test_nothing_below_the_minimum_is_filed_whatever_the_annotation_says(bench: Bench, says: str) -> None:
-    bench.attestor, bench.fake.on_create = Versatile(), knows(says=says)
-    bench.order = replace(bench.order, minimum_version=2)
+def test_no_version_that_the_attestor_does_not_make_is_filed(bench: Bench, says: str) -> None:
+    bench.attestor, bench.fake.on_create = Attestor(), knows(says=says)
+    bench.attestor.versions = (2,)
     failure = bench.refused()
     assert failure.reason == "EvidenceVersionUnsupported"
-    assert "makes challenge/v2 (minimum v2)" in failure.message
+    assert "makes challenge/v2" in failure.message
     assert filed(bench.fake) == [2]
     assert bench.drafts.draft is None
 
@@ -314,7 +325,7 @@ def test_nothing_below_the_minimum_is_filed_whatever_the_annotation_says(bench: 
 def test_no_version_is_filed_twice_whatever_the_annotation_says(bench: Bench) -> None:
     bench.attestor = Versatile()
     bench.fake.on_create = knows(says="challenge/v2,challenge/v1")
-    assert "makes challenge/v2, challenge/v1 (minimum v1)" in bench.refused().message
+    assert "makes challenge/v2, challenge/v1" in bench.refused().message
     assert filed(bench.fake) == [2, 1]
 
 
@@ -327,18 +338,18 @@ def test_a_second_request_that_meets_an_older_replica_begins_anew_in_its_version
     assert filed(bench.fake) == [2, 2, 1, 1]
 
 
-@pytest.mark.parametrize(("version", "minimum", "versions"), [(1, 1, [1, 1]), (2, 1, [2, 2]), (1, 2, [2, 2])])
-def test_a_draft_goes_on_in_its_version_unless_that_is_below_the_minimum_now(
-    bench: Bench, version: int, minimum: int, versions: list[int]
+@pytest.mark.parametrize(("version", "made", "versions"), [(1, (2, 1), [1, 1]), (2, (2, 1), [2, 2]), (1, (2,), [2, 2])])
+def test_a_draft_goes_on_in_its_version_unless_the_attestor_makes_it_no_more(
+    bench: Bench, version: int, made: tuple[int, ...], versions: list[int]
 ) -> None:
-    bench.attestor = Versatile()
-    bench.order = replace(bench.order, minimum_version=minimum)
+    bench.attestor = Versatile() if len(made) > 1 else Attestor()
+    bench.attestor.versions = made
     bench.drafts.draft = new_pending_request(bench.order, version=version)
     bench.enroll()
     assert filed(bench.fake) == versions
 
 
-def test_evidence_below_the_minimum_is_not_filed_when_a_provider_errs(bench: Bench) -> None:
+def test_evidence_of_another_version_is_not_filed_when_a_provider_errs(bench: Bench) -> None:
     class Wrong(Attestor):
         def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
             return replace(super().attest(binding, challenge), version=1)

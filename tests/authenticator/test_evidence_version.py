@@ -14,7 +14,7 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     supported_versions,
     version_to_remember,
 )
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import ProviderName
@@ -44,8 +44,8 @@ class Versatile(Fixed):
         return Fixed(version)
 
 
-def offer(*versions: int, minimum: int = 1) -> SupportedVersions:
-    return SupportedVersions(TPM, versions, minimum)
+def offer(*versions: int) -> SupportedVersions:
+    return SupportedVersions(TPM, versions)
 
 
 def refusal(offered: SupportedVersions, refused: set[int], published: str | None) -> AgentError:
@@ -55,22 +55,12 @@ def refusal(offered: SupportedVersions, refused: set[int], published: str | None
 
 
 def test_an_attestor_without_older_versions_offers_its_newest_only() -> None:
-    assert supported_versions(Fixed(3, 2, 1), 1).versions == (3,)
-    assert supported_versions(Versatile(3, 2, 1), 1).versions == (3, 2, 1)
-
-
-def test_nothing_below_the_minimum_is_offered() -> None:
-    assert supported_versions(Versatile(3, 2, 1), 2).versions == (3, 2)
-
-
-def test_a_minimum_that_the_agent_does_not_reach_is_a_usage_error() -> None:
-    with pytest.raises(AgentError, match=r"minimumVersion is 4, but this agent makes tpm/v3, tpm/v2 only") as caught:
-        supported_versions(Versatile(3, 2), 4)
-    assert (caught.value.reason, caught.value.kind) == (AgentReason.CONFIGURATION_INVALID, FailureKind.USAGE)
+    assert supported_versions(Fixed(3, 2, 1)).versions == (3,)
+    assert supported_versions(Versatile(3, 2, 1)).versions == (3, 2, 1)
 
 
 def test_each_version_is_made_by_the_attestor_for_it() -> None:
-    binding = Binding("", "", b"")  # type: ignore[arg-type] - nothing is bound
+    binding = Binding("", "", "", b"")  # type: ignore[arg-type] - nothing is bound
     assert attestor_for_version(Versatile(2, 1), 1).attest(binding).version == 1
     assert attestor_for_version(Fixed(2), 2).attest(binding).version == 2
 
@@ -94,8 +84,8 @@ def test_the_newest_common_version_that_was_not_refused_is_chosen(
 @pytest.mark.parametrize(
     ("offered", "published"),
     [
-        (offer(3, 2, minimum=2), "tpm/v1"),
-        (offer(3, 2, minimum=2), "tpm/v3,tpm/v1"),
+        (offer(3, 2), "tpm/v1"),
+        (offer(3, 2), "tpm/v3,tpm/v1"),
         (offer(3), "tpm/v2,tpm/v1"),
         (offer(3, 2, 1), "tpm/v3"),
     ],
@@ -104,11 +94,11 @@ def test_without_a_common_version_both_lists_are_named(offered: SupportedVersion
     failure = refusal(offered, {3}, published)
     assert (failure.reason, failure.kind) == ("EvidenceVersionUnsupported", FailureKind.DENIED)
     assert f"the controller understands {published.replace(',', ', ')};" in failure.message
-    assert f"makes {', '.join(f'tpm/v{one}' for one in offered.versions)} (minimum v{offered.minimum})" in str(failure)
+    assert f"makes {', '.join(f'tpm/v{one}' for one in offered.versions)}" in str(failure)
 
 
 def test_the_remedy_names_the_side_that_is_too_old() -> None:
-    assert refusal(offer(3, 2, minimum=2), {3}, "tpm/v1").remedy.startswith("upgrade the controller")
+    assert refusal(offer(3, 2), {3}, "tpm/v1").remedy.startswith("upgrade the controller")
     assert refusal(offer(3, 2), {3}, "tpm/v5,tpm/v4").remedy == "upgrade the agent of this node"
 
 
@@ -128,7 +118,7 @@ def test_an_agreement_is_taken_up_until_it_is_a_day_old_or_the_agent_is_newer() 
     assert initial_version(offer(2, 1), agreed, now=NOW + AGREED_FOR) == 2
     assert initial_version(offer(2, 1), agreed, now=NOW - 1) == 2  # made under another clock
     assert initial_version(offer(3, 2, 1), agreed, now=NOW) == 3
-    assert initial_version(offer(2, minimum=2), agreed, now=NOW) == 2
+    assert initial_version(offer(2), agreed, now=NOW) == 2
 
 
 def test_an_agreement_is_not_renewed_by_its_own_use() -> None:

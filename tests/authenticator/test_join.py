@@ -436,14 +436,6 @@ def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> 
     assert f"subject: CN=system:node:{NODE},O=system:nodes" in status(machine).stdout
 
 
-def test_a_minimum_that_the_provider_does_not_make_is_refused_before_anything_is_written(joiner: Joiner) -> None:
-    done = joiner.join("--minimum-version", "2")
-    assert done.returncode == 2
-    assert "provider.minimumVersion is 2, but this agent makes insecure/v1 only" in done.stderr
-    assert joiner.files() == {}
-    assert joiner.api.posts() == 0
-
-
 def test_status_tells_that_older_evidence_is_sent_and_since_when(machine: Machine) -> None:
     machine.challenged()
     assert json.loads(status(machine, "--json").stdout)["olderEvidence"] is None

@@ -17,19 +17,18 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin
-from nodeattest_providers.challenge_response import challenge_context, derive, label_nonce, label_secret
+from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
 from nodeattest_providers.node_interface import JsonObject as EvidenceData
-from nodeattest_providers.tpm.protocol import PROVIDER, VERSIONS, Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.public_area import parse_public
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts
 from nodeattest_sandbox.pki import ClusterPki
 
-VERSION = VERSIONS[0]
 NODE, MACHINE, PROVIDER_ID = "worker-1", "blue-md-1", "metal://rack-1/1"
 SIGNER = "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"
 MASTER = b"a master key that is only a test"
@@ -97,10 +96,9 @@ class Join:
         ek = parse_public(evidence.ek_public, what="ek", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
         ak = parse_public(evidence.ak_public, what="ak", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
         ctx, key = challenge_context(facts, first, ak.name, ek.spki_sha256), SecretBytes(MASTER)
-        nonce = derive(label_nonce(VERSION), key, ctx)
-        binding = first.binding(pin).digest_for(PROVIDER, VERSION)
+        nonce = derive(LABEL_NONCE, key, ctx)
+        binding = first.binding(pin).digest
         challenge = Challenge(
-            version=VERSION,
             uid=first.uid,
             spki_sha256=first.csr.spki_sha256,
             nonce=nonce,
@@ -109,9 +107,9 @@ class Join:
             pcrs=PcrSelection(Alg.SHA256, (0, 7)),
             log=log is not None,
         )
-        quote, signature, pcrs = self.tpm.quote(challenge, qualifying_data(nonce, first.uid, binding, version=VERSION))
-        secret = derive(label_secret(VERSION), key, ctx)
-        right = proof(secret, first.uid, first.csr.sha256, binding, version=VERSION)
+        quote, signature, pcrs = self.tpm.quote(challenge, qualifying_data(nonce, first.uid, binding))
+        secret = derive(LABEL_SECRET, key, ctx)
+        right = proof(secret, first.uid, first.csr.sha256, binding)
         answer = SecondEvidence(
             first=FirstRequestRef(name=first.name, uid=first.uid),
             mac=right if mac is None else mac,

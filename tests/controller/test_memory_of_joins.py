@@ -111,7 +111,7 @@ def attestation(number: int) -> tuple[str, JsonObject]:
     spec: JsonObject = {
         "clusterName": "blue", "providerID": f"metal://rack/{number}", "nodeName": f"worker-{number}",
         "machineName": f"md-{number}", "provider": "tpm", "signerName": SIGNER, "expires": "2026-01-16T03:04:05Z",
-        "fingerprints": {"tpm.akV2": digest("ak", number), "tpm.ek": f"sha256:{digest('ek', number)}"},
+        "fingerprints": {"tpm.ak": digest("ak", number), "tpm.ek": f"sha256:{digest('ek', number)}"},
         "issued": [entry],
         "boot": {
             "clock": 1000000, "resetCount": 1, "restartCount": 0, "safe": True, "bank": "sha256",

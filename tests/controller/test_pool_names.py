@@ -16,7 +16,7 @@ from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_kube.client import Forbidden
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ANNOTATION_REASON, NodeName, ProviderID, ProviderName, Purpose, signer_for
@@ -113,13 +113,13 @@ class Pool:
         """Answer as the TPM would; the secret comes from the controller's own key, not from a decryption."""
         ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
         context = challenge_context(facts, first, ak.name, ek.spki_sha256)
-        secret = derive(label_secret(VERSION), self.world.challenge_keys.keys()[0], context)
-        binding = first.binding(next(iter(facts.cluster.pins))).digest_for(PROVIDER, VERSION)
-        extra = qualifying_data(challenge.nonce, first.uid, binding, version=VERSION)
+        secret = derive(LABEL_SECRET, self.world.challenge_keys.keys()[0], context)
+        binding = first.binding(next(iter(facts.cluster.pins))).digest
+        extra = qualifying_data(challenge.nonce, first.uid, binding)
         parts = self.tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES)
         return SecondEvidence(
             first=FirstRequestRef(name=first.name, uid=first.uid),
-            mac=proof(secret, first.uid, first.csr.sha256, binding, version=VERSION),
+            mac=proof(secret, first.uid, first.csr.sha256, binding),
             quote=parts.marshal(),
             signature=self.tpm.sign(parts.marshal()),
             pcrs=PCR_VALUES,

@@ -294,7 +294,6 @@ class Farm:
             guard = ClusterGuard(management, LeaderOwnsAll(lambda: True))
             publisher = SignerNamesReconciler(management, guard=guard, serves=True, now=lambda: NOW)
             changes.subscribe_clusters(publisher.cluster_changed)
-            publisher.enqueue("fleet/blue")
             running = asyncio.create_task(publisher.run())
             try:
                 yield

@@ -21,8 +21,8 @@ from worlds import FACTS, filed
 from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.challenge import protocol as challenge
-from nodeattest_providers.challenge_response import challenge_context, derive, label_nonce, label_secret
-from nodeattest_providers.names import ClusterPin, ProviderName, SignerName
+from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, ProviderName, SignerName
 from nodeattest_providers.node_interface import Evidence, SecretBytes
 from nodeattest_providers.tpm import protocol as tpm
 from tools.prove.mutants import MUTANTS, NOT_MODELLED
@@ -30,7 +30,7 @@ from tools.prove.page import PAGE
 
 MODEL = (PAGE.parent / "wire_format.pvl").read_text(encoding="utf-8")
 FORMULA = re.compile(r"^letfun (\w+)\(([^)]*)\) =\n?(.*?)\.$", re.MULTILINE | re.DOTALL)
-TOKEN = re.compile(r"\w+|[(),=]")
+TOKEN = re.compile(r"\w+|[(),]")
 FIRST = filed(Evidence(ProviderName("tpm"), 1, {"phase": 1}))
 
 
@@ -58,11 +58,6 @@ class Interpreter:
 
     def term(self) -> bytes:
         word = self._take()
-        if word == "if":
-            left, equals, right = self.term(), self._take(), self.term()
-            then, yes, otherwise, no = self._take(), self.term(), self._take(), self.term()
-            assert (equals, then, otherwise) == ("=", "then", "else")
-            return yes if left == right else no
         if word == "(":
             return length_prefix(*self._arguments())
         assert re.fullmatch(r"\w+", word)
@@ -113,78 +108,55 @@ FORMULAS = {
 
 FACTS_OF_CONTEXT = (FACTS.cluster.uid.encode(), FIRST.uid.encode(), FIRST.request, FIRST.username.encode())
 LAST_FACTS_OF_CONTEXT = (FACTS.machine.uid.encode(), str(int(FIRST.created.timestamp())).encode())
-BINDING = Binding(ClusterPin("sha256:pin"), SignerName("signer"), b"hash of the request")
+BINDING = Binding(EvidenceBlock("tpm/v1"), ClusterPin("sha256:pin"), SignerName("signer"), b"hash of the request")
+
+
+VERSION = b"v1"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One formula's arguments in the model, without a version, and what the code computes of the same."""
+    """One formula's arguments in the model, and what the code computes of the same."""
 
     formula: str
     values: tuple[bytes, ...]
-    computed: Callable[[int], bytes]
-    has_version: bool = True
+    computed: bytes
 
-    def agrees(self, version: int, change: Callable[[str], str] = str) -> bool:
+    def agrees(self, change: Callable[[str], str] = str) -> bool:
         """Whether model and code give the same bytes; ``change`` is made to the model."""
         formula = FORMULAS[self.formula]
-        versions = {"ver": f"v{version}".encode()} if self.has_version else {}
-        rest = iter(self.values)
-        values = [versions.get(parameter) or next(rest) for parameter in formula.parameters]
         changed = dataclasses.replace(formula, body=change(formula.body))
-        return changed.compute(*values) == self.computed(version)
+        return changed.compute(*self.values) == self.computed
 
 
-def _context(*extra: bytes) -> Callable[[int], bytes]:
-    return lambda _: challenge_context(FACTS, FIRST, *extra)
-
-
-def _derived(label: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    return lambda version: derive(label(version), SecretBytes(b"master key"), b"context")
+def _derived(label: bytes) -> bytes:
+    return derive(label, SecretBytes(b"master key"), b"context")
 
 
 COMPARISONS = (
-    Comparison(
-        "binding",
-        (b"tpm", b"sha256:pin", b"signer", b"hash of the request"),
-        lambda version: BINDING.digest_for(ProviderName("tpm"), version),
-    ),
+    Comparison("binding", (b"tpm", VERSION, b"sha256:pin", b"signer", b"hash of the request"), BINDING.digest),
     Comparison(
         "challenge_context",
         (*FACTS_OF_CONTEXT, b"AK Name", b"hash of the EK", *LAST_FACTS_OF_CONTEXT),
-        _context(b"AK Name", b"hash of the EK"),
-        has_version=False,
+        challenge_context(FACTS, FIRST, b"AK Name", b"hash of the EK"),
     ),
-    Comparison("plain_challenge_context", (*FACTS_OF_CONTEXT, *LAST_FACTS_OF_CONTEXT), _context(), has_version=False),
-    Comparison("derive_nonce", (b"master key", b"context"), _derived(label_nonce)),
-    Comparison("derive_secret", (b"master key", b"context"), _derived(label_secret)),
-    Comparison(
-        "tpm_proof",
-        (b"S", b"U1", b"request", b"binding"),
-        lambda version: tpm.proof(b"S", "U1", b"request", b"binding", version=version),
-    ),
-    Comparison(
-        "qualifying_data",
-        (b"N", b"U1", b"binding"),
-        lambda version: tpm.qualifying_data(b"N", "U1", b"binding", version=version),
-    ),
+    Comparison("plain_challenge_context", (*FACTS_OF_CONTEXT, *LAST_FACTS_OF_CONTEXT), challenge_context(FACTS, FIRST)),
+    Comparison("derive_nonce", (b"master key", b"context"), _derived(LABEL_NONCE)),
+    Comparison("derive_secret", (b"master key", b"context"), _derived(LABEL_SECRET)),
+    Comparison("tpm_proof", (b"S", b"U1", b"request", b"binding"), tpm.proof(b"S", "U1", b"request", b"binding")),
+    Comparison("qualifying_data", (b"N", b"U1", b"binding"), tpm.qualifying_data(b"N", "U1", b"binding")),
     Comparison(
         "challenge_proof",
         (b"secret", b"N", b"U1", b"binding"),
-        lambda _: challenge.proof(SecretBytes(b"secret"), b"N", "U1", b"binding"),
+        challenge.proof(SecretBytes(b"secret"), b"N", "U1", b"binding"),
     ),
 )
-VERSIONS = {"challenge_proof": (challenge.VERSION,)}
-CASES = [
-    pytest.param(comparison, version, id=f"{comparison.formula} v{version}")
-    for comparison in COMPARISONS
-    for version in VERSIONS.get(comparison.formula, tpm.VERSIONS)
-]
+CASES = [pytest.param(comparison, id=comparison.formula) for comparison in COMPARISONS]
 
 
-@pytest.mark.parametrize(("comparison", "version"), CASES)
-def test_formulas_of_the_model_are_those_of_the_code(comparison: Comparison, version: int) -> None:
-    assert comparison.agrees(version)
+@pytest.mark.parametrize("comparison", CASES)
+def test_formulas_of_the_model_are_those_of_the_code(comparison: Comparison) -> None:
+    assert comparison.agrees()
 
 
 def test_every_formula_of_the_model_is_compared() -> None:
@@ -192,14 +164,14 @@ def test_every_formula_of_the_model_is_compared() -> None:
     assert len(re.findall(r"^letfun", MODEL, re.MULTILINE)) == len(FORMULAS)
 
 
-@pytest.mark.parametrize(("comparison", "version"), CASES)
-def test_a_changed_label_or_order_of_the_model_is_noticed(comparison: Comparison, version: int) -> None:
+@pytest.mark.parametrize("comparison", CASES)
+def test_a_changed_label_or_order_of_the_model_is_noticed(comparison: Comparison) -> None:
     body = FORMULAS[comparison.formula].body
     swapped = re.sub(r"(\w+), (\w+)(?=[,)])(?!.*\w+, \w+[,)])", r"\2, \1", body, flags=re.DOTALL)
     assert swapped != body
-    assert not comparison.agrees(version, lambda text: text.replace(body, swapped)) or (version == 1 and "else" in body)
+    assert not comparison.agrees(lambda text: text.replace(body, swapped))
     if "for_" in body:
-        assert not comparison.agrees(version, lambda text: text.replace("for_", "for_another_"))
+        assert not comparison.agrees(lambda text: text.replace("for_", "for_another_"))
 
 
 def test_every_check_of_a_request_has_a_mutant_or_a_reason_why_none() -> None:

@@ -59,7 +59,7 @@ def test_every_field_of_the_agents_file_has_a_row() -> None:
         **server,
         "certificateAuthority": ca,
         "nodeName": "n",
-        "provider": {"name": "tpm", "settings": {"device": "/dev/tpmrm0"}, "minimumVersion": 2},
+        "provider": {"name": "tpm", "settings": {"device": "/dev/tpmrm0"}},
         "bootstrapTokenFile": "/token",
         "timeoutSeconds": 60,
         "expirationSeconds": 3600,

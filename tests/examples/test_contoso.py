@@ -24,7 +24,15 @@ from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.names import (
+    ClusterPin,
+    EvidenceBlock,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    SignerName,
+    signer_for,
+)
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.platform import make_signer
 from nodeattest_providers.verifier_interface import (
@@ -114,12 +122,12 @@ def signed(
     der: bytes = DER,
 ) -> bytes:
     """Sign as the rack's controller does."""
-    binding = Binding(pin, signer, hashlib.sha256(der).digest())
+    binding = Binding(EvidenceBlock("contoso/v1"), pin, signer, hashlib.sha256(der).digest())
     return rack.sign(length_prefix(b"contoso/v1", slot.encode(), binding.digest))
 
 
 async def test_a_machine_in_its_slot_is_attested(rack_socket: str) -> None:
-    binding = Binding(PIN, SIGNER_NAME, hashlib.sha256(DER).digest())
+    binding = Binding(EvidenceBlock("contoso/v1"), PIN, SIGNER_NAME, hashlib.sha256(DER).digest())
     evidence = registry.make_attestor(CONTOSO, {"socket": rack_socket}).attest(binding)
     attested = await verify(filed(evidence, DER))
     assert (attested.provider, attested.provider_id) == (CONTOSO, SLOT)
@@ -165,7 +173,7 @@ async def test_evidence_outside_its_schema_is_denied(data: dict[str, JsonValue])
 def test_a_rack_that_does_not_answer_is_asked_again_later(tmp_path: Path) -> None:
     attestor = registry.make_attestor(CONTOSO, {"socket": str(tmp_path / "nobody")})
     with pytest.raises(Unavailable):
-        attestor.attest(Binding(PIN, SIGNER_NAME, bytes(32)))
+        attestor.attest(Binding(EvidenceBlock("contoso/v1"), PIN, SIGNER_NAME, bytes(32)))
 
 
 def test_the_page_shows_the_example_as_it_is_and_it_is_short() -> None:

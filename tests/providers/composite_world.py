@@ -7,15 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from tpm_world import MASTER, NOW, PCR_VALUES, VERSION, SoftTpm, binding_of, cluster, machine, parsed, request_of
+from tpm_world import MASTER, NOW, PCR_VALUES, SoftTpm, binding_of, cluster, machine, parsed, request_of
 
 from nodeattest_providers.challenge import protocol as by_secret
-from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge, part_version
+from nodeattest_providers.composite.protocol import PART_VERSION, PROVIDER, VERSION, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.names import (
+    MachineName,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    SignerName,
+    evidence_block,
+    signer_for,
+)
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm import protocol as by_tpm
@@ -31,9 +40,7 @@ def composite() -> CompositeSigner:
     return CompositeSigner(platform=Platform())
 
 
-def filed(
-    data: JsonObject, *, second: bool = False, signer: SignerName = SIGNER, version: int = VERSION
-) -> NodeRequest:
+def filed(data: JsonObject, *, second: bool = False, signer: SignerName = SIGNER) -> NodeRequest:
     """A request as the API server stored it, with any evidence."""
     template = request_of(SoftTpm().first())
     number = 2 if second else 1
@@ -43,13 +50,19 @@ def filed(
         uid=f"uid-{number}",
         created=NOW + timedelta(seconds=2 * number - 2),
         signer_name=signer,
-        evidence=Evidence(PROVIDER, version, data),
+        evidence=Evidence(PROVIDER, VERSION, data),
     )
 
 
-def parts_of(*, version: int = VERSION, **data: JsonObject) -> JsonObject:
-    """Wrap the parts' evidence as this version of the composite carries it."""
-    return {name: {"v": part_version(version, name), "data": value} for name, value in data.items()}
+def parts_of(**data: JsonObject) -> JsonObject:
+    """Wrap the parts' evidence as the composite carries it."""
+    return {name: {"v": PART_VERSION, "data": value} for name, value in data.items()}
+
+
+def part_binding(request: NodeRequest, part: ProviderName, signer: SignerName | None = None) -> bytes:
+    """The binding of a part's proof, or of a proof of the same provider for another signer."""
+    block = evidence_block(part, PART_VERSION)
+    return replace(binding_of(request), evidence_block=block, signer_name=signer or request.signer_name).digest
 
 
 def verify(request: NodeRequest, facts: Facts, signer: CompositeSigner | None = None) -> AttestedNode:
@@ -82,27 +95,25 @@ class Exchange:
         tpm = tpm or self.tpm
         challenge = by_tpm.Challenge.parse(self.texts[TPM])
         ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
-        secret = derive(
-            label_secret(tpm.version), MASTER, challenge_context(self.facts, self.first, ak.name, ek.spki_sha256)
-        )
-        over = binding or binding_of(self.first).digest_for(TPM, tpm.version)
-        extra = by_tpm.qualifying_data(challenge.nonce, self.first.uid, over, version=tpm.version)
+        secret = derive(LABEL_SECRET, MASTER, challenge_context(self.facts, self.first, ak.name, ek.spki_sha256))
+        over = binding or part_binding(self.first, TPM)
+        extra = by_tpm.qualifying_data(challenge.nonce, self.first.uid, over)
         quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()
-        mac = by_tpm.proof(secret, self.first.uid, self.first.csr.sha256, over, version=tpm.version)
+        mac = by_tpm.proof(secret, self.first.uid, self.first.csr.sha256, over)
         answer = by_tpm.SecondEvidence(first=self.ref, mac=mac, quote=quote, signature=tpm.sign(quote), pcrs=PCR_VALUES)
         return answer.to_json()
 
     def secret_answer(self, secret: SecretBytes = SECRET, *, binding: bytes | None = None) -> JsonObject:
         """The secret's second evidence; under another secret, over another binding."""
         nonce = by_secret.Challenge.parse(self.texts[CHALLENGE]).nonce
-        mac = by_secret.proof(secret, nonce, self.first.uid, binding or binding_of(self.first).digest)
+        mac = by_secret.proof(secret, nonce, self.first.uid, binding or part_binding(self.first, CHALLENGE))
         return by_secret.SecondEvidence(first=self.ref, mac=mac).to_json()
 
     def answer(self, **parts: JsonObject) -> JsonObject:
         """The whole second evidence; ``parts`` replace sound ones."""
         sound = {"tpm": self.tpm_answer(), "challenge": self.secret_answer()}
         first: JsonObject = {"name": self.ref.name, "uid": self.ref.uid}
-        return {"phase": 2, "first": first, "parts": parts_of(version=self.tpm.version, **(sound | parts))}
+        return {"phase": 2, "first": first, "parts": parts_of(**(sound | parts))}
 
 
 def facts_for(tpm: SoftTpm, settings: Mapping[str, JsonValue] = BOTH, **changes: object) -> Facts:
@@ -118,7 +129,7 @@ def facts_for(tpm: SoftTpm, settings: Mapping[str, JsonValue] = BOTH, **changes:
 
 
 def first_of(tpm: SoftTpm) -> JsonObject:
-    parts = parts_of(version=tpm.version, tpm=tpm.first().to_json(), challenge={"phase": 1})
+    parts = parts_of(tpm=tpm.first().to_json(), challenge={"phase": 1})
     return {"phase": 1, "parts": parts}
 
 
@@ -126,7 +137,7 @@ def sound_exchange(tpm: SoftTpm | None = None, **changes: object) -> Exchange:
     """Go through the first round."""
     tpm = tpm or SoftTpm()
     facts = facts_for(tpm, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
-    first = filed(first_of(tpm), version=tpm.version)
+    first = filed(first_of(tpm))
     texts = CompositeChallenge.parse(challenge_of(first, facts).challenge).texts
     return Exchange(tpm, replace(facts, first_request=first), first, texts)
 

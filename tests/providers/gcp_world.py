@@ -25,7 +25,7 @@ from tpm_world import (
     request_of,
 )
 
-from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.protocol import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner
@@ -67,9 +67,9 @@ def node_facts(settings: Mapping[str, JsonValue] | None = None, **changes: objec
     return facts_of({"projects": [PROJECT]} if settings is None else settings, **{"machine": machine, **changes})
 
 
-def node_request(answer: FirstEvidence | SecondEvidence, *, version: int = VERSION, **changes: object) -> NodeRequest:
+def node_request(answer: FirstEvidence | SecondEvidence, **changes: object) -> NodeRequest:
     made = request_of(answer, signer_name=SIGNER, csr=CSR)
-    return replace(made, **{"evidence": Evidence(PROVIDER, version, answer.to_json()), **changes})
+    return replace(made, **{"evidence": Evidence(PROVIDER, VERSION, answer.to_json()), **changes})
 
 
 @dataclass
@@ -142,13 +142,13 @@ def joining(platform: Platform, tpm: SoftTpm, settings: Mapping[str, JsonValue] 
 
 def answer_of(tpm: SoftTpm, first: NodeRequest, facts: Facts, challenge: Challenge) -> SecondEvidence:
     ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
-    secret = derive(label_secret(tpm.version), MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
+    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
     binding = digest_of(first)
-    extra = qualifying_data(challenge.nonce, first.uid, binding, version=tpm.version)
+    extra = qualifying_data(challenge.nonce, first.uid, binding)
     quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()
     return SecondEvidence(
         first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, first.csr.sha256, binding, version=tpm.version),
+        mac=proof(secret, first.uid, first.csr.sha256, binding),
         quote=quote,
         signature=tpm.sign(quote),
         pcrs=PCR_VALUES,

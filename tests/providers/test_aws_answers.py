@@ -17,7 +17,7 @@ from nodeattest_providers.aws.identity_document import parse_identity_document
 from nodeattest_providers.aws.protocol import SignedHeaders, sts_request
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
 
 ARN = "arn:aws:sts::123456789012:assumed-role/nodes/i-0123456789abcdef0"
 ANSWER = {
@@ -26,7 +26,7 @@ ANSWER = {
         "ResponseMetadata": {"RequestId": "r"},
     }
 }
-BINDING = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("x"), bytes(32))
+BINDING = Binding(EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("x"), bytes(32))
 
 
 def test_an_answer_reads_to_account_arn_and_user() -> None:

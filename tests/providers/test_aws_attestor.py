@@ -21,11 +21,13 @@ from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.clouds.aws.cloud import Credentials, Instance, SandboxAws
 
-BINDING = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32))
+BINDING = Binding(
+    EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
+)
 ROLES = "/latest/meta-data/iam/security-credentials/"
 DOCUMENT = "/latest/dynamic/instance-identity/document"
 SIGNATURE = "/latest/dynamic/instance-identity/rsa2048"
@@ -234,7 +236,7 @@ made = AwsAttestor({{"metadataEndpoint": {endpoint!r}}})
 assert made.provider_id() == "aws:///us-east-1a/i-0123456789abcdef0"
 before = {{name.partition(".")[0] for name in sys.modules}}
 assert not before & {{"botocore", "boto3", "urllib3", "jmespath", "dateutil", "pyasn1", "cryptography"}}, before
-made.attest(Binding("sha256:00", "x", bytes(32)))
+made.attest(Binding("aws/v1", "sha256:00", "x", bytes(32)))
 assert "botocore.auth" in sys.modules
 assert not set(sys.modules) & {{"boto3", "botocore.session", "botocore.client"}}
 """

@@ -20,10 +20,12 @@ from nodeattest_providers.aws.protocol import (
 )
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ClusterPin, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-BINDING = Binding(ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32))
+BINDING = Binding(
+    EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
+)
 EVIDENCE = AwsEvidence(
     document=b'{"region" : "us-east-1"}',
     pkcs7=b"\x30\x00",

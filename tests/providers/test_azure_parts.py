@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from nodeattest_providers.azure.provider_id import parse_provider_id, provider_i
 from nodeattest_providers.azure.trust_bundle import TrustBundle, parse_bundle
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import SignerName
+from nodeattest_providers.names import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.clouds.azure.authority import Issuer, pem
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
@@ -35,7 +36,9 @@ INSTANCE = (
     f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Fleet/providers/Microsoft.Compute"
     "/virtualMachineScaleSets/Pool/virtualMachines/12"
 )
-BINDING = Binding(PIN, SignerName("cluster.x-k8s.io/kube-apiserver-client-kubelet-azure"), bytes(32))
+BINDING = Binding(
+    EvidenceBlock("azure/v1"), PIN, SignerName("cluster.x-k8s.io/kube-apiserver-client-kubelet-azure"), bytes(32)
+)
 DOCUMENT = {
     "nonce": "0" * 32,
     "subscriptionId": SUBSCRIPTION.upper(),
@@ -311,7 +314,7 @@ def test_a_machine_without_a_resource_id_is_told(cloud: SandboxAzure) -> None:
 
 def test_the_header_and_the_nonce_are_sent_and_no_other_is_taken(cloud: SandboxAzure) -> None:
     machine = cloud.launch("vm-3")
-    other = AzureAttestor({"metadataEndpoint": machine.metadata}).attest(Binding(PIN, BINDING.signer_name, b"\1" * 32))
+    other = AzureAttestor({"metadataEndpoint": machine.metadata}).attest(replace(BINDING, csr_sha256=b"\1" * 32))
     body = json.dumps({"encoding": "pkcs7", "signature": _standard(str(other.data["signature"]))}).encode()
     seen: list[bytes] = []
     with serving(answering("200 OK", body), seen=seen) as port, pytest.raises(Unavailable):

@@ -17,12 +17,12 @@ from nodeattest_providers.composite.attestor import CompositeAttestor
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import NodeRequest
 
-BINDING = Binding(PIN, signer_for(PROVIDER, Purpose.CLIENT), hashlib.sha256(CSR).digest())
+BINDING = Binding(evidence_block(PROVIDER, 1), PIN, signer_for(PROVIDER, Purpose.CLIENT), hashlib.sha256(CSR).digest())
 MOON_MODULE = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason

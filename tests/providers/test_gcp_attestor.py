@@ -25,7 +25,7 @@ from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.attestor import GcpAttestor
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import EvidenceBlock, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.registry import make_attestor as attestor_by_name
 from nodeattest_providers.tpm.attestor import TpmAttestor
@@ -33,7 +33,7 @@ from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, par
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-BINDING = Binding(PIN, SIGNER, CSR.sha256)
+BINDING = Binding(EvidenceBlock("gcp/v1"), PIN, SIGNER, CSR.sha256)
 
 
 @pytest.fixture(scope="module")

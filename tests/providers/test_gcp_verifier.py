@@ -79,7 +79,7 @@ def test_a_shielded_vm_joins_and_its_instance_is_pinned(sound: Joining, tpm: Sof
     assert node.provider == "gcp"
     assert node.provider_id == MACHINE_ID
     assert node.proven_node_name == NAME
-    assert node.fingerprints == {"ek": tpm.fingerprint, "akV2": parsed(tpm.ak_public).name.hex(), "instance": NUMBER}
+    assert node.fingerprints == {"ek": tpm.fingerprint, "ak": parsed(tpm.ak_public).name.hex(), "instance": NUMBER}
     assert node.boot is not None
     assert all(check.passed for check in node.checks)
     assert {"project", "instance runs", "endorsement key: the instance's", "quote binding"} <= {

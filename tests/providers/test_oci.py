@@ -15,7 +15,7 @@ from worlds import PIN
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import Purpose, SignerName
+from nodeattest_providers.names import EvidenceBlock, Purpose, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.attestor import OciAttestor
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
@@ -24,7 +24,9 @@ from nodeattest_providers.oci.provider_id import parse_provider_id
 from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import OFFLINE
 
-BINDING = Binding(PIN, SignerName("cluster.x-k8s.io/kube-apiserver-client-kubelet-oci"), bytes(32))
+BINDING = Binding(
+    EvidenceBlock("oci/v1"), PIN, SignerName("cluster.x-k8s.io/kube-apiserver-client-kubelet-oci"), bytes(32)
+)
 
 
 @pytest.fixture(scope="module")

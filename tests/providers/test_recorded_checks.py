@@ -11,7 +11,7 @@ from composite_world import composite
 from gcp_world import MACHINE_ID as GCP_MACHINE
 from gcp_world import PROJECT
 from tpm_authority import Authority
-from tpm_world import AK_PREFIXES, MACHINE, PCR_VALUES, SoftTpm, facts_of, ledger, machine, sound_round
+from tpm_world import MACHINE, PCR_VALUES, SoftTpm, facts_of, ledger, machine, sound_round
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderID, ProviderName
@@ -101,15 +101,6 @@ def test_a_record_without_registers_is_unknown_only_where_the_policy_lists_value
 def test_an_event_log_is_on_no_record(tpm: SoftTpm, joined: AttestedNode) -> None:
     (unknown,) = check("tpm", recorded(joined, {**tpm.settings, "eventLog": "Require"}), joined.boot)
     assert "event logs are not stored" in unknown
-
-
-def test_a_machine_that_never_made_an_allowed_version_of_the_evidence_is_unknown(tpm: SoftTpm) -> None:
-    settings: dict[str, JsonValue] = {**tpm.settings, "minimumVersion": 2}
-    newer, older = sound_round(tpm).verify(), sound_round(replace(tpm, ak_prefix=AK_PREFIXES[1], version=1)).verify()
-    assert check("tpm", recorded(newer, settings), newer.boot) == ()
-    (unknown,) = check("tpm", recorded(older, settings), older.boot)
-    assert "no evidence of version 2 or newer is on record" in unknown
-    assert check("tpm", recorded(older, tpm.settings), older.boot) == ()
 
 
 def test_a_key_that_no_source_binds_any_more_is_refused_as_at_a_renewal(joined: AttestedNode) -> None:

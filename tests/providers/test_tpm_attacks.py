@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
 from tpm_tss import P384, activate, connected, imported_key, primary, quote, sign, tss
-from tpm_world import CSR, VERSION, binding_of, challenge_of, digest_of, facts_of, parsed, request_of, verify
+from tpm_world import CSR, binding_of, challenge_of, digest_of, facts_of, parsed, request_of, verify
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
@@ -101,10 +101,10 @@ def test_another_tpm_that_copies_the_victims_keys_cannot_answer(
 ) -> None:
     """The thief copies the victim's first evidence into its own request, and quotes with its own TPM."""
     challenge = Challenge.parse(challenge_of(recorded.first, recorded.facts).challenge)
-    extra = qualifying_data(challenge.nonce, recorded.first.uid, digest_of(recorded.first), version=VERSION)
-    with connected(other_real_tpm.tcti) as esys, primary(esys, AK_TEMPLATES[VERSION]) as ak:
+    extra = qualifying_data(challenge.nonce, recorded.first.uid, digest_of(recorded.first))
+    with connected(other_real_tpm.tcti) as esys, primary(esys, AK_TEMPLATE) as ak:
         attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
-    guessed = proof(bytes(32), recorded.first.uid, CSR.sha256, digest_of(recorded.first), version=VERSION)
+    guessed = proof(bytes(32), recorded.first.uid, CSR.sha256, digest_of(recorded.first))
     for mac, reason in ((guessed, Reason.PROOF_INVALID), (recorded.answer.mac, Reason.ATTESTATION_KEY_NOT_ALLOWED)):
         forged = replace(recorded.answer, quote=attest, signature=signature, mac=mac)
         with pytest.raises(Denied) as denied:
@@ -112,7 +112,7 @@ def test_another_tpm_that_copies_the_victims_keys_cannot_answer(
         assert denied.value.reason is reason
 
 
-UNRESTRICTED = AK_TEMPLATES[VERSION][:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATES[VERSION][8:]
+UNRESTRICTED = AK_TEMPLATE[:4] + (0x00040472).to_bytes(4, "big") + AK_TEMPLATE[8:]
 
 
 def test_an_unrestricted_key_activates_and_forges_quotes_and_is_denied(real_tpm: SoftwareTpm) -> None:
@@ -131,7 +131,7 @@ def test_an_unrestricted_key_activates_and_forges_quotes_and_is_denied(real_tpm:
 def test_a_restricted_key_signs_no_forged_quote(real_tpm: SoftwareTpm) -> None:
     with (
         connected(real_tpm.tcti) as esys,
-        primary(esys, AK_TEMPLATES[VERSION]) as ak,
+        primary(esys, AK_TEMPLATE) as ak,
         pytest.raises(tss.TSS2_Exception) as refused,
     ):
         sign(esys, ak, b"\xffTCG\x80\x18 and whatever the attacker likes")
@@ -153,18 +153,18 @@ def test_an_attestation_key_of_the_owner_hierarchy_is_denied_by_its_qualified_na
     with (
         connected(real_tpm.tcti) as esys,
         primary(esys, P384.creation()) as ek,
-        primary(esys, AK_TEMPLATES[VERSION], owner) as ak,
+        primary(esys, AK_TEMPLATE, owner) as ak,
     ):
         facts = facts_of(by_allow_list(parsed(ek.public).fingerprint))
         first = request_of(FirstEvidence(ek_public=ek.public, ak_public=ak.public))
         challenge = Challenge.parse(challenge_of(first, facts).challenge)
         secret = activate(esys, ek, ak, challenge.blob, challenge.secret)
         binding = digest_of(first)
-        extra = qualifying_data(challenge.nonce, first.uid, binding, version=VERSION)
+        extra = qualifying_data(challenge.nonce, first.uid, binding)
         attest, signature = quote(esys, ak, challenge.pcrs.marshal(), extra)
     answer = SecondEvidence(
         first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, CSR.sha256, binding, version=VERSION),
+        mac=proof(secret, first.uid, CSR.sha256, binding),
         quote=attest,
         signature=signature,
         pcrs=(bytes(32), bytes(32)),

@@ -22,7 +22,7 @@ from tpm_world import facts_of, request_of, verify
 
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
 from nodeattest_providers.tpm.node.device import Device
@@ -113,7 +113,7 @@ def test_a_tpm_without_the_curve_says_so(tmp_path: Path, code: int) -> None:
     """TPM_RC_TYPE and TPM_RC_CURVE of TPM2_CreatePrimary's second parameter; the first is of an Infineon SLB9665."""
     with answering(tmp_path, [failing(code)]) as (tcti, _), Device(tcti) as device:
         with pytest.raises(Unavailable, match="the attestation key: the TPM cannot make such a key") as unavailable:
-            device.create(AK_TEMPLATES[2], "the attestation key")
+            device.create(AK_TEMPLATE, "the attestation key")
         assert "TPM2_ECC_NIST_P256" in unavailable.value.remedy
 
 

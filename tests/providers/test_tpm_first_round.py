@@ -43,7 +43,7 @@ def test_a_sound_first_request_is_challenged_and_names_the_endorsement_key(tpm: 
     assert challenge.pcrs == PcrSelection(Alg.SHA256, (0, 7))
     assert required.annotations == {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.fingerprint}
     assert all(check.passed for check in required.checks)
-    assert {"evidence schema", "endorsement key template", "pinned akV2", "endorsement key: on the allow-list"} <= {
+    assert {"evidence schema", "endorsement key template", "pinned ak", "endorsement key: on the allow-list"} <= {
         check.name for check in required.checks
     }
 
@@ -90,7 +90,7 @@ def test_the_rows_below_start_from_the_real_template() -> None:
         ("P-192", ak_prefix(curve="0001"), "0x0001"),
         ("P-384, whose coordinates are longer", ak_prefix(curve="0004"), "32 bytes"),
         ("a KDF", ak_prefix(kdf="0020000b"), "0x0020"),
-        ("no policy, as in version 1", ak_prefix(policy="0000"), "none"),
+        ("no policy", ak_prefix(policy="0000"), "none"),
         ("another policy", ak_prefix(policy="0020" + "00" * 32), "00" * 32),
         ("a symmetric algorithm", ak_prefix(symmetric="000600800043"), "one"),
         ("another key type", b"\x00\x25" + ak_prefix()[2:], "0x0025"),
@@ -161,7 +161,7 @@ def test_an_endorsement_key_of_no_tcg_template_is_denied(tpm: SoftTpm, at: int) 
     ("pins", "reason"),
     [
         ({"ek": "sha256:" + "0" * 64}, Reason.ENDORSEMENT_KEY_CHANGED),
-        ({"akV2": "000b" + "0" * 64}, Reason.ATTESTATION_KEY_CHANGED),
+        ({"ak": "000b" + "0" * 64}, Reason.ATTESTATION_KEY_CHANGED),
     ],
 )
 def test_keys_other_than_the_ledgers_are_denied(tpm: SoftTpm, pins: dict[str, str], reason: Reason) -> None:

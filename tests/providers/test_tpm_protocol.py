@@ -1,4 +1,4 @@
-"""The closed schemas of ``tpm/v1``, which are those of ``tpm/v2``: evidence of both phases, challenge annotation."""
+"""The closed schemas of ``tpm/v1``: evidence of both phases, challenge annotation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ SECOND = SecondEvidence(
     first=FirstRequestRef(name="csr-1", uid="uid-1"), mac=bytes(32), quote=b"quote", signature=b"sig", pcrs=(b"0", b"7")
 )
 CHALLENGE = Challenge(
-    version=2,
     uid="uid-1",
     spki_sha256="sha256:" + "0" * 64,
     nonce=bytes(32),

@@ -16,7 +16,7 @@ from tpm_world import PCR_VALUES, EkKind, SoftTpm, new_key, parsed, public_of
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.node.nv_certificates import split_der
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
@@ -165,7 +165,7 @@ P256_PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
     ],
 )
 def test_a_point_off_the_curve_is_denied(what: str, x: int, y: int) -> None:
-    prefix = AK_TEMPLATES[2][:-68]
+    prefix = AK_TEMPLATE[:-68]
     raw = prefix + sized(x.to_bytes(32, "big")) + sized(y.to_bytes(32, "big"))
     assert not value_or_denied(public, raw, Reason.ATTESTATION_KEY_NOT_ALLOWED), what
 
@@ -173,7 +173,7 @@ def test_a_point_off_the_curve_is_denied(what: str, x: int, y: int) -> None:
 def test_coordinates_have_the_curves_size() -> None:
     point = SOFT.ak.public_key().public_numbers()
     assert isinstance(point, ec.EllipticCurvePublicNumbers)
-    raw = AK_TEMPLATES[2][:-68] + sized(b"\x00" + point.x.to_bytes(32, "big")) + sized(point.y.to_bytes(32, "big"))
+    raw = AK_TEMPLATE[:-68] + sized(b"\x00" + point.x.to_bytes(32, "big")) + sized(point.y.to_bytes(32, "big"))
     assert not value_or_denied(public, raw, Reason.ATTESTATION_KEY_NOT_ALLOWED)
 
 
@@ -200,7 +200,7 @@ def test_a_flood_of_pcr_banks_is_denied_at_once() -> None:
 
 def test_the_attestation_key_template_has_exactly_the_contracts_attributes() -> None:
     assert AK_ATTRIBUTES == 0x50472
-    assert {template[4:8] for template in AK_TEMPLATES.values()} == {(0x50472).to_bytes(4, "big")}
+    assert AK_TEMPLATE[4:8] == (0x50472).to_bytes(4, "big")
 
 
 def test_messages_hold_no_bytes_of_the_structure() -> None:

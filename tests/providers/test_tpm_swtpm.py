@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tpm_machines import attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
 from tpm_tss import P384, activate, connected, extend_with, primary, tss
-from tpm_world import CSR, VERSION, binding_of, challenge_of, facts_of, ledger, parsed, published, request_of, verify
+from tpm_world import CSR, binding_of, challenge_of, facts_of, ledger, parsed, published, request_of, verify
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.node.commands import authorisation, execute, uint16, uint32
 from nodeattest_providers.tpm.node.device import Device
@@ -110,7 +110,7 @@ def test_three_power_losses_lock_out_neither_the_attestation_key_nor_any_endorse
             with attestor_of(tpm, kind) as attestor:
                 joined = exchange(attestor, facts_of(by_allow_list(attestor.endorsement_fingerprint())))
                 tpm.kill()  # with the keys loaded: nothing is shut down in order
-            names.add(verify(request_of(joined.answer), joined.facts).fingerprints["akV2"])
+            names.add(verify(request_of(joined.answer), joined.facts).fingerprints["ak"])
     finally:
         tpm.stop()
     assert len(names) == 1
@@ -154,7 +154,7 @@ def test_a_credential_for_another_name_is_refused_by_the_tpm(real_tpm: SoftwareT
     with (
         connected(real_tpm.tcti) as esys,
         primary(esys, P384.creation()) as ek,
-        primary(esys, AK_TEMPLATES[VERSION]) as ak,
+        primary(esys, AK_TEMPLATE) as ak,
     ):
         name = parsed(ak.public).name
         right = make_credential(parsed(ek.public), name, bytes(32), random=bytes)
@@ -275,7 +275,7 @@ def test_a_pcr_that_changes_while_it_is_quoted_is_read_again(
 
 def test_a_tpm_in_lockout_is_unavailable_and_says_so(tpm_folder: Path) -> None:
     """A key without noDA, which we never make, brings a TPM there by losing power three times."""
-    without_no_da = AK_TEMPLATES[VERSION][:4] + (0x00050072).to_bytes(4, "big") + AK_TEMPLATES[VERSION][8:]
+    without_no_da = AK_TEMPLATE[:4] + (0x00050072).to_bytes(4, "big") + AK_TEMPLATE[8:]
     selection = PcrSelection(Alg.SHA256, (0,))
 
     def quotes_until_the_power_goes(tpm: SoftwareTpm) -> None:
@@ -293,7 +293,7 @@ def test_a_tpm_in_lockout_is_unavailable_and_says_so(tpm_folder: Path) -> None:
 
 def test_the_quote_of_a_device_is_what_our_parser_reads(real_tpm: SoftwareTpm) -> None:
     with Device(real_tpm.tcti) as device:
-        ak = device.create(AK_TEMPLATES[VERSION], "the attestation key")
+        ak = device.create(AK_TEMPLATE, "the attestation key")
         selection = PcrSelection(parsed(ak.public).name_alg, (0, 7))
         attest, signature = device.quote(ak, selection, b"extra")
         values = device.read_pcrs(selection)

@@ -19,7 +19,6 @@ from tpm_world import (
     OTHER_PIN,
     PCR_VALUES,
     PIN,
-    VERSION,
     EkKind,
     Round,
     SoftTpm,
@@ -63,7 +62,7 @@ def sound(tpm: SoftTpm) -> Round:
 def test_a_sound_answer_attests_the_node(sound: Round, tpm: SoftTpm) -> None:
     node = sound.verify()
     assert node.provider_id == MACHINE
-    assert node.fingerprints == {"ek": tpm.fingerprint, "akV2": parsed(tpm.ak_public).name.hex()}
+    assert node.fingerprints == {"ek": tpm.fingerprint, "ak": parsed(tpm.ak_public).name.hex()}
     assert node.boot is not None
     assert (node.boot.clock, node.boot.reset_count, node.boot.safe) == (5_000, 3, True)
     assert node.first_request == FirstRequestRef(name="csr-1", uid="uid-1")
@@ -96,7 +95,7 @@ def quoted(**changes: object) -> Callable[[Round], SecondEvidence]:
 
 def extra_over(pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1") -> Callable[[Round], SecondEvidence]:
     def spoil(sound: Round) -> SecondEvidence:
-        extra = qualifying_data(nonce or sound.challenge.nonce, uid, digest_of(sound.first, pin), version=VERSION)
+        extra = qualifying_data(nonce or sound.challenge.nonce, uid, digest_of(sound.first, pin))
         return quoted(extra=extra)(sound)
 
     return spoil
@@ -104,13 +103,13 @@ def extra_over(pin: ClusterPin = PIN, nonce: bytes = b"", uid: str = "uid-1") ->
 
 def over_another_csr(sound: Round) -> SecondEvidence:
     other = replace(sound.first, csr=replace(CSR, der=b"PKCS#10 with another key"))
-    return quoted(extra=qualifying_data(sound.challenge.nonce, "uid-1", digest_of(other), version=VERSION))(sound)
+    return quoted(extra=qualifying_data(sound.challenge.nonce, "uid-1", digest_of(other)))(sound)
 
 
 def mac_under(secret: bytes) -> Callable[[Round], SecondEvidence]:
     def spoil(sound: Round) -> SecondEvidence:
         binding = digest_of(sound.first)
-        return sound.second(mac=proof(secret, "uid-1", CSR.sha256, binding, version=VERSION))
+        return sound.second(mac=proof(secret, "uid-1", CSR.sha256, binding))
 
     return spoil
 
@@ -248,7 +247,7 @@ def test_a_previous_master_key_and_a_previous_ca_still_count(sound: Round) -> No
 
 
 def test_the_secret_of_one_ca_and_the_quote_of_another_do_not_add_up(sound: Round) -> None:
-    mac = proof(sound.secret, "uid-1", CSR.sha256, digest_of(sound.first, OTHER_PIN), version=VERSION)
+    mac = proof(sound.secret, "uid-1", CSR.sha256, digest_of(sound.first, OTHER_PIN))
     with pytest.raises(Denied) as denied:
         sound.verify(sound.second(mac=mac), cluster=cluster(OTHER_PIN, PIN))
     assert denied.value.reason is Reason.QUOTE_NOT_BOUND

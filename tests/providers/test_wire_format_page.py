@@ -35,7 +35,7 @@ from nodeattest_providers.oci import protocol as oci
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.tpm import event_log
 from nodeattest_providers.tpm import protocol as tpm
-from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_POLICIES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_POLICY, EK_TEMPLATES
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR
 
 ANNOTATIONS = (
@@ -45,7 +45,7 @@ ANNOTATIONS = (
     ANNOTATION_SUPPORTED_VERSIONS,
     ANNOTATION_TPM_ENDORSEMENT_KEY,
 )
-LABELS = (challenge_response.label_nonce, challenge_response.label_secret)
+LABELS = (challenge_response.LABEL_NONCE, challenge_response.LABEL_SECRET)
 PROVIDER = ProviderName("<provider>")
 BANKS = sorted(BANK_ALGORITHMS)
 TEMPLATES = sorted((template.tcg_name for template in EK_TEMPLATES), key=lambda name: (name[0] != "L", name))
@@ -69,8 +69,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"{protocol.MIN_SECRET} to {protocol.MAX_SECRET} bytes",
         f"at most {challenge_response.CHALLENGE_TTL.seconds} s after",
         f"more than {challenge_response.CLOCK_SKEW.seconds} s before",
-        *(f'lp("{label(1).decode()}")' for label in LABELS),
-        *(f"`{label(2).decode()}`" for label in LABELS),
+        *(f'lp("{label.decode()}")' for label in LABELS),
         f"2 to {aws.MAX_DOCUMENT} bytes exactly",
         f"in DER, 1 to {aws.MAX_PKCS7} bytes",
         f"at most {aws.MAX_AUTHORIZATION}, exactly 16, and 1 to {aws.MAX_TOKEN} characters",
@@ -84,8 +83,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"at most {cms.MAX_CERTIFICATES} certificates",
         *(f"`{partition.dns_suffix}`" for partition in provider_id.PARTITIONS),
         *(f"### {name}/v1" for name in BUILT_IN),
-        *(f"### {name}/v2" for name in ("tpm", "gcp", "composite")),
-        f"`{AK_POLICIES[2].hex()}`",
+        f"`{AK_POLICY.hex()}`",
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
         f"`{signer_for(PROVIDER, Purpose.CLIENT)}`",
         f"`{signer_for(PROVIDER, Purpose.SERVING)}`",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tpm_world import MASTER, SoftTpm, challenge_of, digest_of, facts_of, parsed, request_of, verify
 
-from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
@@ -45,13 +45,13 @@ def answer(
     first = request_of(TPM.first())
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
     ak, ek = parsed(TPM.ak_public), parsed(TPM.ek_public)
-    secret = derive(label_secret(TPM.version), MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first), version=TPM.version)
+    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
     values = tuple(held[pcr] for pcr in selection)
     quote = TPM.quote_parts(extra, challenge.pcrs, values).marshal()
     evidence = SecondEvidence(
         first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, first.csr.sha256, digest_of(first), version=TPM.version),
+        mac=proof(secret, first.uid, first.csr.sha256, digest_of(first)),
         quote=quote,
         signature=TPM.sign(quote),
         pcrs=values,

@@ -46,7 +46,7 @@ def tpm_time(tpm: SoftwareTpm) -> datetime:
 
 
 def filed(evidence: Evidence, **changes: object) -> NodeRequest:
-    return request_of(read(evidence), version=evidence.version, **changes)
+    return request_of(read(evidence), **changes)
 
 
 def read(evidence: Evidence) -> FirstEvidence | SecondEvidence:
@@ -64,7 +64,7 @@ class Exchange:
     @property
     def second(self) -> NodeRequest:
         """The second request."""
-        return request_of(self.answer, version=self.first.evidence.version)
+        return request_of(self.answer)
 
 
 def exchange(attestor: Attestor, facts: Facts) -> Exchange:

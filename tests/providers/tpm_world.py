@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.challenge_response import challenge_context, derive, label_secret
+from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import (
@@ -30,9 +30,10 @@ from nodeattest_providers.node_interface import (
     SecretBytes,
 )
 from nodeattest_providers.tpm.attestation_key import qualified_name
-from nodeattest_providers.tpm.key_templates import AK_POLICIES, AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_POLICY, AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import (
     PROVIDER,
+    VERSION,
     Challenge,
     FirstEvidence,
     SecondEvidence,
@@ -60,11 +61,10 @@ PIN = ClusterPin("sha256:" + "ab" * 32)
 OTHER_PIN = ClusterPin("sha256:" + "cd" * 32)
 MASTER = SecretBytes(b"the master key of this test only")
 CSR = NodeCsr(der=b"PKCS#10 of node-7", node_name=NodeName("node-7"), provider_id=MACHINE, spki=b"SPKI of node-7")
-VERSION = 2
-"""Of the evidence, unless a test says otherwise."""
-AK_PREFIXES = {version: template[: -2 * (2 + 32)] for version, template in AK_TEMPLATES.items()}
-AK_PREFIX = AK_PREFIXES[VERSION]
-AK_POLICY = sized(AK_POLICIES[VERSION]).hex()
+AK_PREFIX = AK_TEMPLATE[: -2 * (2 + 32)]
+MARK = sized(AK_POLICY).hex()
+UNMARKED_PREFIX = AK_PREFIX.replace(sized(AK_POLICY), sized(b""))
+"""Of a key of the same shape as ours, without the mark."""
 PCR_VALUES = (hashlib.sha256(b"firmware").digest(), hashlib.sha256(b"secure boot").digest())
 
 
@@ -92,7 +92,7 @@ def ak_prefix(
     *,
     name_alg: str = "000b",
     attributes: int = 0x00050472,
-    policy: str = AK_POLICY,
+    policy: str = MARK,
     symmetric: str = "0010",
     scheme: str = "0018000b",
     curve: str = "0003",
@@ -104,7 +104,7 @@ def ak_prefix(
 
 def rsa_ak_prefix(bits: int) -> bytes:
     """Write an RSA attestation key's public area up to its modulus."""
-    return bytes.fromhex("0001000b00050472" + AK_POLICY + "0010" + "0014000b" + f"{bits:04x}" + "00000000")
+    return bytes.fromhex("0001000b00050472" + MARK + "0010" + "0014000b" + f"{bits:04x}" + "00000000")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +150,6 @@ class SoftTpm:
     ek: EkKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     ak: EkKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     ak_prefix: bytes = AK_PREFIX
-    version: int = VERSION
-    """Of the evidence that this node makes."""
-
-    @classmethod
-    def of_version(cls, version: int) -> SoftTpm:
-        """Make one whose agent makes evidence of this version."""
-        return cls(ak_prefix=AK_PREFIXES[version], version=version)
 
     @property
     def ek_public(self) -> bytes:
@@ -219,7 +212,7 @@ def facts_of(settings: Mapping[str, JsonValue], **changes: object) -> Facts:
     return replace(facts, **changes)
 
 
-def request_of(evidence: FirstEvidence | SecondEvidence, *, version: int = VERSION, **changes: object) -> NodeRequest:
+def request_of(evidence: FirstEvidence | SecondEvidence, **changes: object) -> NodeRequest:
     number = 1 if isinstance(evidence, FirstEvidence) else 2
     request = NodeRequest(
         name=f"csr-{number}",
@@ -234,7 +227,7 @@ def request_of(evidence: FirstEvidence | SecondEvidence, *, version: int = VERSI
         expiration_seconds=None,
         request=b"envelope of the request",
         csr=CSR,
-        evidence=Evidence(PROVIDER, version, evidence.to_json()),
+        evidence=Evidence(PROVIDER, VERSION, evidence.to_json()),
     )
     return replace(request, **changes)
 
@@ -245,7 +238,7 @@ def binding_of(request: NodeRequest, pin: ClusterPin = PIN) -> Binding:
 
 def digest_of(request: NodeRequest, pin: ClusterPin = PIN) -> bytes:
     """The binding of this request's evidence."""
-    return binding_of(request, pin).digest_for(request.evidence.provider, request.evidence.version)
+    return binding_of(request, pin).digest
 
 
 def verify(request: NodeRequest, facts: Facts, signer: TpmSigner | None = None) -> AttestedNode:
@@ -290,7 +283,7 @@ class Round:
         binding = digest_of(self.first)
         evidence = SecondEvidence(
             first=FirstRequestRef(name=self.first.name, uid=self.first.uid),
-            mac=proof(self.secret, self.first.uid, self.first.csr.sha256, binding, version=self.tpm.version),
+            mac=proof(self.secret, self.first.uid, self.first.csr.sha256, binding),
             quote=quote,
             signature=self.tpm.sign(quote),
             pcrs=PCR_VALUES,
@@ -299,7 +292,7 @@ class Round:
 
     def request(self, evidence: SecondEvidence | None = None) -> NodeRequest:
         """The second request, with this evidence or the sound one."""
-        return request_of(evidence or self.second(), version=self.tpm.version)
+        return request_of(evidence or self.second())
 
     def verify(self, evidence: SecondEvidence | None = None, /, **changes: object) -> AttestedNode:
         """Verify the answer; ``changes`` name fields of the facts."""
@@ -312,11 +305,11 @@ def sound_round(
     """Go through phase 1 with a SoftTpm; the secret comes from the test's own master key, not from a decryption."""
     tpm = tpm or SoftTpm()
     facts = facts_of(settings or tpm.settings, **changes)
-    first = request_of(tpm.first(), version=tpm.version)
+    first = request_of(tpm.first())
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
     ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
-    secret = derive(label_secret(tpm.version), MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first), version=tpm.version)
+    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
+    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
     parts = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES)
     return Round(tpm, replace(facts, first_request=first), first, challenge, secret, parts)
 

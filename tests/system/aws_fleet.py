@@ -21,7 +21,7 @@ from nodeattest_controller import configfile
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.names import EvidenceBlock, ProviderName, Purpose, signer_for
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
@@ -103,7 +103,7 @@ class AwsFleet:
         der = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), instance.private_dns, instance.provider_id)
         attestor = AwsAttestor({"metadataEndpoint": instance.metadata_endpoint}, now=lambda: when)
         cluster = select_ca_pin(self.world.workload.ca_certificate.read_bytes())
-        evidence = attestor.attest(Binding(cluster, SIGNER, hashlib.sha256(der).digest()))
+        evidence = attestor.attest(Binding(EvidenceBlock("aws/v1"), cluster, SIGNER, hashlib.sha256(der).digest()))
         body: JsonMap = {
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",

@@ -30,7 +30,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
-from nodeattest_providers.tpm.protocol import VERSIONS, FirstEvidence
+from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
@@ -154,7 +154,7 @@ def _looping_evidence() -> Evidence:
         ek_certificate=leaf,
         ek_chain=tuple(chain),
     )
-    return Evidence(ProviderName("tpm"), max(VERSIONS), first.to_json())
+    return Evidence(ProviderName("tpm"), VERSION, first.to_json())
 
 
 def _another_public_area() -> bytes:

@@ -18,7 +18,15 @@ from world import CSRS, NAMESPACE, World
 
 from nodeattest_providers import csr, envelope, registry
 from nodeattest_providers.binding import Binding, cluster_pin
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.names import (
+    ANNOTATION_CHALLENGE,
+    ClusterPin,
+    ProviderName,
+    Purpose,
+    SignerName,
+    evidence_block,
+    signer_for,
+)
 from nodeattest_providers.node_interface import Attestor, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
@@ -63,7 +71,8 @@ class Node:
             dns_names=asked.dns_names,
             ip_addresses=asked.ip_addresses,
         )
-        binding = Binding(pin_of(world), signer, csr.parse_csr(der, purpose=asked.purpose).sha256)
+        block = evidence_block(self.provider, self.attestor.versions[0])
+        binding = Binding(block, pin_of(world), signer, csr.parse_csr(der, purpose=asked.purpose).sha256)
         client = self._client(asked)
         first = Filed(world, _create(client, asked, signer, envelope.encode(der, self.attestor.attest(binding))))
         if not self.attestor.two_step:

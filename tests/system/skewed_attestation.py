@@ -34,8 +34,7 @@ class OldAttestor:
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the MAC."""
-        version = self.versions[0]
-        return Evidence(PROVIDER, version, {"mac": b64encode(_mac(self._settings, version, binding))})
+        return Evidence(PROVIDER, self.versions[0], {"mac": b64encode(_mac(self._settings, binding))})
 
 
 class NewAttestor(OldAttestor):
@@ -63,8 +62,7 @@ class OldSigner(ClusterAPISigner):
         check_block(checks, request.evidence, PROVIDER, self.versions)
         fields = check_parsed(checks, "schema", "skewed", lambda: Fields.of(request.evidence.data, "skewed", ("mac",)))
         got = fields.octets("mac", 32, 32)
-        version = request.evidence.version
-        macs = [_mac(facts.settings, version, request.binding(pin)) for pin in facts.cluster.pins]
+        macs = [_mac(facts.settings, request.binding(pin)) for pin in facts.cluster.pins]
         checks.require(
             any(hmac.compare_digest(got, mac) for mac in macs),
             "MAC",
@@ -85,5 +83,5 @@ class NewSigner(OldSigner):
     versions = (2, 1)
 
 
-def _mac(settings: Mapping[str, JsonValue], version: int, binding: Binding) -> bytes:
-    return hmac.digest(str(settings["key"]).encode(), binding.digest_for(PROVIDER, version), "sha256")
+def _mac(settings: Mapping[str, JsonValue], binding: Binding) -> bytes:
+    return hmac.digest(str(settings["key"]).encode(), binding.digest, "sha256")

@@ -83,7 +83,7 @@ def test_an_instance_with_both_proofs_joins_and_its_cloud_tells_the_provider_id(
     joined = agent.run(*words)
     assert joined.returncode == 0, joined.stderr
     pins = map_at(scene.world.ledger("cloud-0"), "spec", "fingerprints")
-    assert set(pins) == {"aws.instance", "tpm.ek", "tpm.akV2"}
+    assert set(pins) == {"aws.instance", "tpm.ek", "tpm.ak"}
     assert str(pins["aws.instance"]).endswith(made.identity.provider_id.rpartition("/")[2])
 
 

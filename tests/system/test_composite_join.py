@@ -52,7 +52,7 @@ def test_a_machine_with_both_proofs_joins_and_renews_and_its_pins_are_told_apart
     joined = agent.join(world.token())
     assert joined.returncode == 0, joined.stderr
     ledger = world.ledger("double-0")
-    assert set(map_at(ledger, "spec", "fingerprints")) == {"tpm.ek", "tpm.akV2", "challenge.secret"}
+    assert set(map_at(ledger, "spec", "fingerprints")) == {"tpm.ek", "tpm.ak", "challenge.secret"}
     assert text_at(ledger, "spec", "provider") == "composite"
     assert text_at(ledger, "spec", "signerName") == BOTH
     assert map_at(ledger, "spec", "boot")

@@ -80,22 +80,6 @@ def test_old_and_new_join_each_other_in_the_newest_version_that_both_know(
     assert (told in joined.stderr) == ((controller_of, agent_of) == ("old", "new"))
 
 
-def test_an_agent_does_not_go_below_its_minimum_and_names_both_lists_and_the_remedy(
-    world: World, controller_of: str, packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = f"proud-at-{controller_of}"
-    world.machine(node)
-    monkeypatch.setenv("PYTHONPATH", str(packages["new"]))
-    joined = world.agent(node, "skewed", key=KEY).join(world.token(), "--minimum-version", "2")
-    if controller_of == "new":
-        assert joined.returncode == 0, joined.stderr
-        return
-    assert joined.returncode != 0
-    assert "the controller understands skewed/v1; this agent makes skewed/v2 (minimum v2)" in joined.stderr
-    assert "upgrade the controller" in joined.stderr
-    assert versions_of(world, node) == [("skewed/v2", "Denied:EvidenceVersionUnsupported")]
-
-
 def test_serving_certificates_are_asked_for_in_the_newest_version_that_both_know(
     world: World, controller_of: str, packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,8 +204,8 @@ def denied_envelopes() -> list[JSON]:
     return [{"name": name, "request": request, "reason": reason} for name, (request, reason) in rows.items()]
 
 
-def binding(signer: str, csr_sha256: bytes, pin: str) -> bytes:
-    return sha256(lp(b"nodeattest/v1/binding", pin.encode(), signer.encode(), csr_sha256))
+def binding(evidence: str, signer: str, csr_sha256: bytes, pin: str) -> bytes:
+    return sha256(lp(b"nodeattest/v1/binding", evidence.encode(), pin.encode(), signer.encode(), csr_sha256))
 
 
 def cluster_pin() -> str:
@@ -213,16 +213,17 @@ def cluster_pin() -> str:
 
 
 def bindings() -> list[JSON]:
-    signers = (CLIENT_SIGNER, "cluster.x-k8s.io/kubelet-serving-tpm")
+    signers = (("challenge/v1", CLIENT_SIGNER), ("tpm/v1", "cluster.x-k8s.io/kubelet-serving-tpm"))
     return [
         {
             "clusterCASpki": spki(CA).hex(),
             "clusterPin": cluster_pin(),
+            "evidence": evidence,
             "signerName": signer,
             "csrSha256": sha256(csr()).hex(),
-            "binding": binding(signer, sha256(csr()), cluster_pin()).hex(),
+            "binding": binding(evidence, signer, sha256(csr()), cluster_pin()).hex(),
         }
-        for signer in signers
+        for evidence, signer in signers
     ]
 
 
@@ -239,8 +240,8 @@ def challenge_exchange() -> JSON:
         b"77d1e2c4-machine",
         str(int(created.timestamp())).encode(),
     )
-    nonce = hkdf(master_key, lp(b"capi-att/v1/nonce") + context)
-    digest = binding(CLIENT_SIGNER, sha256(csr()), cluster_pin())
+    nonce = hkdf(master_key, lp(b"nodeattest/v1/nonce") + context)
+    digest = binding("challenge/v1", CLIENT_SIGNER, sha256(csr()), cluster_pin())
     mac = hmac.digest(secret, lp(b"nodeattest/v1/challenge", nonce, FIRST_UID.encode(), digest), "sha256")
     reference = f'"first":{{"name":"{FIRST_NAME}","uid":"{FIRST_UID}"}}'
     second = envelope(csr(), "challenge/v1", f'{{{reference},"mac":"{b64url(mac)}","phase":2}}')

@@ -1,4 +1,4 @@
-"""Writes tpm.json, the published vectors of ``tpm/v1`` and ``tpm/v2``.
+"""Writes tpm.json, the published vectors of ``tpm/v1``.
 
 Run ``python tests/vectors/generate_tpm.py``: no diff is right.
 
@@ -32,6 +32,7 @@ CSR: Final = b"the PKCS#10 DER of both requests"
 USERNAME: Final = "system:bootstrap:abcdef"
 CREATED: Final = 1_767_225_600  # 2026-01-01T00:00:00Z
 PIN: Final = "sha256:" + "ab" * 32
+EVIDENCE: Final = "tpm/v1"
 SIGNER: Final = "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"
 
 P256_PREFIX: Final = (
@@ -42,7 +43,7 @@ P384_PREFIX: Final = (
     "0023000c000300f20030b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419cacb47ba09699646150f9fc000f3f80e12"
     "0006010000430010" + "0004" + "0010"
 )
-AK_POLICIES: Final = {1: b"", 2: sha256(lp(b"nodeattest/v2/attestation-key-policy"))}
+AK_POLICY: Final = sha256(lp(b"nodeattest/v1/attestation-key-policy"))
 
 
 def sized(data: bytes) -> bytes:
@@ -55,9 +56,9 @@ def coordinates(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
     return point.x.to_bytes(octets, "big"), point.y.to_bytes(octets, "big")
 
 
-def ak_prefix(version: int) -> str:
-    """P-256 with ECDSA and SHA-256, the version's authPolicy, no symmetric algorithm, no KDF."""
-    return "0023000b00050472" + sized(AK_POLICIES[version]).hex() + "0010" + "0018000b" + "0003" + "0010"
+def ak_prefix() -> str:
+    """P-256 with ECDSA and SHA-256, the marking authPolicy, no symmetric algorithm, no KDF."""
+    return "0023000b00050472" + sized(AK_POLICY).hex() + "0010" + "0018000b" + "0003" + "0010"
 
 
 def public_area(prefix: str, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -142,30 +143,25 @@ def context_of(ak_name: bytes, ek: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def label(version: int, purpose: str) -> bytes:
-    return f"capi-att/v{version}/{purpose}".encode()
+def label(purpose: str) -> bytes:
+    return f"nodeattest/v1/{purpose}".encode()
 
 
-def binding_of(version: int) -> bytes:
-    """Version 1 names itself in the label alone; later ones have the evidence block, too."""
-    block = [] if version == 1 else [f"tpm/v{version}".encode()]
-    name = f"nodeattest/v{version}/binding".encode()
-    return sha256(lp(name, *block, PIN.encode(), SIGNER.encode(), sha256(CSR)))
+def binding() -> bytes:
+    return sha256(lp(label("binding"), EVIDENCE.encode(), PIN.encode(), SIGNER.encode(), sha256(CSR)))
 
 
-def exchange(
-    kind: str, algorithm: str, aes_bits: int, prefix: str, curve: type[ec.SECP256R1 | ec.SECP384R1], *, version: int
-) -> JSON:
+def exchange(kind: str, algorithm: str, aes_bits: int, prefix: str, curve: type[ec.SECP256R1 | ec.SECP384R1]) -> JSON:
     ek, ephemeral = ec.derive_private_key(0xE4, curve()), ec.derive_private_key(0xEFE, curve())
     ak = ec.derive_private_key(0xA4, ec.SECP256R1())
-    ek_public, ak_public = public_area(prefix, ek), public_area(ak_prefix(version), ak)
+    ek_public, ak_public = public_area(prefix, ek), public_area(ak_prefix(), ak)
     ak_name = name_of(ak_public)
-    ctx, binding = context_of(ak_name, ek), binding_of(version)
-    secret, nonce = (hkdf(MASTER, lp(label(version, purpose)) + ctx) for purpose in ("secret", "nonce"))
+    ctx, bound = context_of(ak_name, ek), binding()
+    secret, nonce = (hkdf(MASTER, lp(label(purpose)) + ctx) for purpose in ("secret", "nonce"))
     made = credential(algorithm, aes_bits, ek, ephemeral, name=ak_name, secret=secret)
-    mac = hmac.digest(secret, lp(label(version, "proof"), FIRST_UID.encode(), sha256(CSR), binding), "sha256")
+    mac = hmac.digest(secret, lp(label("proof"), FIRST_UID.encode(), sha256(CSR), bound), "sha256")
     challenge: JSON = {
-        "v": version,
+        "v": 1,
         "uid": FIRST_UID,
         "spki": "sha256:" + sha256(b"the SPKI of the node's key").hex(),
         "n": b64url(nonce),
@@ -174,7 +170,7 @@ def exchange(
         "pcrs": {"bank": "sha256", "select": [0, 7]},
     }
     return {
-        "evidence": f"tpm/v{version}",
+        "evidence": EVIDENCE,
         "endorsementKey": kind,
         "ekPublic": ek_public.hex(),
         "ekName": name_of(ek_public).hex(),
@@ -182,14 +178,14 @@ def exchange(
         "akPublic": ak_public.hex(),
         "akName": ak_name.hex(),
         "akQualifiedName": "000b" + sha256(bytes.fromhex("4000000b") + ak_name).hex(),
-        "binding": binding.hex(),
+        "binding": bound.hex(),
         "context": ctx.hex(),
         "secret": secret.hex(),
         "nonce": nonce.hex(),
         "credential": made,
         "challenge": json.dumps(challenge, sort_keys=True, separators=(",", ":")),
         "mac": mac.hex(),
-        "extraData": sha256(lp(label(version, "quote"), nonce, FIRST_UID.encode(), binding)).hex(),
+        "extraData": sha256(lp(label("quote"), nonce, FIRST_UID.encode(), bound)).hex(),
     }
 
 
@@ -206,8 +202,7 @@ def content() -> bytes:
         "clusterPin": PIN,
         "signerName": SIGNER,
         "exchanges": [
-            exchange(*key, version=version)
-            for version in AK_POLICIES
+            exchange(*key)
             for key in (
                 ("ecc-p256", "sha256", 128, P256_PREFIX, ec.SECP256R1),
                 ("ecc-p384", "sha384", 256, P384_PREFIX, ec.SECP384R1),

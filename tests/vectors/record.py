@@ -1,4 +1,4 @@
-"""Records joins of one version with real software TPMs: ``python tests/vectors/record.py VERSION FOLDER``.
+"""Records joins with real software TPMs: ``python tests/vectors/record.py FOLDER``.
 
 Run once for each file (``v1/README.md``). A file that is there already is never written again.
 """
@@ -26,7 +26,7 @@ from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.names import ClusterPin, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ClusterPin, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.platform import make_signer
 from nodeattest_providers.tpm.attestor import TpmAttestor
@@ -46,7 +46,6 @@ class Join:
     """What is to be recorded."""
 
     attestor: Attestor
-    """In the version to be recorded."""
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     secret: bytes = b""
@@ -126,17 +125,15 @@ def stored(der: bytes, evidence: Evidence, provider: ProviderName, who: tuple[st
 
 
 def _binding(der: bytes, provider: ProviderName) -> Binding:
-    return Binding(ClusterPin(PIN), signer_for(provider, Purpose.CLIENT), hashlib.sha256(der).digest())
+    return Binding(
+        evidence_block(provider, 1), ClusterPin(PIN), signer_for(provider, Purpose.CLIENT), hashlib.sha256(der).digest()
+    )
 
 
-def in_version(attestor: TpmAttestor, version: int) -> Attestor:
-    return attestor if version == attestor.versions[0] else attestor.in_version(version)
-
-
-def by_certificate(tpm: SoftwareTpm, attestor: TpmAttestor, version: int, who: tuple[str, list[str]]) -> Json:
+def by_certificate(tpm: SoftwareTpm, attestor: TpmAttestor, who: tuple[str, list[str]]) -> Json:
     return record(
         Join(
-            attestor=in_version(attestor, version),
+            attestor=attestor,
             settings={"endorsementCAs": tpm.authority_pem},
             annotations={MACHINE_ANNOTATION: attestor.endorsement_fingerprint()},
             who=who,
@@ -144,7 +141,7 @@ def by_certificate(tpm: SoftwareTpm, attestor: TpmAttestor, version: int, who: t
     )
 
 
-def by_list(tpm: SoftwareTpm, attestor: TpmAttestor, version: int) -> Json:
+def by_list(tpm: SoftwareTpm, attestor: TpmAttestor) -> Json:
     listed: JsonValue = [{"providerID": PROVIDER_ID, "sha256": attestor.endorsement_fingerprint()}]
     attestor.close()
     with tss.ESAPI(tpm.tcti) as esys:
@@ -152,10 +149,10 @@ def by_list(tpm: SoftwareTpm, attestor: TpmAttestor, version: int) -> Json:
         value = bytes(esys.pcr_read("sha256:16")[2][0]).hex()
     pcrs: JsonValue = {"selection": [0, 7, 16], "values": {"16": ["00" * 32, value]}}
     settings: Mapping[str, JsonValue] = {"endorsementKeys": listed, "pcrs": pcrs}
-    return record(Join(attestor=in_version(attestor, version), settings=settings))
+    return record(Join(attestor=attestor, settings=settings))
 
 
-def by_log(tpm: SoftwareTpm, folder: Path, version: int) -> Json:
+def by_log(tpm: SoftwareTpm, folder: Path) -> Json:
     measured = typical_boot("vmlinuz-1 ro")
     boot(tpm.tcti, measured)
     log = folder / "log"
@@ -164,7 +161,7 @@ def by_log(tpm: SoftwareTpm, folder: Path, version: int) -> Json:
         listed: JsonValue = [{"providerID": PROVIDER_ID, "sha256": attestor.endorsement_fingerprint()}]
         pcrs: JsonValue = {"selection": [0, 4, 7, 8]}
         settings: Mapping[str, JsonValue] = {"endorsementKeys": listed, "pcrs": pcrs, "eventLog": "Require"}
-        return record(Join(attestor=in_version(attestor, version), settings=settings))
+        return record(Join(attestor=attestor, settings=settings))
 
 
 def without_tpm(folder: Path) -> dict[str, Callable[[], Json]]:
@@ -179,14 +176,14 @@ def without_tpm(folder: Path) -> dict[str, Callable[[], Json]]:
     }
 
 
-def main(version: int, target: Path) -> None:
+def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as name, SoftwareTpm.create(Path(name) / "tpm", name="recorded") as tpm:
         rsa, p384 = (TpmAttestor({"tcti": tpm.tcti, "endorsementKey": kind}) for kind in ("rsa2048", "ecc-p384"))
-        joins = (without_tpm(Path(name)) if version == 1 else {}) | {
-            "tpm-rsa2048-certificate": lambda: by_certificate(tpm, rsa, version, BOOTSTRAP),
-            "tpm-p384-certificate": lambda: by_certificate(tpm, p384, version, ITSELF),
-            "tpm-p384-listed-pcrs": lambda: by_list(tpm, p384, version),
-            "tpm-p384-measured-boot": lambda: by_log(tpm, Path(name), version),
+        joins = without_tpm(Path(name)) | {
+            "tpm-rsa2048-certificate": lambda: by_certificate(tpm, rsa, BOOTSTRAP),
+            "tpm-p384-certificate": lambda: by_certificate(tpm, p384, ITSELF),
+            "tpm-p384-listed-pcrs": lambda: by_list(tpm, p384),
+            "tpm-p384-measured-boot": lambda: by_log(tpm, Path(name)),
         }
         for join, make in joins.items():
             path = target / f"{join}.json"
@@ -198,4 +195,4 @@ def main(version: int, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Reading a recorded join (``v1/``, ``v2/``): the requests and facts that a verifier was given, and what it found."""
+"""Reading a recorded join (``v1/``): the requests and facts that a verifier was given, and what it found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nodeattest_providers.names import ClusterPin, ProviderID
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
-FOLDERS = {version: Path(__file__).parent / f"v{version}" for version in (1, 2)}
+FOLDER = Path(__file__).parent / "v1"
 Json = dict[str, Any]
 
 

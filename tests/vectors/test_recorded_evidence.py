@@ -1,4 +1,4 @@
-"""Every verifier accepts what was recorded of each version, and finds in it what was found then."""
+"""Every verifier accepts what was recorded of version 1, and finds in it what was found then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import FOLDERS, Recorded
+from recorded import FOLDER, Recorded
 
 from nodeattest_providers import registry
 from nodeattest_providers.canonical_json import b64decode
@@ -21,11 +21,7 @@ from nodeattest_providers.registry import make_attestor
 from nodeattest_providers.tpm.protocol import Challenge as TpmChallenge
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
-JOINS = {
-    f"v{version}/{path.stem}": Recorded.of(path)
-    for version, folder in FOLDERS.items()
-    for path in sorted(folder.glob("*.json"))
-}
+JOINS = {path.stem: Recorded.of(path) for path in sorted(FOLDER.glob("*.json"))}
 TWO_ROUNDS = sorted(name for name, join in JOINS.items() if join.challenge)
 RANDOM = {"blob", "secret"}
 """Parts of a challenge that differ each time they are made; what they hold is checked by the second round."""
@@ -39,12 +35,11 @@ def fixed(challenge: str) -> dict[str, Any]:
     return {key: value for key, value in json.loads(challenge).items() if key not in RANDOM}
 
 
-@pytest.mark.parametrize("folder", FOLDERS.values(), ids=lambda folder: folder.name)
-def test_the_records_are_those_of_their_first_day(folder: Path) -> None:
+def test_the_records_are_those_of_their_first_day() -> None:
     sums = "".join(
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(folder.glob("*.json"))
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(FOLDER.glob("*.json"))
     )
-    assert (folder / "SHA256SUMS").read_text() == sums
+    assert (FOLDER / "SHA256SUMS").read_text() == sums
 
 
 def _asks_a_platform(name: str) -> bool:
@@ -57,16 +52,9 @@ def _asks_a_platform(name: str) -> bool:
 
 def test_each_provider_that_asks_no_platform_has_a_record_and_each_record_its_line_in_the_page() -> None:
     alone = {name for name in registry.BUILT_IN if not _asks_a_platform(name)}
-    assert {join.last.evidence.provider for name, join in JOINS.items() if name.startswith("v1/")} == alone
-    for name in JOINS:
-        folder, _, file = name.partition("/")
-        assert f"| `{file}.json` |" in (FOLDERS[int(folder[1:])] / "README.md").read_text()
-
-
-@pytest.mark.parametrize("name", JOINS)
-def test_a_recorded_request_is_of_its_folders_version(name: str) -> None:
-    versions = {JOINS[name].first.evidence.version, JOINS[name].last.evidence.version}
-    assert {f"v{version}" for version in versions} == {name.partition("/")[0]}
+    assert {join.last.evidence.provider for join in JOINS.values()} == alone
+    page = (FOLDER / "README.md").read_text()
+    assert all(f"| `{name}.json` |" in page for name in JOINS)
 
 
 @pytest.mark.parametrize("name", TWO_ROUNDS)
@@ -101,7 +89,7 @@ async def test_a_recorded_answer_serves_no_other_cluster(name: str) -> None:
     elsewhere = replace(join.closing.cluster, pins=frozenset({ClusterPin("sha256:" + "cd" * 32)}))
     with pytest.raises(Denied) as denied:
         await verify(join.last, replace(join.closing, cluster=elsewhere))
-    expected = Reason.CHALLENGE_UNKNOWN if "/tpm" in name else Reason.PROOF_INVALID  # the quote comes first
+    expected = Reason.CHALLENGE_UNKNOWN if name.startswith("tpm") else Reason.PROOF_INVALID  # the quote comes first
     assert denied.value.reason is expected
 
 
@@ -118,7 +106,7 @@ async def test_a_recorded_answer_is_denied_with_one_bit_changed(name: str) -> No
 
 
 def test_a_node_answers_the_recorded_challenge_as_it_did(tmp_path: Path) -> None:
-    join = JOINS["v1/challenge"]
+    join = JOINS["challenge"]
     secret = tmp_path / "secret"
     secret.write_bytes(join.secret)
     secret.chmod(0o600)
@@ -131,7 +119,7 @@ def test_a_node_answers_the_recorded_challenge_as_it_did(tmp_path: Path) -> None
     assert half.attest(first.binding(pin), published) == join.last.evidence
 
 
-@pytest.mark.parametrize("name", [name for name in TWO_ROUNDS if "/tpm" in name])
+@pytest.mark.parametrize("name", [name for name in TWO_ROUNDS if name.startswith("tpm")])
 def test_a_node_reads_a_recorded_tpm_challenge_and_writes_the_same(name: str) -> None:
     text = JOINS[name].challenge or ""
     assert TpmChallenge.parse(text).to_text() == text

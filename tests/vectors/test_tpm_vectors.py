@@ -10,16 +10,16 @@ import generate_tpm
 import pytest
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.challenge_response import challenge_context, derive, label_nonce, label_secret
+from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, Purpose, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, NodeName, ProviderID, Purpose, SignerName
 from nodeattest_providers.node_interface import Evidence, NodeCsr, SecretBytes
 from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
 from nodeattest_providers.tpm.make_credential import make_credential
-from nodeattest_providers.tpm.protocol import PROVIDER, Challenge, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, proof, qualifying_data
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
@@ -27,12 +27,8 @@ from nodeattest_providers.verifier_interface import ClusterFacts, Facts, Machine
 FILE = Path(__file__).parent / "tpm.json"
 VECTORS: Any = json.loads(FILE.read_text())
 EXCHANGES = pytest.mark.parametrize(
-    "vector", VECTORS["exchanges"], ids=[f"{one['evidence']} {one['endorsementKey']}" for one in VECTORS["exchanges"]]
+    "vector", VECTORS["exchanges"], ids=[one["endorsementKey"] for one in VECTORS["exchanges"]]
 )
-
-
-def version_of(vector: dict[str, Any]) -> int:
-    return int(vector["evidence"].removeprefix("tpm/v"))
 
 
 def keys_of(vector: dict[str, Any]) -> tuple[PublicArea, PublicArea]:
@@ -55,7 +51,7 @@ def context_of(vector: dict[str, Any]) -> bytes:
         expiration_seconds=None,
         request=VECTORS["request"].encode(),
         csr=csr,
-        evidence=Evidence(PROVIDER, version_of(vector), {}),
+        evidence=Evidence(PROVIDER, VERSION, {}),
     )
     cluster = ClusterFacts(name="c", namespace="n", uid=VECTORS["clusterUID"], pins=frozenset())
     machine = MachineFacts(name="m", namespace="n", uid=VECTORS["machineUID"], provider_id=ProviderID("p"))
@@ -75,16 +71,16 @@ def test_names_and_fingerprints_are_as_published(vector: dict[str, Any]) -> None
     assert ek.fingerprint == vector["ekFingerprint"]
     assert ak.name.hex() == vector["akName"]
     assert qualified_name(ak).hex() == vector["akQualifiedName"]
-    check_attestation_key(Checks(), ak, ek, version=version_of(vector))
-    assert ak.raw.startswith(AK_TEMPLATES[version_of(vector)][: -2 * (2 + 32)])
+    check_attestation_key(Checks(), ak, ek)
+    assert ak.raw.startswith(AK_TEMPLATE[: -2 * (2 + 32)])
 
 
 @EXCHANGES
 def test_secret_and_nonce_are_derived_as_published(vector: dict[str, Any]) -> None:
     master, ctx = SecretBytes(bytes.fromhex(VECTORS["masterKey"])), context_of(vector)
     assert ctx.hex() == vector["context"]
-    assert derive(label_secret(version_of(vector)), master, ctx).hex() == vector["secret"]
-    assert derive(label_nonce(version_of(vector)), master, ctx).hex() == vector["nonce"]
+    assert derive(LABEL_SECRET, master, ctx).hex() == vector["secret"]
+    assert derive(LABEL_NONCE, master, ctx).hex() == vector["nonce"]
 
 
 @EXCHANGES
@@ -101,7 +97,7 @@ def test_the_credential_is_made_as_published(vector: dict[str, Any]) -> None:
 def test_the_challenge_is_read_and_written_as_published(vector: dict[str, Any]) -> None:
     challenge = Challenge.parse(vector["challenge"])
     assert challenge.to_text() == vector["challenge"]
-    assert (challenge.version, challenge.nonce.hex()) == (version_of(vector), vector["nonce"])
+    assert challenge.nonce.hex() == vector["nonce"]
     assert challenge.pcrs == PcrSelection(Alg.SHA256, (0, 7))
     assert replace(challenge, uid="another").to_text() != vector["challenge"]
 
@@ -109,10 +105,9 @@ def test_the_challenge_is_read_and_written_as_published(vector: dict[str, Any]) 
 @EXCHANGES
 def test_the_proof_and_the_quotes_extra_data_are_as_published(vector: dict[str, Any]) -> None:
     csr = NodeCsr(der=VECTORS["csr"].encode(), node_name=NodeName("n"), provider_id=ProviderID("p"), spki=b"")
-    bound = Binding(ClusterPin(VECTORS["clusterPin"]), SignerName(VECTORS["signerName"]), csr.sha256)
-    version = version_of(vector)
-    binding = bound.digest_for(PROVIDER, version)
+    block, pin, signer = vector["evidence"], VECTORS["clusterPin"], VECTORS["signerName"]
+    binding = Binding(EvidenceBlock(block), ClusterPin(pin), SignerName(signer), csr.sha256).digest
     assert binding.hex() == vector["binding"]
     secret, nonce = bytes.fromhex(vector["secret"]), bytes.fromhex(vector["nonce"])
-    assert proof(secret, VECTORS["firstUID"], csr.sha256, binding, version=version).hex() == vector["mac"]
-    assert qualifying_data(nonce, VECTORS["firstUID"], binding, version=version).hex() == vector["extraData"]
+    assert proof(secret, VECTORS["firstUID"], csr.sha256, binding).hex() == vector["mac"]
+    assert qualifying_data(nonce, VECTORS["firstUID"], binding).hex() == vector["extraData"]

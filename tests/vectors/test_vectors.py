@@ -14,10 +14,10 @@ from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import SecretChallengeSigner
-from nodeattest_providers.challenge_response import challenge_context, derive, label_nonce
+from nodeattest_providers.challenge_response import LABEL_NONCE, challenge_context, derive
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied
-from nodeattest_providers.names import ClusterPin, ProviderID, Purpose, SignerName
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, ProviderID, Purpose, SignerName
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
@@ -66,7 +66,9 @@ def test_a_denied_envelope_is_denied_as_published(vector: dict[str, Any]) -> Non
 def test_the_binding_is_as_published(vector: dict[str, str]) -> None:
     pin = cluster_pin(bytes.fromhex(vector["clusterCASpki"]))
     assert pin == vector["clusterPin"]
-    binding = Binding(pin, SignerName(vector["signerName"]), bytes.fromhex(vector["csrSha256"]))
+    binding = Binding(
+        EvidenceBlock(vector["evidence"]), pin, SignerName(vector["signerName"]), bytes.fromhex(vector["csrSha256"])
+    )
     assert binding.digest.hex() == vector["binding"]
 
 
@@ -111,7 +113,7 @@ FACTS = Facts(
 def test_the_formulas_of_the_challenge_are_as_published() -> None:
     ctx = challenge_context(FACTS, FIRST)
     assert ctx.hex() == EXCHANGE["context"]
-    nonce = derive(label_nonce(1), MASTER_KEY, ctx)
+    nonce = derive(LABEL_NONCE, MASTER_KEY, ctx)
     assert nonce.hex() == EXCHANGE["nonce"]
     assert Challenge.parse(EXCHANGE["challenge"]).nonce == nonce
     assert FIRST.binding(PIN).digest.hex() == EXCHANGE["binding"]

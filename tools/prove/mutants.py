@@ -14,12 +14,11 @@ from tools.prove.declared import Edit, Mutant, Verdict
 __all__ = ["MUTANTS", "NOT_MODELLED"]
 
 _TRUST: Final = "  get trusted(=provider, =machine_uid, =ek) in"
-_MAC: Final = "  if mac = tpm_proof(ver, s, uid, h(p1), bound) then\n"
-_EXTRA: Final = "  if extra = qualifying_data(ver, n, uid, bound) then\n"
-_BINDING: Final = "for_binding), pin, signer, csr_sha256)"
-_BINDING_2: Final = "for_binding), block(provider, ver), pin, signer, csr_sha256)"
+_MAC: Final = "  if mac = tpm_proof(s, uid, h(p1), bound) then\n"
+_EXTRA: Final = "  if extra = qualifying_data(n, uid, bound) then\n"
+_BINDING: Final = "for_binding), block(provider, ver), pin, signer, csr_sha256)"
 _CONTEXT: Final = "(cluster_uid, uid, h(request), user, ak_name, ek_sha256, machine_uid, created)"
-_QUOTE: Final = "(label(capi_att, ver, for_quote), nonce, uid, bound)"
+_QUOTE: Final = "(label(nodeattest, v1, for_quote), nonce, uid, bound)"
 
 
 _ONLY_S: Final = Edit("  | (!in(tls_keys, t: bitstring); out(c, t))\n")
@@ -52,9 +51,9 @@ _VERIFIER: Final = (
     Mutant(
         check="attestation key authPolicy",
         scenario="co_resident.pv",
-        query="agreement, version 2",
-        edits=(Edit("  if authorization = auth_policy(ver) then", times=2),),
-        sentence="The attacker shows the co-resident agent's key, without mark, as the attestation key of version 2.",
+        query="agreement",
+        edits=(Edit("  if authorization = mark then", times=2),),
+        sentence="The attacker shows the co-resident agent's key, without mark, as the attestation key.",
     ),
     Mutant(
         check="whose the endorsement key is",
@@ -97,7 +96,7 @@ _VERIFIER: Final = (
     Mutant(
         check="qualified signer",
         scenario="co_resident.pv",
-        query="agreement, version 2",
+        query="agreement",
         edits=(Edit("  if quote_signer = qualified_name(endorsement, h(ak)) then\n"),),
         sentence="The attacker uses a key of the same shape in another hierarchy, which answers strangers.",
     ),
@@ -137,7 +136,6 @@ _FORMULAS: Final = (
         query="agreement, all leaks",
         edits=(
             Edit(_BINDING, _BINDING.replace("pin, ", "")),
-            Edit(_BINDING_2, _BINDING_2.replace("pin, ", "")),
             _ONLY_S,
         ),
         sentence="A node that was told to join the attacker's cluster gets a certificate of an honest one.",
@@ -148,7 +146,6 @@ _FORMULAS: Final = (
         query="agreement, all leaks",
         edits=(
             Edit(_BINDING, _BINDING.replace("signer, ", "")),
-            Edit(_BINDING_2, _BINDING_2.replace("signer, ", "")),
             _ONLY_S,
         ),
         sentence="A proof for a client certificate gets a serving one, or one of another provider.",
@@ -157,30 +154,15 @@ _FORMULAS: Final = (
         check="request in the binding",
         scenario="leaks.pv",
         query="agreement, all leaks",
-        edits=(
-            Edit(_BINDING, _BINDING.replace(", csr_sha256", "")),
-            Edit(_BINDING_2, _BINDING_2.replace(", csr_sha256", "")),
-        ),
+        edits=(Edit(_BINDING, _BINDING.replace(", csr_sha256", "")),),
         sentence="The attacker puts a request with his own key beside a quote of the honest node; S leaked.",
     ),
     Mutant(
-        check="evidence version in the binding",
-        scenario="leaks.pv",
-        edits=(Edit(_BINDING_2, _BINDING),),
-        expected=Verdict.TRUE,
-        sentence="All labels have the version, too. It stays so that a proof says itself what it was made for.",
-    ),
-    Mutant(
-        check="evidence version in labels and binding",
-        scenario="leaks.pv",
-        edits=(
-            Edit("label(nodeattest, ver, for_binding)", "label(nodeattest, v1, for_binding)", times=2),
-            Edit("block(provider, ver), pin, signer, csr_sha256", "pin, signer, csr_sha256"),
-            Edit("label(capi_att, ver, ", "label(capi_att, v1, ", times=4),
-        ),
-        expected=Verdict.TRUE,
-        sentence="The versions' attestation keys differ, and each serves one version. Labels stay: a later version may "
-        "change a formula and no key.",
+        check="evidence block in the binding",
+        scenario="join.pv",
+        query="agreement",
+        edits=(Edit(_BINDING, "for_binding), pin, signer, csr_sha256)"),),
+        sentence="A node answers for another version of the evidence, and its answer is taken for one of version 1.",
     ),
     Mutant(
         check="request in M",
@@ -294,9 +276,9 @@ _CONTROLLER: Final = (
     Mutant(
         check="evidence version and schema",
         scenario="join.pv",
-        query="minimum version",
+        query="known version",
         edits=(Edit(_POLICY_OF, "  get policy(=cl, =provider, any) in", times=2),),
-        sentence="A request by version 1 gets a certificate where the policy's minimum is 2.",
+        sentence="A request by a version that the controller does not know gets a certificate.",
     ),
     Mutant(
         check="the Machine's node name",
@@ -431,7 +413,7 @@ _PROVIDERS: Final = (
         scenario="composite.pv",
         query="agreement",
         edits=(
-            Edit("  if mac = tpm_proof(ver, s, uid, h(p1), bound) then\n  let x =", "  let x ="),
+            Edit("  if mac = tpm_proof(s, uid, h(p1), bound) then\n  let x =", "  let x ="),
             Edit("  if verify(key, signed_quote) = attest(quote, qualified_name(endorsement, h(ak)), x, good) then\n"),
         ),
         sentence="The attacker joins with the leaked secret alone.",

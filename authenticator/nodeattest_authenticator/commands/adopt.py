@@ -17,7 +17,6 @@ from nodeattest_authenticator.certificate import check_validity
 from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
-from nodeattest_authenticator.enrollment.evidence_version import supported_versions
 from nodeattest_authenticator.enrollment.issue import attestor_of, issue_and_store
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import kubeconfig
@@ -60,8 +59,8 @@ def adopt(
             kind=FailureKind.USAGE,
         )
     _check_old(options, now=clock.now())
-    with attestor_of(settings.provider, settings.provider_settings) as attestor:
-        supported_versions(attestor, settings.minimum_version)
+    with attestor_of(settings.provider, settings.provider_settings):
+        pass  # a wrong setting is found before anything is written
     deadline = Deadline.after(clock, settings.timeout_seconds)
     with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
         if kubelet_files.write_private(options.config, settings_to_json(settings)):

@@ -81,11 +81,7 @@ def run(options: argparse.Namespace, program: str) -> None:
 
 def _settings(options: argparse.Namespace, cluster: JsonObject) -> Settings:
     """Build the configuration by way of its own parser: one set of rules."""
-    provider: JsonObject = {
-        "name": options.provider,
-        "settings": provider_settings(options),
-        "minimumVersion": options.minimum_version,
-    }
+    provider: JsonObject = {"name": options.provider, "settings": provider_settings(options)}
     document: JsonObject = {
         "apiVersion": settings.API_VERSION,
         "kind": settings.KIND,

@@ -17,6 +17,7 @@ from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.names import evidence_block
 from nodeattest_providers.node_interface import Attestor, JsonObject
 
 __all__ = ["HasEndorsementKey", "evidence", "fingerprint"]
@@ -43,7 +44,8 @@ def evidence(settings: Settings) -> JsonObject:
         )
         pending = new_pending_request(spec)
         try:
-            made = attestor.attest(Binding(spec.pin, spec.signer, hashlib.sha256(pending.csr_der).digest()))
+            block = evidence_block(attestor.provider, attestor.versions[0])
+            made = attestor.attest(Binding(block, spec.pin, spec.signer, hashlib.sha256(pending.csr_der).digest()))
         except (Denied, Unavailable) as error:
             raise _unavailable(error) from None
         document: JsonObject = {
@@ -51,7 +53,7 @@ def evidence(settings: Settings) -> JsonObject:
             "providerID": spec.provider_id,
             "signer": spec.signer,
             "clusterPin": spec.pin,
-            "provider": f"{made.provider}/v{made.version}",
+            "provider": made.block,
             "data": made.data,
         }
         return fingerprint(attestor) | document

@@ -16,7 +16,6 @@ from nodeattest_authenticator.commands.cluster_source import ClusterOptions
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
 from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, load, settings_to_json
 from nodeattest_authenticator.context import AgentContext
-from nodeattest_authenticator.enrollment.evidence_version import supported_versions
 from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import kubeconfig, pem
@@ -85,8 +84,7 @@ def join(
     options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
 ) -> CacheEntry | None:
     """Join; returns the credential, None when it was not waited for. Raises ``AgentError``."""
-    with attestor_of(options.settings.provider, options.settings.provider_settings) as attestor:
-        supported_versions(attestor, options.settings.minimum_version)
+    with attestor_of(options.settings.provider, options.settings.provider_settings):
         _check_files(options)
     located = _locate(options, clock=clock, log=log)
     _check_ca_file(options, located.settings.ca_pem)

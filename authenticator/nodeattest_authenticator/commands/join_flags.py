@@ -96,12 +96,6 @@ def describe_proof(command: argparse.ArgumentParser) -> None:
     source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
     source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
     describe_provider_settings(command)
-    command.add_argument(
-        "--minimum-version",
-        type=int,
-        metavar="N",
-        help="oldest version of the provider's evidence that an older controller may get (any that the agent makes)",
-    )
     command.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
     command.add_argument(
         "--timeout",
@@ -240,11 +234,7 @@ def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
     if isinstance(way, StaticCluster):
         ca_pem = read(way.ca_file).decode("utf-8", "replace")
         cluster = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
-    provider: JsonObject = {
-        "name": options.provider,
-        "settings": provider_settings(options),
-        "minimumVersion": options.minimum_version,
-    }
+    provider: JsonObject = {"name": options.provider, "settings": provider_settings(options)}
     document: JsonObject = {
         "apiVersion": settings.API_VERSION,
         "kind": settings.KIND,

@@ -24,6 +24,7 @@ from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersionFile
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
 from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
+from nodeattest_providers.names import evidence_block
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 __all__ = ["status", "to_lines"]
@@ -92,8 +93,8 @@ def _older_evidence(context: AgentContext) -> JsonObject | None:
     if agreed is None:
         return None
     return {
-        "sent": f"{context.settings.provider}/v{agreed.version}",
-        "refused": f"{context.settings.provider}/v{agreed.newest}",
+        "sent": evidence_block(context.settings.provider, agreed.version),
+        "refused": evidence_block(context.settings.provider, agreed.newest),
         "since": moment(agreed.since),
     }
 

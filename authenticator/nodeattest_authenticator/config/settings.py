@@ -20,7 +20,6 @@ from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -83,8 +82,6 @@ class Settings:
     """The provider whose attestor makes the evidence, such as ``tpm``."""
     provider_settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """What this attestor needs to know of its machine; the provider's page has the names."""
-    minimum_version: int = 1
-    """The oldest version of the provider's evidence that this node may send."""
     provider_id: ProviderIdSource = field(default_factory=ProviderIdSource)
     token_file: str | None = None
     """The file that holds the bootstrap token. None: ``bootstrap-token`` in the cache directory."""
@@ -164,7 +161,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
     fields = ConfigFields(parse_config_object(data))
     if fields.text("apiVersion") != API_VERSION or fields.text("kind") != KIND:
         raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
-    provider, provider_settings, minimum_version = _provider(fields)
+    provider, provider_settings = _provider(fields)
     settings = Settings(
         endpoint=_endpoint(fields.required("server")),
         tls_server_name=fields.text("tlsServerName"),
@@ -173,7 +170,6 @@ def parse(data: bytes, *, hostname: str) -> Settings:
         node_name=_node_name(fields.text("nodeName") or hostname.strip().lower()),
         provider=provider,
         provider_settings=provider_settings,
-        minimum_version=minimum_version,
         provider_id=_provider_id(fields.object("providerID")),
         token_file=fields.text("bootstrapTokenFile"),
         timeout_seconds=fields.number("timeoutSeconds", low=1, high=_MAX_TIMEOUT) or DEFAULT_TIMEOUT,
@@ -241,7 +237,7 @@ def _node_name(text: str) -> NodeName:
         raise FieldsError(f"nodeName must be {denied.expected}, got {denied.got}") from None
 
 
-def _provider(fields: ConfigFields) -> tuple[ProviderName, JsonObject, int]:
+def _provider(fields: ConfigFields) -> tuple[ProviderName, JsonObject]:
     provider = fields.object("provider")
     if provider is None:
         raise FieldsError("provider is missing")
@@ -249,16 +245,12 @@ def _provider(fields: ConfigFields) -> tuple[ProviderName, JsonObject, int]:
     if not set(name) <= _PROVIDER_NAME_CHARACTERS:
         raise FieldsError("provider.name must be lower-case letters, digits and dashes")
     settings = provider.raw_object("settings")
-    minimum = provider.number("minimumVersion", low=1, high=HIGHEST) or 1
     provider.end()
-    return ProviderName(name), settings, minimum
+    return ProviderName(name), settings
 
 
 def _provider_json(settings: Settings) -> JsonObject:
-    written: JsonObject = {"name": settings.provider, "settings": dict(settings.provider_settings)}
-    if settings.minimum_version > 1:
-        written["minimumVersion"] = settings.minimum_version
-    return written
+    return {"name": settings.provider, "settings": dict(settings.provider_settings)}
 
 
 def _serving(fields: ConfigFields | None, provider: ProviderName) -> ServingSettings | None:

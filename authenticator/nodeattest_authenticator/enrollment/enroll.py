@@ -74,7 +74,7 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName
+from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName, evidence_block
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
 
 if TYPE_CHECKING:
@@ -104,8 +104,6 @@ class CertificateSpec:
     pin: ClusterPin
     expiration_seconds: int | None = None
     renewable: bool = True
-    minimum_version: int = 1
-    """Of the evidence; nothing below it is sent."""
     names: SubjectNames | None = None
     """None: a client certificate; else a serving certificate for these names, by the signer for such."""
 
@@ -188,7 +186,7 @@ class _Enrollment:
         self._session = session
         self._store = store
         self._agreed = agreed
-        self._versions = supported_versions(attestor, spec.minimum_version)
+        self._versions = supported_versions(attestor)
         self._began = session.deadline.clock.now()
         self._before = agreed.load() if agreed else None
         self._refused: set[int] = set()
@@ -332,7 +330,8 @@ class _Enrollment:
 
     def _attest(self, challenge: PublishedChallenge | None) -> Evidence:
         version, spec = self._pending.version, self._spec
-        binding = Binding(spec.pin, spec.signer, hashlib.sha256(self._pending.csr_der).digest())
+        block = evidence_block(self._attestor.provider, version)
+        binding = Binding(block, spec.pin, spec.signer, hashlib.sha256(self._pending.csr_der).digest())
         try:
             evidence = attestor_for_version(self._attestor, version).attest(binding, challenge)
         except errors.Denied as denied:

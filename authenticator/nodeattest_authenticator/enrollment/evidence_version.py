@@ -1,10 +1,10 @@
-"""Which version of the evidence this node sends: the newest that both sides know, and never one below its minimum.
+"""Which version of the evidence this node sends: the newest that both sides know.
 
-Promises: nothing is sent below the minimum or twice in a version that was refused, whatever the annotation says: the
-API server's ruler can write it. A version that was agreed on is remembered, so that the next renewal need not be
+Promises: nothing is sent twice in a version that was refused, whatever the annotation says: whoever controls the API
+server can write it. A version that was agreed on is remembered, so that the next renewal need not be
 refused first, but not forever.
 Leaves to others: submission, and telling a refusal for its version from others (``csr_submission``); which versions
-are still sound (the provider, by its attestor's ``versions``).
+are still secure (the provider, by its attestor's ``versions``).
 Source: docs/wire-format.md, "Versions".
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import ProviderName, evidence_block
 from nodeattest_providers.node_interface import Attestor, Evidence, VersionedAttestor
 
 __all__ = [
@@ -43,8 +43,7 @@ class SupportedVersions:
 
     provider: ProviderName
     versions: tuple[int, ...]
-    """Those that it can make and that are not below its minimum; newest first, never empty."""
-    minimum: int
+    """Those that it can make; newest first, never empty."""
 
 
 class AgreedVersionStore(Protocol):
@@ -59,18 +58,10 @@ class AgreedVersionStore(Protocol):
         ...
 
 
-def supported_versions(attestor: Attestor, minimum: int) -> SupportedVersions:
-    """Return what may be sent; raises ``AgentError`` when the minimum leaves nothing."""
-    made = _made(attestor)
-    allowed = tuple(version for version in made if version >= minimum)
-    if not allowed:
-        raise AgentError(
-            AgentReason.CONFIGURATION_INVALID,
-            f"provider.minimumVersion is {minimum}, but this agent makes {_listed(attestor.provider, made)} only",
-            remedy="upgrade the agent, or lower provider.minimumVersion",
-            kind=FailureKind.USAGE,
-        )
-    return SupportedVersions(attestor.provider, allowed, minimum)
+def supported_versions(attestor: Attestor) -> SupportedVersions:
+    """Return what may be sent."""
+    versions = attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
+    return SupportedVersions(attestor.provider, versions)
 
 
 def initial_version(offer: SupportedVersions, agreed: AgreedVersion | None, *, now: float) -> int:
@@ -113,17 +104,14 @@ def attestor_for_version(attestor: Attestor, version: int) -> Attestor:
 
 
 def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:
-    """Refuse evidence of another version than was asked for: a provider's mistake must not undo the minimum."""
-    if (evidence.provider, evidence.version) != (provider, version):
+    """Refuse evidence of another version than was asked for, lest a refused version is sent again."""
+    wanted = evidence_block(provider, version)
+    if evidence.block != wanted:
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
-            f"the provider made {evidence.provider}/v{evidence.version} where {provider}/v{version} was wanted",
+            f"the provider made {evidence.block} where {wanted} was wanted",
             remedy="upgrade the package of this provider, or report it to its makers",
         )
-
-
-def _made(attestor: Attestor) -> tuple[int, ...]:
-    return attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
 
 
 def _is_current(agreed: AgreedVersion, offer: SupportedVersions, now: float) -> bool:
@@ -132,7 +120,7 @@ def _is_current(agreed: AgreedVersion, offer: SupportedVersions, now: float) -> 
 
 
 def _no_common(offer: SupportedVersions, refused: Collection[int], understood: tuple[int, ...] | None) -> AgentError:
-    mine = f"this agent makes {_listed(offer.provider, offer.versions)} (minimum v{offer.minimum})"
+    mine = f"this agent makes {_listed(offer.provider, offer.versions)}"
     if understood is None:
         was = _listed(offer.provider, sorted(refused, reverse=True))
         message = f"the controller refused {was} and does not say in our form which versions it understands; {mine}"
@@ -145,11 +133,11 @@ def _no_common(offer: SupportedVersions, refused: Collection[int], understood: t
 
 def _remedy(offer: SupportedVersions, understood: tuple[int, ...]) -> str:
     if max(understood) < min(offer.versions):
-        return "upgrade the controller; lower provider.minimumVersion only if you meant to allow older evidence"
+        return "upgrade the controller"
     if min(understood) > max(offer.versions):
         return "upgrade the agent of this node"
     return "bring controller and agent to versions that know each other"
 
 
 def _listed(provider: ProviderName, numbers: Iterable[int]) -> str:
-    return ", ".join(f"{provider}/v{number}" for number in numbers)
+    return ", ".join(evidence_block(provider, number) for number in numbers)

@@ -35,7 +35,7 @@ from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import NODE_USER_PREFIX, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import NODE_USER_PREFIX, ProviderID, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 
 if TYPE_CHECKING:
@@ -270,7 +270,6 @@ def _spec(
         pin=certificate.select_ca_pin(settings.ca_pem, server_certificate),
         expiration_seconds=settings.expiration_seconds,
         renewable=settings.renewable,
-        minimum_version=settings.minimum_version,
         names=names,
     )
 
@@ -280,6 +279,6 @@ def _log_older_evidence(context: AgentContext) -> None:
     agreed, provider = AgreedVersionFile(context.storage, context.settings).load(), context.settings.provider
     if agreed is not None:
         context.log(
-            f"the certificate was got with evidence {provider}/v{agreed.version}, because the controller refused "
-            f"{provider}/v{agreed.newest}; upgrade the controller"
+            f"the certificate was got with evidence {evidence_block(provider, agreed.version)}, because the controller "
+            f"refused {evidence_block(provider, agreed.newest)}; upgrade the controller"
         )

@@ -22,7 +22,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, SignerName
+from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, EvidenceBlock, SignerName
 from nodeattest_sandbox.client import Client
 
 __all__ = ["Attacker", "CsrOutcome"]
@@ -66,9 +66,9 @@ class Attacker:
         ca = x509.load_pem_x509_certificate(self.ca_pem)
         return cluster_pin(ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
-    def binding(self, signer: SignerName, csr_der: bytes) -> Binding:
+    def binding(self, block: EvidenceBlock, signer: SignerName, csr_der: bytes) -> Binding:
         """Bind a request as an honest node does."""
-        return Binding(self.pin, signer, hashlib.sha256(csr_der).digest())
+        return Binding(block, self.pin, signer, hashlib.sha256(csr_der).digest())
 
     def submit(self, name: str, request: bytes, signer: str) -> JsonObject:
         """Create a CertificateSigningRequest."""

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.attestation_key import qualified_name
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence
 from nodeattest_providers.tpm.public_area import parse_public
 from nodeattest_providers.tpm.structures import PcrSelection, digest_size, sized
@@ -42,7 +42,7 @@ class ForgedTpm:
     @property
     def ak_public(self) -> bytes:
         """The public area that claims the key to be a TPM's."""
-        return AK_TEMPLATES[max(AK_TEMPLATES)][:-_POINT] + _point(self.key.public_key())
+        return AK_TEMPLATE[:-_POINT] + _point(self.key.public_key())
 
     def first(self) -> FirstEvidence:
         """Claim both keys."""

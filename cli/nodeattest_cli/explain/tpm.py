@@ -63,7 +63,7 @@ def explain_endorsement_keys(checks: Checks, request: NodeRequest) -> None:
     evidence = parse_evidence(request.evidence.data)
     if isinstance(evidence, FirstEvidence):
         ak, ek = _attestation_key(evidence), parse_endorsement_key(evidence.ek_public)
-        check_attestation_key(checks, ak, ek, version=request.evidence.version)
+        check_attestation_key(checks, ak, ek)
 
 
 def explain_quote_signature(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:

@@ -28,10 +28,10 @@ from nodeattest_providers.challenge.protocol import (
     proof,
 )
 from nodeattest_providers.challenge_response import (
+    LABEL_NONCE,
     challenge_context,
     check_first_request,
     derive,
-    label_nonce,
     master_keys,
 )
 from nodeattest_providers.checks import Checks
@@ -104,7 +104,7 @@ class SecretChallengeSigner(ClusterAPISigner):
         secret = _secret(checks, facts)  # 2
         _check_unused(checks, request, facts)  # 3
         if isinstance(evidence, FirstEvidence):  # 4
-            nonce = derive(label_nonce(VERSION), master_keys(facts)[0], challenge_context(facts, request))
+            nonce = derive(LABEL_NONCE, master_keys(facts)[0], challenge_context(facts, request))
             challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
             raise ChallengeRequired(challenge.to_text(), checks=checks.record())
         _check_answer(checks, request, evidence, secret, facts)
@@ -204,6 +204,6 @@ def _answers(request: NodeRequest, first: NodeRequest, secret: SecretBytes, fact
     """Derive the right MAC again for each master key and each CA of the cluster."""
     ctx = challenge_context(facts, first)
     for key in master_keys(facts):
-        nonce = derive(label_nonce(VERSION), key, ctx)
+        nonce = derive(LABEL_NONCE, key, ctx)
         for pin in sorted(facts.cluster.pins):
             yield proof(secret, nonce, first.uid, request.binding(pin).digest)

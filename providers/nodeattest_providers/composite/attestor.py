@@ -2,7 +2,7 @@
 
 Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``. Promises:
 every part's evidence in every phase, over the same binding; the challenge of the node's own first request only.
-Leaves to others: the proofs (the parts). Source: docs/wire-format.md, "composite/v1", "composite/v2".
+Leaves to others: the proofs (the parts). Source: docs/wire-format.md, "composite/v1".
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.composite.protocol import (
     MAX_PARTS,
     MIN_PARTS,
+    PART_VERSION,
     PROVIDER,
-    VERSIONS,
+    VERSION,
     CompositeChallenge,
     CompositeEvidence,
     is_part,
-    part_version,
 )
 from nodeattest_providers.config_fields import invalid, mapping
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import ProviderName, evidence_block
 from nodeattest_providers.node_interface import (
     Attestor,
     Evidence,
@@ -46,10 +46,10 @@ class _Closable(Protocol):
 
 
 class CompositeAttestor:
-    """Makes the parts' evidence; implements ``Attestor`` and ``VersionedAttestor``."""
+    """Makes the parts' evidence; implements ``Attestor``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS
+    versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
@@ -62,43 +62,21 @@ class CompositeAttestor:
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
-        return self.attest_in(self.versions[0], binding, challenge)
-
-    def in_version(self, version: int) -> Attestor:
-        """Return the attestor of an older version, with this one's parts."""
-        return _InVersion(self, version)
-
-    def attest_in(self, version: int, binding: Binding, challenge: PublishedChallenge | None) -> Evidence:
-        """Make the evidence of one version; raises as ``attest``."""
-        attestors = [_part_attestor(part, version) for part in self.parts]
+        attestors = [_part_attestor(part) for part in self.parts]
         texts: Mapping[ProviderName, str] = {} if challenge is None else _texts(attestors, binding, challenge)
         parts = {
-            attestor.provider: _evidence_of(attestor, version, binding, _own_challenge(attestor, challenge, texts))
+            attestor.provider: _evidence_of(attestor, binding, _own_challenge(attestor, challenge, texts))
             for attestor in attestors
         }
         first = None if challenge is None else FirstRequestRef(name=challenge.name, uid=challenge.uid)
-        evidence = CompositeEvidence(version=version, parts=parts, first=first)
-        return Evidence(PROVIDER, version, evidence.to_json())
+        evidence = CompositeEvidence(parts=parts, first=first)
+        return Evidence(PROVIDER, VERSION, evidence.to_json())
 
     def close(self) -> None:
         """Release the parts' devices."""
         for part in self.parts:
             if isinstance(part, _Closable):
                 part.close()
-
-
-class _InVersion:
-    """Makes evidence of an older version; implements ``Attestor``."""
-
-    provider = PROVIDER
-    two_step = True
-
-    def __init__(self, composite: CompositeAttestor, version: int) -> None:
-        self._composite = composite
-        self.versions: tuple[int, ...] = (version,)
-
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        return self._composite.attest_in(self.versions[0], binding, challenge)
 
 
 def _texts(
@@ -126,11 +104,11 @@ def _check_names(settings: Mapping[str, JsonValue]) -> None:
         )
 
 
-def _part_attestor(attestor: Attestor, version: int) -> Attestor:
-    """Return the part in the version that this version of the composite carries."""
-    wanted = part_version(version, attestor.provider)
-    if wanted != attestor.versions[0] and isinstance(attestor, VersionedAttestor) and wanted in attestor.versions:
-        return attestor.in_version(wanted)
+def _part_attestor(attestor: Attestor) -> Attestor:
+    """Return the part in the version that a composite carries."""
+    has_newer = attestor.versions[0] != PART_VERSION
+    if has_newer and isinstance(attestor, VersionedAttestor) and PART_VERSION in attestor.versions:
+        return attestor.in_version(PART_VERSION)
     return attestor
 
 
@@ -141,15 +119,14 @@ def _own_challenge(
     return replace(challenge, text=texts[attestor.provider]) if challenge is not None and attestor.two_step else None
 
 
-def _evidence_of(
-    attestor: Attestor, version: int, binding: Binding, challenge: PublishedChallenge | None
-) -> dict[str, JsonValue]:
-    made, wanted = attestor.attest(binding, challenge), part_version(version, attestor.provider)
-    if (made.provider, made.version) != (attestor.provider, wanted):
+def _evidence_of(attestor: Attestor, binding: Binding, challenge: PublishedChallenge | None) -> dict[str, JsonValue]:
+    block = evidence_block(attestor.provider, PART_VERSION)
+    made = attestor.attest(replace(binding, evidence_block=block), challenge)
+    if made.block != block:
         raise Denied(
             Reason.EVIDENCE_VERSION_UNSUPPORTED,
-            expected=f"{attestor.provider}/v{wanted}, which composite/v{version} carries",
-            got=f"{made.provider}/v{made.version}",
+            expected=f"{block}, which composite/v{VERSION} carries",
+            got=made.block,
             remedy="use releases of this provider and of the agent that know each other",
         )
     return made.data

@@ -1,9 +1,9 @@
 """What attestor and verifier of the ``composite`` provider exchange: the parts' evidence and challenges together.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
-proves something, in the version of its evidence that the composite's version fixes. Leaves to others: the content of a
+proves something, in version 1 of its evidence. Leaves to others: the content of a
 part (its own provider), which parts must be there (``config``).
-Source: docs/wire-format.md, "composite/v1", "composite/v2".
+Source: docs/wire-format.md, "composite/v1".
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers import canonical_json
@@ -26,29 +25,26 @@ __all__ = [
     "MAX_PARTS",
     "MIN_PARTS",
     "NEVER_PARTS",
+    "PART_VERSION",
     "PROVIDER",
-    "VERSIONS",
+    "VERSION",
     "CompositeChallenge",
     "CompositeEvidence",
     "is_part",
     "parse_evidence",
-    "part_version",
 ]
 
 PROVIDER: Final = ProviderName("composite")
-VERSIONS: Final = (2, 1)
-"""Newest first. A version of the composite's evidence fixes that of each part's."""
+VERSION: Final = 1
+PART_VERSION: Final = 1
+"""Of each part's evidence; another one needs another version of the composite's."""
 MIN_PARTS: Final = 2
 MAX_PARTS: Final = 4
 """Nobody has more proofs of one machine; each costs a verification."""
 NEVER_PARTS: Final = INSECURE | {PROVIDER}
 """What proves nothing, and itself."""
 
-_PART_VERSIONS: Final[Mapping[int, Mapping[str, int]]] = MappingProxyType(
-    {1: MappingProxyType({}), 2: MappingProxyType({"gcp": 2, "tpm": 2})}
-)
-"""By the composite's version; of parts that are not named, 1."""
-
+_FORM: Final = f"{PROVIDER}/v{VERSION}"
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """An RFC 1123 label, as in the envelope's provider block."""
 _MAX_CHALLENGE: Final = 64 * 1024
@@ -61,8 +57,6 @@ _REMEDY: Final = "send evidence as docs/wire-format.md says; kubelet-authenticat
 class CompositeEvidence:
     """All parts of one phase."""
 
-    version: int
-    """Of the composite's evidence."""
     parts: Mapping[ProviderName, JsonObject] = field(repr=False)
     """Each part's own evidence object."""
     first: FirstRequestRef | None = None
@@ -70,9 +64,7 @@ class CompositeEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        parts: JsonObject = {
-            name: {"v": part_version(self.version, name), "data": data} for name, data in self.parts.items()
-        }
+        parts: JsonObject = {name: {"v": PART_VERSION, "data": data} for name, data in self.parts.items()}
         if self.first is None:
             return {"phase": 1, "parts": parts}
         first: JsonObject = {"name": self.first.name, "uid": self.first.uid}
@@ -107,36 +99,29 @@ def is_part(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in NEVER_PARTS
 
 
-def part_version(version: int, part: str) -> int:
-    """Return the version of a part's evidence that a version of the composite's carries."""
-    return _PART_VERSIONS[version].get(part, 1)
-
-
-def parse_evidence(data: JsonObject, *, version: int) -> CompositeEvidence:
+def parse_evidence(data: JsonObject) -> CompositeEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
-    form = f"{PROVIDER}/v{version}"
     match data.get("phase"):
         case 1:
-            fields = Fields.of(data, f"{form} phase 1", ("phase", "parts"))
+            fields = Fields.of(data, f"{_FORM} phase 1", ("phase", "parts"))
             fields.integer("phase", 1, 1)  # True equals 1 in a match
-            return CompositeEvidence(version=version, parts=_parts(data["parts"], fields.where, version))
+            return CompositeEvidence(parts=_parts(data["parts"], fields.where))
         case 2:
-            fields = Fields.of(data, f"{form} phase 2", ("phase", "first", "parts"))
+            fields = Fields.of(data, f"{_FORM} phase 2", ("phase", "first", "parts"))
             fields.integer("phase", _SECOND_PHASE, _SECOND_PHASE)
             first = parse_first_request_ref(fields.nested("first", ("name", "uid")))
-            return CompositeEvidence(version=version, parts=_parts(data["parts"], fields.where, version), first=first)
+            return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
         case _:
-            raise _malformed(f"{form}: phase 1 or 2", "another phase or none")
+            raise _malformed(f"{_FORM}: phase 1 or 2", "another phase or none")
 
 
-def _parts(value: JsonValue, where: str, version: int) -> Mapping[ProviderName, JsonObject]:
+def _parts(value: JsonValue, where: str) -> Mapping[ProviderName, JsonObject]:
     where = f"{where}, parts"
     names = _part_names(value, where, minimum=MIN_PARTS)
     fields = Fields.of(value, where, names)
     parts: dict[ProviderName, JsonObject] = {}
     for name in names:
-        wanted = part_version(version, name)
-        fields.nested(name, ("v", "data")).integer("v", wanted, wanted)
+        fields.nested(name, ("v", "data")).integer("v", PART_VERSION, PART_VERSION)
         inner = value[name] if isinstance(value, dict) else None
         data = inner["data"] if isinstance(inner, dict) else None
         if not isinstance(data, dict):

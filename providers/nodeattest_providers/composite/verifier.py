@@ -5,28 +5,26 @@ is proved, at the end, by its own provider's signer, over the same request, for 
 that a machine made for one provider alone is none here, and none of these is one there. Always two steps, whatever the
 parts' own: a part of one step is checked early in the first, and again in the second.
 Leaves to others: each proof (its provider, by ``spec.<part>`` and ``platforms.<part>``), once-only use (the ledger).
-Source: docs/wire-format.md, "composite/v1", "composite/v2"; docs/decisions.md.
+Source: docs/wire-format.md, "composite/v1"; docs/decisions.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_providers import evidence_versions
 from nodeattest_providers.challenge_response import check_first_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.composite.checks import merge_results
 from nodeattest_providers.composite.config import CompositePolicy, parse_policy
 from nodeattest_providers.composite.protocol import (
+    PART_VERSION,
     PROVIDER,
-    VERSIONS,
+    VERSION,
     CompositeChallenge,
     CompositeEvidence,
     parse_evidence,
-    part_version,
 )
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
@@ -41,7 +39,7 @@ from nodeattest_providers.names import (
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.pins import pins_for, split_pin
-from nodeattest_providers.platform import Platform, accepted_versions, make_signer, provable_names, reads_secret
+from nodeattest_providers.platform import Platform, make_signer, provable_names, reads_secret
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
@@ -93,7 +91,7 @@ class CompositeSigner(ClusterAPISigner):
     """Verifies several proofs at once; also a ``ChallengeSigner``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS
+    versions: tuple[int, ...] = (VERSION,)
     secure = True
     takes_platform = True
     reads_secret = True
@@ -126,22 +124,6 @@ class CompositeSigner(ClusterAPISigner):
             except Denied:  # not installed here; it may be where the controller runs
                 continue
             _check_secure(part, signer)
-
-    def accepted_versions(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> tuple[int, ...]:
-        """Return the versions whose parts are all of a version that the part's own section allows; raises Denied."""
-        forbidden: set[tuple[ProviderName, int]] = set()
-        for part in parse_policy(settings).parts:
-            try:
-                signer = self._signer(part)
-            except Denied:  # not installed; a request with this part is refused
-                continue
-            allowed = accepted_versions(signer, sections)
-            forbidden |= {(part, version) for version in signer.versions if version not in allowed}
-        return tuple(
-            version for version in VERSIONS if not any(part_version(version, part) == one for part, one in forbidden)
-        )
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the parts on record to the settings, each by its own provider; raises Denied.
@@ -297,14 +279,12 @@ async def _verify_part(signer: ClusterAPISigner, request: NodeRequest, facts: Fa
 
 
 def _evidence(checks: Checks, evidence: Evidence) -> CompositeEvidence:
-    check_block(checks, evidence, PROVIDER, VERSIONS)
-    return check_parsed(
-        checks, "evidence schema", _SECTION, lambda: parse_evidence(evidence.data, version=evidence.version)
-    )
+    check_block(checks, evidence, PROVIDER, (VERSION,))
+    return check_parsed(checks, "evidence schema", _SECTION, lambda: parse_evidence(evidence.data))
 
 
 def _carrying(request: NodeRequest, name: ProviderName, evidence: CompositeEvidence) -> NodeRequest:
-    return replace(request, evidence=Evidence(name, part_version(evidence.version, name), evidence.parts[name]))
+    return replace(request, evidence=Evidence(name, PART_VERSION, evidence.parts[name]))
 
 
 def _pins_of(ledger: LedgerFacts, name: ProviderName, *, has_clock: bool) -> LedgerFacts:
@@ -379,13 +359,8 @@ def _check_proved(checks: Checks, evidence: CompositeEvidence, attested: Mapping
 
 
 def _of_part(name: ProviderName, denied: Denied, checks: Checks) -> Denied:
-    """Make a part's refusal the composite's; the versions that it says are those of the composite that carry them."""
-    annotations = dict(denied.annotations)
-    text = annotations.pop(ANNOTATION_SUPPORTED_VERSIONS, "")
-    with suppress(Denied):  # a third party's may be no list
-        accepted = evidence_versions.parse(text, name)
-        carrying = [version for version in VERSIONS if part_version(version, name) in accepted]
-        annotations |= evidence_versions.annotations_for(PROVIDER, carrying)
+    """Make a part's refusal the composite's, without the versions that the part supports: they are not composite's."""
+    annotations = {key: text for key, text in denied.annotations.items() if key != ANNOTATION_SUPPORTED_VERSIONS}
     return Denied(
         denied.reason,
         expected=f"{name}: {denied.expected}",

@@ -4,7 +4,7 @@ Promises: nothing that another verifier would accept is in the evidence: no iden
 bootstrap token could read and show elsewhere; no endorsement certificate, since the Compute API names the key. The
 metadata service is asked for the provider ID only, and nothing rests on its answer: the controller knows the Machine's.
 Leaves to others: the TPM protocol (``tpm``), the agent's keys and requests.
-Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1", "gcp/v2"; docs/decisions.md.
+Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1"; docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.protocol import PROVIDER
 from nodeattest_providers.metadata_service import MetadataService, endpoint
-from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
 from nodeattest_providers.tpm.node.device import Device
-from nodeattest_providers.tpm.protocol import VERSIONS
+from nodeattest_providers.tpm.protocol import VERSION
 
 __all__ = ["DEFAULT_ENDORSEMENT_KEY", "GcpAttestor"]
 
@@ -36,10 +36,10 @@ _NAME: Final = "/computeMetadata/v1/instance/name"
 
 
 class GcpAttestor:
-    """Makes a Shielded VM's evidence; implements ``Attestor``, ``VersionedAttestor`` and finds the provider ID."""
+    """Makes a Shielded VM's evidence; implements ``Attestor`` and finds the provider ID."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS
+    versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
     def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
@@ -54,10 +54,6 @@ class GcpAttestor:
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the evidence for a CSR; raises Unavailable (vTPM) or Denied (a challenge that is not ours to answer)."""
         return self._tpm.attest(binding, challenge)
-
-    def in_version(self, version: int) -> Attestor:
-        """Return the attestor of an older version, with this one's vTPM."""
-        return self._tpm.in_version(version)
 
     def provider_id(self) -> str:
         """Ask the metadata service which instance this is; raises Unavailable."""

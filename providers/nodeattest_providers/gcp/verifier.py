@@ -5,7 +5,7 @@ attested, by the TPM protocol, for this very CSR, cluster and signer; and the in
 before if any did, and is what the policy demands. What needs no network is checked first.
 Leaves to others: the protocol's two steps (``tpm.protocol_verifier``), the CSR's own rules and the Machine's (the
 controller's review), once-only use (the ledger).
-Source: docs/wire-format.md, "gcp/v1", "gcp/v2"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
+Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_pol
 from nodeattest_providers.gcp.protocol import PROVIDER
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.names import NodeName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.protocol import VERSIONS, FirstEvidence
-from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
+from nodeattest_providers.tpm.boot_checks import check_recorded_boot
+from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
+from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
@@ -46,7 +47,7 @@ class GcpSigner(ClusterAPISigner):
     """Verifies Shielded VMs; also a ``ChallengeSigner`` and a ``PlatformAddresses``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS
+    versions: tuple[int, ...] = (VERSION,)
     secure = True
     takes_platform = True
     reads_infrastructure = False
@@ -81,18 +82,11 @@ class GcpSigner(ClusterAPISigner):
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
-    def accepted_versions(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> tuple[int, ...]:
-        """Return the versions of evidence that the section allows; raises Denied for invalid settings."""
-        del sections
-        return parse_policy(settings).protocol.versions
-
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's place and its registers on record to the settings; raises Denied."""
         policy = parse_policy(facts.settings)
         _place(Checks(), facts, policy)
-        unknown = check_recorded_protocol(facts.ledger, boot, policy.protocol)
+        unknown = check_recorded_boot(boot, policy.protocol)
         return ("Google Cloud is not asked: instance and endorsement key", *unknown)
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:

@@ -8,22 +8,17 @@ docs/tpm-protocol.md §2, §4.7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_POLICIES
+from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_POLICY
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.tpm.structures import Alg, digest
 
-__all__ = ["PINS", "check_attestation_key", "qualified_name"]
-
-PINS: Final[Mapping[int, str]] = MappingProxyType({1: "ak", 2: "akV2"})
-"""The ledger's name for the attestation key's Name, by version of the evidence: a TPM has one key for each."""
+__all__ = ["check_attestation_key", "qualified_name"]
 
 _SECTION: Final = "TPM protocol §2"
 _REMEDY: Final = "attest with the key that kubelet-authenticator makes in the TPM"
@@ -32,11 +27,11 @@ _ENDORSEMENT_HIERARCHY: Final = (0x4000000B).to_bytes(4, "big")
 _KEY_BITS: Final = {Alg.RSASSA: 2048, Alg.ECDSA: 256}
 
 
-def check_attestation_key(checks: Checks, ak: PublicArea, ek: PublicArea, *, version: int) -> None:
-    """Check the public area of an attestation key for one version of evidence.
+def check_attestation_key(checks: Checks, ak: PublicArea, ek: PublicArea) -> None:
+    """Check the public area of an attestation key.
 
     1. Attributes exactly fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign.
-    2. nameAlg SHA-256, exactly the version's policy, no symmetric algorithm.
+    2. nameAlg SHA-256, the authPolicy that marks our keys, no symmetric algorithm.
     3. RSASSA-2048 or ECDSA P-256, with SHA-256.
     4. It is another key than the endorsement key.
     """
@@ -44,8 +39,7 @@ def check_attestation_key(checks: Checks, ak: PublicArea, ek: PublicArea, *, ver
     _require(checks, ak.attributes == AK_ATTRIBUTES, "attributes", f"0x{AK_ATTRIBUTES:08x}", f"0x{ak.attributes:08x}")
     # 2
     _require(checks, ak.name_alg is Alg.SHA256, "nameAlg", Alg.SHA256.name, ak.name_alg.name)
-    policy = AK_POLICIES[version]
-    _require(checks, ak.policy == policy, "authPolicy", policy.hex() or "none", ak.policy.hex() or "none")
+    _require(checks, ak.policy == AK_POLICY, "authPolicy", AK_POLICY.hex(), ak.policy.hex() or "none")
     _require(checks, ak.symmetric is None, "symmetric algorithm", "none", "one")
     # 3
     expected = Alg.RSASSA if isinstance(ak.key, rsa.RSAPublicKey) else Alg.ECDSA

@@ -4,7 +4,7 @@ Promises: evidence for exactly the binding that it is given; a challenge is acti
 own first request, since an attestor that activates anything is a decryption oracle. One connection and the loaded keys
 serve both rounds; ``close`` (or ``with``) releases them. Nothing is kept on disk: primary keys come back by template.
 Leaves to others: keys, CSRs and waiting for the challenge (the agent), the TPM commands (``device``).
-Source: docs/tpm-protocol.md §2, §3 (steps 1, 7, 8), §4 (6, 16); docs/wire-format.md, "tpm/v1", "tpm/v2".
+Source: docs/tpm-protocol.md §2, §3 (steps 1, 7, 8), §4 (6, 16); docs/wire-format.md, "tpm/v1".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName
-from nodeattest_providers.node_interface import Attestor, Evidence, FirstRequestRef, JsonValue, PublishedChallenge
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATES, EK_TEMPLATES, EndorsementTemplate
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
 from nodeattest_providers.tpm.node.endorsement_key import load_endorsement_key
 from nodeattest_providers.tpm.node.nv_certificates import (
@@ -31,7 +31,7 @@ from nodeattest_providers.tpm.node.nv_certificates import (
 from nodeattest_providers.tpm.protocol import (
     MAX_EVENT_LOG,
     PROVIDER,
-    VERSIONS,
+    VERSION,
     Challenge,
     FirstEvidence,
     SecondEvidence,
@@ -58,16 +58,14 @@ class _Opened:
     device: Device = field(repr=False)
     template: EndorsementTemplate
     ek: LoadedKey
-    version: int
-    """Of the evidence that the attestation key is for."""
     ak: LoadedKey
 
 
 class TpmAttestor:
-    """Makes TPM evidence; implements ``Attestor`` and ``VersionedAttestor``."""
+    """Makes TPM evidence; implements ``Attestor``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS
+    versions: tuple[int, ...] = (VERSION,)
     two_step = True
 
     def __init__(
@@ -96,23 +94,15 @@ class TpmAttestor:
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the evidence for a CSR; raises Unavailable (TPM) or Denied (a challenge that is not ours to answer)."""
-        return self.attest_in(self.versions[0], binding, challenge)
-
-    def in_version(self, version: int) -> Attestor:
-        """Return the attestor of an older version, with this one's TPM."""
-        return _InVersion(self, version)
-
-    def attest_in(self, version: int, binding: Binding, challenge: PublishedChallenge | None) -> Evidence:
-        """Make the evidence of one version; raises as ``attest``."""
-        evidence = self._first(version) if challenge is None else self._second(version, binding, challenge)
-        return Evidence(self.provider, version, evidence.to_json())
+        evidence = self._first() if challenge is None else self._second(binding, challenge)
+        return Evidence(self.provider, VERSION, evidence.to_json())
 
     def endorsement_fingerprint(self) -> str:
         """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
         from nodeattest_providers.tpm.public_area import parse_public
 
         return parse_public(
-            self._open(self.versions[0]).ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED
+            self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED
         ).fingerprint
 
     def close(self) -> None:
@@ -127,24 +117,22 @@ class TpmAttestor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, version: int) -> _Opened:
-        """Return the connection with this version's attestation key."""
-        if self._opened is not None and self._opened.version != version:
-            self.close()  # a TPM has three slots, and a second attestation key is needed after a refusal only
+    def _open(self) -> _Opened:
+        """Return the connection, with both keys loaded."""
         if self._opened is None:
             device = self._connect(self._tcti)
             try:
                 template = choose_template(device, self._wanted)
                 ek = load_endorsement_key(device, template)
-                ak = device.create(AK_TEMPLATES[version], "the attestation key")
+                ak = device.create(AK_TEMPLATE, "the attestation key")
             except BaseException:  # a TPM has three slots: nothing may stay in them, whatever ended this
                 device.close()
                 raise
-            self._opened = _Opened(device, template, ek, version, ak)
+            self._opened = _Opened(device, template, ek, ak)
         return self._opened
 
-    def _first(self, version: int) -> FirstEvidence:
-        opened = self._open(version)
+    def _first(self) -> FirstEvidence:
+        opened = self._open()
         certificate = read_certificate(opened.device, opened.template) if self._certificates else None
         return FirstEvidence(
             ek_public=opened.ek.public,
@@ -153,29 +141,27 @@ class TpmAttestor:
             ek_chain=() if certificate is None else read_chain(opened.device),
         )
 
-    def _second(self, version: int, binding: Binding, published: PublishedChallenge) -> SecondEvidence:
+    def _second(self, binding: Binding, published: PublishedChallenge) -> SecondEvidence:
         """Answer a challenge.
 
-        1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key, its version (TPM protocol §3,
-        step 7).
+        1. It hangs on our own first request: the same PKCS#10 bytes, its UID, its key (TPM protocol §3, step 7).
         2. The TPM activates it.
         3. M under the secret and the quote's X cover this binding.
         4. The firmware's event log goes along where the challenge asks for it, and only there.
         """
         # 1
-        challenge = _own_challenge(version, binding, published)
+        challenge = _own_challenge(binding, published)
         # 4, before the TPM is bothered
         event_log = _read_event_log(self._event_log) if challenge.log else None
         # 2
-        opened = self._open(version)
+        opened = self._open()
         secret = opened.device.activate(opened.ek, opened.ak, opened.template, challenge.blob, challenge.secret)
         # 3
-        digest = binding.digest_for(self.provider, version)
-        extra_data = qualifying_data(challenge.nonce, published.uid, digest, version=version)
+        extra_data = qualifying_data(challenge.nonce, published.uid, binding.digest)
         quote, signature, pcrs = _consistent_quote(opened, challenge, extra_data)
         return SecondEvidence(
             first=FirstRequestRef(name=published.name, uid=published.uid),
-            mac=proof(secret, published.uid, published.csr_sha256, digest, version=version),
+            mac=proof(secret, published.uid, published.csr_sha256, binding.digest),
             quote=quote,
             signature=signature,
             pcrs=pcrs,
@@ -183,27 +169,12 @@ class TpmAttestor:
         )
 
 
-class _InVersion:
-    """Makes evidence of an older version; implements ``Attestor``."""
-
-    two_step = True
-
-    def __init__(self, tpm: TpmAttestor, version: int) -> None:
-        self._tpm = tpm
-        self.provider = tpm.provider
-        self.versions: tuple[int, ...] = (version,)
-
-    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        return self._tpm.attest_in(self.versions[0], binding, challenge)
-
-
-def _own_challenge(version: int, binding: Binding, published: PublishedChallenge) -> Challenge:
+def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge:
     """Read the challenge, and refuse one that is not for our own first request."""
     challenge = Challenge.parse(published.text)
     rules = (
         ("this node's PKCS#10 request", published.csr_sha256 == binding.csr_sha256),
         ("the UID of this node's first request", challenge.uid == published.uid),
-        (f"evidence of version {version}", challenge.version == version),
         ("this node's key", published.spki_sha256 in (None, challenge.spki_sha256)),
     )
     for expected, is_own in rules:

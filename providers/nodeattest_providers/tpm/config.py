@@ -24,13 +24,12 @@ from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.tpm.protocol import VERSIONS
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 __all__ = ["PROTOCOL_SETTINGS", "PolicyCache", "ProtocolPolicy", "TpmPolicy", "parse_policy", "parse_protocol_policy"]
 
-PROTOCOL_SETTINGS: Final = ("minimumVersion", "pcrs", "eventLog")
+PROTOCOL_SETTINGS: Final = ("pcrs", "eventLog")
 """What every provider that speaks the TPM protocol has in its section."""
 _SETTINGS: Final = ("endorsementKeys", "endorsementKeysFrom", "endorsementCAs", "trustOnFirstUse", *PROTOCOL_SETTINGS)
 _IGNORE: Final = "Ignore"
@@ -49,10 +48,8 @@ _CACHED_POLICIES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolPolicy:
-    """Which versions of the protocol are accepted, what is quoted, and which boot states are admitted."""
+    """What is quoted, and which boot states are admitted."""
 
-    versions: tuple[int, ...]
-    """Of ``VERSIONS`` those that the section allows; newest first, never empty."""
     selection: PcrSelection
     allowed_pcrs: Mapping[int, frozenset[bytes]] = field(repr=False)
     event_log_required: bool
@@ -119,7 +116,6 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
         ec2_accounts=_ec2_accounts(settings.get("endorsementKeysFrom", {})),
         anchors=anchors,
         trust_on_first_use=first_use,
-        versions=protocol.versions,
         selection=protocol.selection,
         allowed_pcrs=protocol.allowed_pcrs,
         event_log_required=protocol.event_log_required,
@@ -133,17 +129,10 @@ def parse_protocol_policy(settings: Mapping[str, JsonValue], where: str) -> Prot
     if event_log not in {_IGNORE, _REQUIRE}:
         raise invalid(f"{where}.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
     return ProtocolPolicy(
-        versions=_versions(settings.get("minimumVersion", min(VERSIONS)), f"{where}.minimumVersion"),
         selection=selection,
         allowed_pcrs=allowed,
         event_log_required=event_log == _REQUIRE,
     )
-
-
-def _versions(minimum: JsonValue, where: str) -> tuple[int, ...]:
-    if isinstance(minimum, bool) or minimum not in VERSIONS:
-        raise invalid(where, " or ".join(map(str, sorted(VERSIONS))), "another value")
-    return tuple(version for version in VERSIONS if version >= minimum)
 
 
 def _endorsement_keys(

@@ -10,9 +10,7 @@ TPMA_OBJECT and §12.2.4 TPMT_PUBLIC.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers.binding import length_prefix
@@ -20,8 +18,8 @@ from nodeattest_providers.tpm.structures import Alg, Curve, sized
 
 __all__ = [
     "AK_ATTRIBUTES",
-    "AK_POLICIES",
-    "AK_TEMPLATES",
+    "AK_POLICY",
+    "AK_TEMPLATE",
     "EK_CHAIN_INDEX",
     "EK_CHAIN_LAST",
     "EK_TEMPLATES",
@@ -160,24 +158,20 @@ EK_TEMPLATES: Final = (
 )
 """In the order in which a node prefers them: elliptic curves cost a TPM a fraction of RSA (7 ms against 45)."""
 
-AK_POLICIES: Final[Mapping[int, bytes]] = MappingProxyType(
-    {1: b"", 2: hashlib.sha256(length_prefix(b"nodeattest/v2/attestation-key-policy")).digest()}
-)
-"""The attestation key's authPolicy by version of the evidence. That of version 2 is a mark, which no other agent's key
-carries: an agent that answers for strangers does so with a key that is not ours (§2). It opens nothing: the digest that
-policy commands arrive at is that of other bytes (Part 1 §19.7), and the key is used by its empty password."""
+AK_POLICY: Final = hashlib.sha256(length_prefix(b"nodeattest/v1/attestation-key-policy")).digest()
+"""The attestation key's authPolicy: a mark, which no other agent's key carries (§2).
+
+An agent that answers for strangers does so with a key that is not ours. The mark opens nothing: the digest that policy
+commands arrive at is that of other bytes (Part 1 §19.7), and the key is used by its empty password."""
 
 
-def _attestation_key(version: int) -> bytes:
+def _attestation_key() -> bytes:
     parameters = _uint16s(Alg.NULL, Alg.ECDSA, Alg.SHA256, Curve.P256, Alg.NULL)
-    unique = hashlib.sha256(f"nodeattest/v{version}/attestation-key".encode()).digest()
-    prefix = _prefix(Alg.ECC, Alg.SHA256, AK_ATTRIBUTES, AK_POLICIES[version], parameters)
+    unique = hashlib.sha256(b"nodeattest/v1/attestation-key").digest()
+    prefix = _prefix(Alg.ECC, Alg.SHA256, AK_ATTRIBUTES, AK_POLICY, parameters)
     return prefix + sized(unique) + sized(bytes(32))
 
 
-AK_TEMPLATES: Final[Mapping[int, bytes]] = MappingProxyType(
-    {version: _attestation_key(version) for version in AK_POLICIES}
-)
-"""By version of the evidence: a primary key of the endorsement hierarchy with a ``unique`` of our own, the same key
-after each reset and after TPM2_Clear, and shared with no other agent, whose challenges it could otherwise be made to
-answer (§2)."""
+AK_TEMPLATE: Final = _attestation_key()
+"""A primary key of the endorsement hierarchy with a ``unique`` of our own, the same key after each reset and after
+TPM2_Clear, and shared with no other agent, whose challenges it could otherwise be made to answer (§2)."""

@@ -3,7 +3,7 @@
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
 Leaves to others: secret and nonce (``challenge_response``), TPM structures (``structures``), checks (``verifier``).
-Source: docs/wire-format.md, "tpm/v1", "tpm/v2"; docs/tpm-protocol.md §4.9.
+Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSel
 __all__ = [
     "MAX_EVENT_LOG",
     "PROVIDER",
-    "VERSIONS",
+    "VERSION",
     "Challenge",
     "FirstEvidence",
     "SecondEvidence",
@@ -35,9 +35,10 @@ __all__ = [
 ]
 
 PROVIDER: Final = ProviderName("tpm")
-VERSIONS: Final = (2, 1)
-"""Newest first. Their schemas are the same; labels, binding and the attestation key's template differ."""
+VERSION: Final = 1
 
+_LABEL_PROOF: Final = b"nodeattest/v1/proof"
+_LABEL_QUOTE: Final = b"nodeattest/v1/quote"
 _DIGEST: Final = 32
 """Bytes of a SHA-256 digest."""
 _MAX_PUBLIC: Final = 1024
@@ -170,8 +171,6 @@ def _malformed(form: str, expected: str, got: str) -> Denied:
 class Challenge:
     """The challenge annotation: what the controller publishes on the first request, for the node's eyes only."""
 
-    version: int
-    """Of the evidence that it is a challenge for, one of ``VERSIONS``."""
     uid: str
     """UID of the first request."""
     spki_sha256: str
@@ -190,7 +189,7 @@ class Challenge:
         """Write the annotation's value."""
         pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}
         data: JsonObject = {
-            "v": self.version,
+            "v": VERSION,
             "uid": self.uid,
             "spki": self.spki_sha256,
             "n": b64encode(self.nonce),
@@ -209,8 +208,8 @@ class Challenge:
         value = canonical_json.loads(text.encode(errors="surrogatepass"))
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
         fields = Fields.of(value, "tpm challenge", required, ("log",))
+        fields.integer("v", VERSION, VERSION)
         return cls(
-            version=fields.integer("v", min(VERSIONS), max(VERSIONS)),
             uid=fields.text("uid", 1, MAX_UID),
             spki_sha256=fields.text("spki", _MAX_SPKI, _MAX_SPKI),
             nonce=fields.octets("n", _DIGEST, _DIGEST),
@@ -234,13 +233,11 @@ def _selection(fields: Fields) -> PcrSelection:
     return PcrSelection(bank, pcrs)
 
 
-def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes, *, version: int) -> bytes:
+def proof(secret: bytes, first_uid: str, first_csr_sha256: bytes, binding: bytes) -> bytes:
     """Compute M: HMAC-SHA256 under the activated secret, which itself never travels (§1)."""
-    label = f"capi-att/v{version}/proof".encode()
-    return hmac.digest(secret, length_prefix(label, first_uid.encode(), first_csr_sha256, binding), "sha256")
+    return hmac.digest(secret, length_prefix(_LABEL_PROOF, first_uid.encode(), first_csr_sha256, binding), "sha256")
 
 
-def qualifying_data(nonce: bytes, first_uid: str, binding: bytes, *, version: int) -> bytes:
+def qualifying_data(nonce: bytes, first_uid: str, binding: bytes) -> bytes:
     """Compute X, the quote's extraData: 32 bytes fit every SHA-256 TPM."""
-    label = f"capi-att/v{version}/quote".encode()
-    return hashlib.sha256(length_prefix(label, nonce, first_uid.encode(), binding)).digest()
+    return hashlib.sha256(length_prefix(_LABEL_QUOTE, nonce, first_uid.encode(), binding)).digest()

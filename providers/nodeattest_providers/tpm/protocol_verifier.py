@@ -5,7 +5,7 @@ the first request was filed, for this very CSR, cluster and signer. No state is 
 gives the same answer, now or later. No network, no clock of its own.
 Leaves to others: whose the endorsement key is (each provider that uses the protocol: ``tpm``, ``gcp``), the CSR's own
 rules and the Machine's (the controller's review), once-only use (the ledger).
-Source: docs/wire-format.md, "tpm/v1", "tpm/v2"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.
+Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nodeattest_providers.challenge_response import (
+    LABEL_NONCE,
+    LABEL_SECRET,
     challenge_context,
     check_first_request,
     derive,
-    label_nonce,
-    label_secret,
     master_keys,
 )
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.evidence_versions import annotations_for, versions_to_text
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
-from nodeattest_providers.tpm.attestation_key import PINS, check_attestation_key, qualified_name
-from nodeattest_providers.tpm.boot_checks import check_boot_state, check_clock, check_recorded_boot
+from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
+from nodeattest_providers.tpm.boot_checks import check_boot_state, check_clock
 from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.event_log_checks import check_event_log
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
-    VERSIONS,
+    VERSION,
     Challenge,
     FirstEvidence,
     SecondEvidence,
@@ -48,16 +47,13 @@ from nodeattest_providers.tpm.protocol import (
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.quote import Quote, parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, LedgerFacts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
-__all__ = ["EndorsementTrust", "TpmProtocolVerifier", "check_recorded_protocol"]
+__all__ = ["EndorsementTrust", "TpmProtocolVerifier"]
 
 _START_OVER: Final = "file a new first request and answer its own challenge"
 _START_OVER_OR_PIN: Final = (
     f"{_START_OVER}; if this comes back, the node trusts another cluster CA than this cluster has"
-)
-_UPGRADE: Final = (
-    "upgrade this node's agent; to go back to older evidence an operator resets the ledger (nodeattest machines reset)"
 )
 _RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeattest machines reset)"
 
@@ -66,8 +62,6 @@ _RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeatt
 class _Keys:
     """The two keys that phase 1 showed, checked."""
 
-    version: int
-    """Of the evidence that showed them: of every label, and the attestation key's kind."""
     ek: PublicArea
     ak: PublicArea
 
@@ -93,17 +87,14 @@ class TpmProtocolVerifier:
     """Whether its first evidence may bring the endorsement key's certificates."""
     random: Callable[[int], bytes] = secrets.token_bytes
 
-    def read(
-        self, checks: Checks, evidence: Evidence, versions: tuple[int, ...] = VERSIONS
-    ) -> FirstEvidence | SecondEvidence:
+    def read(self, checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
         """Read the evidence block, cheapest test first (TPM protocol §3, steps 2 and 9)."""
-        check_block(checks, evidence, self.provider, versions)
-        form = f"{self.provider}/v{evidence.version}"
+        check_block(checks, evidence, self.provider, (VERSION,))
         return check_parsed(
             checks,
             "evidence schema",
-            f"wire format, {form}",
-            lambda: parse_evidence(evidence.data, form=form, certificates=self.certificates),
+            f"wire format, {evidence.block}",
+            lambda: parse_evidence(evidence.data, form=evidence.block, certificates=self.certificates),
         )
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
@@ -115,7 +106,7 @@ class TpmProtocolVerifier:
         self, checks: Checks, request: NodeRequest, facts: Facts, *, policy: ProtocolPolicy, trust: EndorsementTrust
     ) -> AttestedNode:
         """Verify a first or a second request; raises Denied, Unavailable or ChallengeRequired."""
-        evidence = self.read(checks, request.evidence, policy.versions)
+        evidence = self.read(checks, request.evidence)
         if isinstance(evidence, SecondEvidence):
             return self._verify_second(checks, request, evidence, facts, policy=policy, trust=trust)
         keys = self._check_claims(checks, request, evidence, facts, trust)
@@ -127,13 +118,12 @@ class TpmProtocolVerifier:
         """Encrypt the secret to the endorsement key, for the attestation key's Name (TPM protocol §3, steps 5, 6)."""
         key = master_keys(facts)[0]
         ctx = keys.challenge_context(facts, request)
-        secret = derive(label_secret(keys.version), key, ctx)
+        secret = derive(LABEL_SECRET, key, ctx)
         credential = make_credential(keys.ek, keys.ak.name, secret, random=self.random)
         return Challenge(
-            version=keys.version,
             uid=request.uid,
             spki_sha256=request.csr.spki_sha256,
-            nonce=derive(label_nonce(keys.version), key, ctx),
+            nonce=derive(LABEL_NONCE, key, ctx),
             blob=credential.blob,
             secret=credential.secret,
             pcrs=policy.selection,
@@ -165,7 +155,7 @@ class TpmProtocolVerifier:
         # 1
         first = check_first_request(checks, request, facts, evidence.first)
         # 2
-        first_evidence = self.read(checks, first.evidence, policy.versions)
+        first_evidence = self.read(checks, first.evidence)
         if not isinstance(first_evidence, FirstEvidence):
             raise _not_a_first_request(checks)
         keys = self._check_claims(checks, first, first_evidence, facts, trust)
@@ -181,7 +171,7 @@ class TpmProtocolVerifier:
         return AttestedNode(
             provider=self.provider,
             provider_id=request.csr.provider_id,
-            fingerprints={"ek": keys.ek.fingerprint, PINS[keys.version]: keys.ak.name.hex()},
+            fingerprints={"ek": keys.ek.fingerprint, "ak": keys.ak.name.hex()},
             boot=state,
             first_request=evidence.first,
             checks=checks.record(),
@@ -193,54 +183,22 @@ class TpmProtocolVerifier:
         """Check what the first request claims; nothing is proved by it yet.
 
         1. The endorsement key has exactly one of TCG's templates (§4.10).
-        2. The attestation key signs nothing but what its TPM made, and is of the version's kind (§2).
+        2. The attestation key signs nothing but what its TPM made, and carries our mark (§2).
         3. Both are those that the ledger pins for this machine, if it pins any.
         4. The endorsement key is this Machine's (§3, step 4).
         """
-        version, pins = first.evidence.version, facts.ledger.fingerprints
+        pins = facts.ledger.fingerprints
         # 1
         ek = check_parsed(checks, "endorsement key template", "TPM protocol §4.10", lambda: _ek(evidence))
         # 2
         ak = check_parsed(checks, "attestation key public area", "TPM protocol §3, step 4b", lambda: _ak(evidence))
-        check_attestation_key(checks, ak, ek, version=version)
+        check_attestation_key(checks, ak, ek)
         # 3
         _check_pin(checks, "ek", pins, ek.fingerprint, Reason.ENDORSEMENT_KEY_CHANGED)
-        self._check_no_downgrade(checks, version, pins)
-        _check_pin(checks, PINS[version], pins, ak.name.hex(), Reason.ATTESTATION_KEY_CHANGED)
+        _check_pin(checks, "ak", pins, ak.name.hex(), Reason.ATTESTATION_KEY_CHANGED)
         # 4
         trust(checks, ek, evidence)
-        return _Keys(version, ek, ak)
-
-    def _check_no_downgrade(self, checks: Checks, version: int, pins: Mapping[str, str]) -> None:
-        """Refuse a version older than all that this machine has proved itself by.
-
-        Its attestation key is on no record: were it accepted, an older version's weakness would be back.
-        """
-        proved = [one for one in VERSIONS if PINS[one] in pins]
-        accepted = tuple(one for one in VERSIONS if one >= min(proved, default=1))
-        checks.require(
-            version in accepted,
-            "no version older than on record",
-            section="TPM protocol §3, step 4b",
-            reason=Reason.EVIDENCE_VERSION_UNSUPPORTED,
-            expected=versions_to_text(self.provider, accepted),
-            got=f"{self.provider}/v{version}",
-            remedy=_UPGRADE,
-            annotations=annotations_for(self.provider, accepted),
-        )
-
-
-def check_recorded_protocol(ledger: LedgerFacts, boot: BootState | None, policy: ProtocolPolicy) -> tuple[str, ...]:
-    """Hold a machine's record to the section's settings: whether it made evidence that is allowed, and what it booted.
-
-    Returns what a renewal is checked for and the record does not hold; raises Denied for a register not allowed.
-    """
-    unknown = check_recorded_boot(boot, policy)
-    if len(policy.versions) == len(VERSIONS) or any(
-        PINS[version] in ledger.fingerprints for version in policy.versions
-    ):
-        return unknown
-    return (f"no evidence of version {min(policy.versions)} or newer is on record: its agent may be too old", *unknown)
+        return _Keys(ek, ak)
 
 
 def _check_quote(
@@ -309,15 +267,12 @@ def _not_a_first_request(checks: Checks) -> Denied:
 
 def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, keys: _Keys) -> Iterator[tuple[bytes, bytes]]:
     """Derive M and X again for each master key and each CA of the cluster."""
-    version, ctx = keys.version, keys.challenge_context(facts, first)
+    ctx = keys.challenge_context(facts, first)
     for key in master_keys(facts):
-        secret, nonce = derive(label_secret(version), key, ctx), derive(label_nonce(version), key, ctx)
+        secret, nonce = derive(LABEL_SECRET, key, ctx), derive(LABEL_NONCE, key, ctx)
         for pin in sorted(facts.cluster.pins):
-            binding = request.binding(pin).digest_for(request.evidence.provider, version)
-            yield (
-                proof(secret, first.uid, first.csr.sha256, binding, version=version),
-                qualifying_data(nonce, first.uid, binding, version=version),
-            )
+            binding = request.binding(pin).digest
+            yield proof(secret, first.uid, first.csr.sha256, binding), qualifying_data(nonce, first.uid, binding)
 
 
 def _check_answer(checks: Checks, mac: bytes, quote: Quote, answers: Iterable[tuple[bytes, bytes]]) -> None:

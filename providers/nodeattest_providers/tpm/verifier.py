@@ -27,10 +27,11 @@ from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.tpm.boot_checks import check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
-from nodeattest_providers.tpm.protocol import PROVIDER, VERSIONS, FirstEvidence
-from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier, check_recorded_protocol
+from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
+from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
@@ -57,7 +58,7 @@ class TpmSigner(ClusterAPISigner):
     """Evaluates TPM evidence; also a ``ChallengeSigner``."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = VERSIONS
+    versions: tuple[int, ...] = (VERSION,)
     secure = True
     takes_platform = True
 
@@ -92,13 +93,6 @@ class TpmSigner(ClusterAPISigner):
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)
 
-    def accepted_versions(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> tuple[int, ...]:
-        """Return the versions of evidence that the section allows; raises Denied for invalid settings."""
-        del sections
-        return self._policies.get(settings).versions
-
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the endorsement key and the registers on record to the settings; raises Denied."""
         policy, unknown = self._policies.get(facts.settings), list[str]()
@@ -110,7 +104,7 @@ class TpmSigner(ClusterAPISigner):
                 check_recorded_key(fingerprint, facts, policy)
             except Unavailable as unavailable:
                 unknown.append(unavailable.detail)
-        return (*unknown, *check_recorded_protocol(facts.ledger, boot, policy))
+        return (*unknown, *check_recorded_boot(boot, policy))
 
     def provable_names(
         self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]

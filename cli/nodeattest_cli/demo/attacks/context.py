@@ -24,6 +24,7 @@ from nodeattest_controller.model.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import evidence_block
 from nodeattest_providers.node_interface import Evidence
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _SECOND_PHASE: Final = 2
+_VERSION: Final = 1
+"""Of every provider's evidence."""
 _NUMBERS = count(1)
 
 
@@ -104,7 +107,8 @@ def submit_with_evidence(
 ) -> CsrOutcome:
     """Submit a request with a fresh key and with evidence made manually over its binding."""
     _, csr_der = new_request(identity.node, identity.provider_id)
-    evidence = prove(context.attacker.binding(attestor.signer, csr_der))
+    block = evidence_block(attestor.provider, _VERSION)
+    evidence = prove(context.attacker.binding(block, attestor.signer, csr_der))
     return submit_request(context, envelope.encode(csr_der, evidence), attestor, by=by)
 
 

@@ -14,8 +14,9 @@ from nodeattest_cli.demo.node_client import DemoFailure
 from nodeattest_controller.model.objects import text
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import evidence_block
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject
-from nodeattest_providers.tpm.protocol import VERSIONS, Challenge, SecondEvidence, qualifying_data
+from nodeattest_providers.tpm.protocol import VERSION, Challenge, SecondEvidence, qualifying_data
 
 __all__ = ["ATTACKS", "forge"]
 
@@ -43,18 +44,18 @@ def forge(context: AttackContext, key: object) -> CsrOutcome:
         raise DemoFailure("the victim's TPM has no endorsement key to forge for")
     identity, attacker, signer = context.victim.identity, context.attacker, context.victim.attestor.signer
     forged = ForgedTpm(key)
-    provider, version = context.victim.attestor.provider, max(VERSIONS)
+    provider = context.victim.attestor.provider
     _, csr_der = new_request(identity.node, identity.provider_id)
 
     def envelope_of(data: JsonObject) -> bytes:
-        return envelope.encode(csr_der, Evidence(provider, version, data))
+        return envelope.encode(csr_der, Evidence(provider, VERSION, data))
 
     first_name = new_name()
     first = attacker.submit(first_name, envelope_of(forged.first().to_json()), signer)
     ref = FirstRequestRef(name=first_name, uid=text(first, "metadata", "uid"))
     challenge = Challenge.parse(attacker.challenge(first_name))
-    binding = attacker.binding(signer, csr_der).digest_for(provider, version)
-    extra = qualifying_data(challenge.nonce, ref.uid, binding, version=version)
+    binding = attacker.binding(evidence_block(provider, VERSION), signer, csr_der)
+    extra = qualifying_data(challenge.nonce, ref.uid, binding.digest)
     quote, signature, pcrs = forged.quote(challenge, extra)
     guess = os.urandom(32)  # the proof needs the secret, which only the TPM can decrypt
     second = SecondEvidence(first=ref, mac=guess, quote=quote, signature=signature, pcrs=pcrs)

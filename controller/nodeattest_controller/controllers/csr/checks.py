@@ -70,7 +70,7 @@ from nodeattest_providers import evidence_versions
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.pins import split_pin
-from nodeattest_providers.platform import accepted_versions, provable_names
+from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
 
 __all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
@@ -247,8 +247,7 @@ async def _attestor_authorized(facts: CSRFacts) -> None:
 
 
 async def _evidence_version(facts: CSRFacts) -> None:
-    accepted = accepted_versions(await facts.verifier(), (await facts.policy()).sections)
-    evidence_versions.check(facts.request.evidence, accepted)
+    evidence_versions.check(facts.request.evidence, (await facts.verifier()).versions)
 
 
 async def _serving_allowed(facts: CSRFacts) -> None:

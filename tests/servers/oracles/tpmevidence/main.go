@@ -1,6 +1,6 @@
 // Command tpmevidence judges evidence of the provider tpm by docs/wire-format.md and Google's TPM libraries alone.
 //
-// Standard input is a join as in tests/vectors/v2: facts, and one request or both. The output is the challenge for the
+// Standard input is a join as in tests/vectors/v1: facts, and one request or both. The output is the challenge for the
 // first request, or what both prove. The exit code is 1 if the evidence is denied.
 //
 // Out of scope: canonical JSON, RSA attestation keys, trust in endorsement keys, times, PCR values and event logs.
@@ -18,7 +18,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"log"
 	"os"
 	"strconv"
@@ -26,6 +25,9 @@ import (
 	"github.com/google/go-tpm/tpm2"
 	certificates "k8s.io/api/certificates/v1"
 )
+
+// evidenceBlock is the second PEM block of each request, and a field of the binding.
+const evidenceBlock = "tpm/v1"
 
 type join struct {
 	Requests []certificates.CertificateSigningRequest
@@ -44,7 +46,6 @@ type join struct {
 type request struct {
 	certificates.CertificateSigningRequest
 	csr      *x509.CertificateRequest
-	version  int
 	evidence struct {
 		EKPub, AKPub, EKCert  base64url
 		First                 struct{ Name, UID string }
@@ -69,7 +70,7 @@ func main() {
 	var j join
 	check(json.NewDecoder(os.Stdin).Decode(&j))
 	first := parseRequest(j.Requests[0])
-	k := parseKeys(first.version, first.evidence.EKPub, first.evidence.AKPub, first.evidence.EKCert)
+	k := parseKeys(first.evidence.EKPub, first.evidence.AKPub, first.evidence.EKCert)
 	nonce, secret := j.derive("nonce", first, k), j.derive("secret", first, k)
 	if len(j.Requests) == 1 {
 		check(json.NewEncoder(os.Stdout).Encode(j.challenge(first, k, nonce, secret)))
@@ -102,8 +103,7 @@ func parseRequest(object certificates.CertificateSigningRequest) *request {
 	r.csr, err = x509.ParseCertificateRequest(content[0])
 	check(err)
 	check(r.csr.CheckSignature())
-	_, err = fmt.Sscanf(string(content[1]), "tpm/v%d", &r.version)
-	check(err)
+	require(string(content[1]) == evidenceBlock, "the evidence is of version 1 of tpm")
 	check(json.Unmarshal(content[2], &r.evidence))
 	return r
 }
@@ -116,7 +116,7 @@ func lp(fields ...[]byte) (joined []byte) {
 	return joined
 }
 
-func label(format string, version int) []byte { return fmt.Appendf(nil, format, version) }
+func label(purpose string) []byte { return []byte("nodeattest/v1/" + purpose) }
 
 func hash(parts ...[]byte) []byte {
 	digest := sha256.Sum256(bytes.Join(parts, nil))
@@ -132,18 +132,15 @@ func (j *join) derive(purpose string, first *request, k *keys) []byte {
 	created := strconv.FormatInt(first.CreationTimestamp.Unix(), 10)
 	context := lp([]byte(j.Facts.Cluster.UID), []byte(first.UID), hash(first.Spec.Request), []byte(first.Spec.Username),
 		k.akName, hash(k.ekSPKI), []byte(j.Facts.Machine.UID), []byte(created))
-	info := append(lp(label("capi-att/v%d/"+purpose, first.version)), context...)
+	info := append(lp(label(purpose)), context...)
 	derived, err := hkdf.Key(sha256.New, master, nil, string(info), sha256.Size)
 	check(err)
 	return derived
 }
 
 func (j *join) binding(r *request) []byte {
-	fields := [][]byte{label("nodeattest/v%d/binding", r.version)}
-	if r.version > 1 {
-		fields = append(fields, label("tpm/v%d", r.version))
-	}
-	return hash(lp(append(fields, []byte(j.Facts.Cluster.Pins[0]), []byte(r.Spec.SignerName), hash(r.csr.Raw))...))
+	return hash(lp(label("binding"), []byte(evidenceBlock), []byte(j.Facts.Cluster.Pins[0]), []byte(r.Spec.SignerName),
+		hash(r.csr.Raw)))
 }
 
 func (j *join) selection() []int {
@@ -160,7 +157,7 @@ func (j *join) challenge(first *request, k *keys, nonce, secret []byte) any {
 	blob, encrypted, err := tpm2.CreateCredential(rand.Reader, key, k.akName, secret)
 	check(err)
 	return map[string]any{
-		"blob": base64url(blob), "secret": base64url(encrypted), "n": base64url(nonce), "v": first.version,
+		"blob": base64url(blob), "secret": base64url(encrypted), "n": base64url(nonce), "v": 1,
 		"uid": first.UID, "spki": fingerprint(first.csr.RawSubjectPublicKeyInfo),
 		"pcrs": map[string]any{"bank": "sha256", "select": j.selection()},
 	}
@@ -170,13 +167,12 @@ func (j *join) challenge(first *request, k *keys, nonce, secret []byte) any {
 func (j *join) verify(first, second *request, k *keys, nonce, secret []byte) any {
 	e := &second.evidence
 	require(e.First.Name == first.Name && e.First.UID == string(first.UID), "the second request names the first")
-	require(second.version == first.version && second.Spec.SignerName == first.Spec.SignerName &&
-		second.Spec.Username == first.Spec.Username && bytes.Equal(second.csr.Raw, first.csr.Raw),
-		"both requests have one version, signer, user and PKCS#10")
+	require(second.Spec.SignerName == first.Spec.SignerName && second.Spec.Username == first.Spec.Username && bytes.Equal(second.csr.Raw, first.csr.Raw),
+		"both requests have one signer, user and PKCS#10")
 	uid, binding := []byte(first.UID), j.binding(second)
 	mac := hmac.New(sha256.New, secret)
-	mac.Write(lp(label("capi-att/v%d/proof", second.version), uid, hash(first.csr.Raw), binding))
+	mac.Write(lp(label("proof"), uid, hash(first.csr.Raw), binding))
 	require(hmac.Equal(mac.Sum(nil), e.MAC), "the MAC proves that the TPM opened the credential")
-	extra := hash(lp(label("capi-att/v%d/quote", second.version), nonce, uid, binding))
+	extra := hash(lp(label("quote"), nonce, uid, binding))
 	return k.verifyQuote(e.Quote, e.Signature, e.PCRs, j.selection(), extra)
 }

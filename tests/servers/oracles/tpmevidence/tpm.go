@@ -18,7 +18,7 @@ type keys struct {
 	akName []byte
 }
 
-func parseKeys(version int, ekPub, akPub, ekCert []byte) *keys {
+func parseKeys(ekPub, akPub, ekCert []byte) *keys {
 	ek, err := tpm2.Unmarshal[tpm2.TPMTPublic](ekPub)
 	check(err)
 	a := ek.ObjectAttributes
@@ -35,18 +35,14 @@ func parseKeys(version int, ekPub, akPub, ekCert []byte) *keys {
 	}
 	ak, err := tpm2.Unmarshal[tpm2.TPMTPublic](akPub)
 	check(err)
-	require(bytes.Equal(tpm2.Marshal(attestationKey(version, ak.Unique)), akPub), "the attestation key has our template")
+	require(bytes.Equal(tpm2.Marshal(attestationKey(ak.Unique)), akPub), "the attestation key has our template")
 	name, err := tpm2.ObjectName(ak)
 	check(err)
 	return &keys{ek: ek, ekSPKI: spki, akPub: akPub, akName: name.Buffer}
 }
 
 // attestationKey returns the public area of an ECDSA attestation key.
-func attestationKey(version int, unique tpm2.TPMUPublicID) tpm2.TPMTPublic {
-	var policy tpm2.TPM2BDigest
-	if version > 1 {
-		policy.Buffer = hash(lp(label("nodeattest/v%d/attestation-key-policy", version)))
-	}
+func attestationKey(unique tpm2.TPMUPublicID) tpm2.TPMTPublic {
 	details := tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256})
 	return tpm2.TPMTPublic{
 		Type:    tpm2.TPMAlgECC,
@@ -55,7 +51,7 @@ func attestationKey(version int, unique tpm2.TPMUPublicID) tpm2.TPMTPublic {
 			FixedTPM: true, FixedParent: true, SensitiveDataOrigin: true, UserWithAuth: true, NoDA: true,
 			Restricted: true, SignEncrypt: true,
 		},
-		AuthPolicy: policy,
+		AuthPolicy: tpm2.TPM2BDigest{Buffer: hash(lp(label("attestation-key-policy")))},
 		Parameters: tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{
 			Symmetric: tpm2.TPMTSymDefObject{Algorithm: tpm2.TPMAlgNull},
 			Scheme:    tpm2.TPMTECCScheme{Scheme: tpm2.TPMAlgECDSA, Details: details},
