@@ -358,7 +358,7 @@ _PROVIDERS: Final = (
         check="challenge: the MAC",
         scenario="challenge.pv",
         query="agreement",
-        edits=(Edit("  if mac = challenge_proof(v1, s, n, uid, binding(challenge, v1, pin, signer, h(p))) then\n"),),
+        edits=(Edit("  if mac = challenge_proof(s, n, uid, binding(challenge, v1, pin, signer, h(p))) then\n"),),
         sentence="Anybody joins as the machine.",
     ),
     Mutant(
@@ -424,7 +424,7 @@ _PROVIDERS: Final = (
         query="agreement",
         edits=(
             Edit(
-                "  if mac2 = challenge_proof(v1, secret_of, n2, uid, binding(challenge, v1, pin, signer, h(p1))) then\n"
+                "  if mac2 = challenge_proof(secret_of, n2, uid, binding(challenge, v1, pin, signer, h(p1))) then\n"
             ),
         ),
         sentence="The attacker joins with the TPM that he can use alone.",
