@@ -162,7 +162,9 @@ _FORMULAS: Final = (
         scenario="join.pv",
         query="agreement",
         edits=(Edit(_BINDING, "for_binding), pin, signer, csr_sha256)"),),
-        sentence="A node answers for another version of the evidence, and its answer is taken for one of version 1.",
+        expected=Verdict.UNKNOWN,
+        sentence="A node's answer for another version of the evidence is taken for one of version 1. ProVerif finds no "
+        "proof and reconstructs no trace.",
     ),
     Mutant(
         check="request in M",
@@ -423,9 +425,7 @@ _PROVIDERS: Final = (
         scenario="composite.pv",
         query="agreement",
         edits=(
-            Edit(
-                "  if mac2 = challenge_proof(secret_of, n2, uid, binding(challenge, v1, pin, signer, h(p1))) then\n"
-            ),
+            Edit("  if mac2 = challenge_proof(secret_of, n2, uid, binding(challenge, v1, pin, signer, h(p1))) then\n"),
         ),
         sentence="The attacker joins with the TPM that he can use alone.",
     ),
