@@ -131,7 +131,7 @@ def test_a_node_activates_challenges_of_its_own_first_request_only(real_tpm: Sof
             with pytest.raises(Denied) as denied:
                 attestor.attest(binding, bad)
             assert denied.value.reason is Reason.CHALLENGE_UNKNOWN
-        for text in ("", "{}", own.text + " ", own.text.replace('"v":2', '"v":1'), "\ud800", "\x00"):
+        for text in ("", "{}", own.text + " ", own.text.replace('"v":1', '"v":2'), "\ud800", "\x00"):
             with pytest.raises(Denied):
                 attestor.attest(binding, replace(own, text=text))
         assert attestor.attest(binding, own)
