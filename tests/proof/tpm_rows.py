@@ -19,11 +19,11 @@ from removal import Row
 from tpm_authority import Authority, key_usage, leaf_extensions
 from tpm_boots import BOOT, DIFFERENT, OPEN, SELECTION, registers
 from tpm_world import (
-    AK_PREFIXES,
     CSR,
     MASTER,
     NOW,
     PCR_VALUES,
+    UNMARKED_PREFIX,
     VERSION,
     SoftTpm,
     ak_prefix,
@@ -37,12 +37,11 @@ from tpm_world import (
     rsa_ak_prefix,
 )
 
-from nodeattest_providers.challenge_response import CHALLENGE_TTL, challenge_context, derive, label_secret
+from nodeattest_providers.challenge_response import CHALLENGE_TTL, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.attestation_key import PINS
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
@@ -89,9 +88,9 @@ class Soft:
         if self.amazon is not None:
             amazon = cast("ClusterAPISigner", self.amazon)
             platform = Platform(find_signer=lambda _: amazon)
-        signer, version = TpmSigner(platform=platform), self.tpm.version
+        signer = TpmSigner(platform=platform)
         facts = facts_of(self.tpm.settings if self.settings is None else self.settings, **self.facts)
-        first = replace(request_of(self.tpm.first(**self.shown), version=version), **self.first)
+        first = replace(request_of(self.tpm.first(**self.shown)), **self.first)
         try:
             await signer.verify_client_attestation_data(first, facts)
         except ChallengeRequired as required:
@@ -99,22 +98,20 @@ class Soft:
         else:
             raise AssertionError("a first request never attests a node")
         ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
-        secret = derive(
-            label_secret(self.tpm.version), MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256)
-        )
+        secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
         asked = replace(first, **{name: value for name, value in self.second.items() if name == "signer_name"})
         binding = digest_of(asked)
-        extra = qualifying_data(challenge.nonce, first.uid, binding, version=version)
+        extra = qualifying_data(challenge.nonce, first.uid, binding)
         parts = self.tpm.quote_parts(extra, challenge.pcrs, self.values)
         quote = replace(parts, **self.quote).marshal()
         evidence = SecondEvidence(
             first=FirstRequestRef(name=first.name, uid=first.uid),
-            mac=proof(secret, first.uid, first.csr.sha256, binding, version=version),
+            mac=proof(secret, first.uid, first.csr.sha256, binding),
             quote=quote,
             signature=self.tpm.sign(quote),
             pcrs=self.values,
         )
-        second = request_of(replace(evidence, **self.answer), version=version, **self.second)
+        second = request_of(replace(evidence, **self.answer), **self.second)
         later: dict[str, Any] = {"first_request": replace(first, **self.reread), **self.later}
         return await signer.verify_client_attestation_data(second, replace(facts, **later))
 
@@ -156,12 +153,6 @@ def of_block(provider: str, version: int, **data: JsonValue) -> Soft:
     tpm = SoftTpm()
     evidence = Evidence(ProviderName(provider), version, {**tpm.first().to_json(), **data})
     return Soft(tpm=tpm, first={"evidence": evidence})
-
-
-def older_version(settings: Mapping[str, JsonValue] | None = None, **facts: object) -> Soft:
-    """Send evidence of version 1."""
-    tpm = SoftTpm.of_version(1)
-    return Soft(tpm=tpm, settings={**tpm.settings, **(settings or {})}, facts=facts)
 
 
 def listed_for_another() -> Soft:
@@ -259,19 +250,13 @@ ROWS: Final[tuple[Row[None], ...]] = (
         "pinned ak",
         Reason.ATTESTATION_KEY_CHANGED,
         "the machine's own TPM, after the first use, with another key",
-        lambda: Soft(facts={"ledger": ledger(fingerprints={PINS[VERSION]: "another"})}),
-    ),
-    row(
-        "no version older than on record",
-        Reason.EVIDENCE_VERSION_UNSUPPORTED,
-        "evidence of version 1 for a machine that joined by version 2",
-        lambda: older_version(ledger=ledger(fingerprints={PINS[VERSION]: "another"})),
+        lambda: Soft(facts={"ledger": ledger(fingerprints={"ak": "another"})}),
     ),
     row(
         "attestation key: authPolicy",
         NOT_ALLOWED,
         "the key of another agent of the same host, which activates credentials and quotes for strangers",
-        lambda: Soft(tpm=SoftTpm(ak_prefix=AK_PREFIXES[1])),
+        lambda: Soft(tpm=SoftTpm(ak_prefix=UNMARKED_PREFIX)),
     ),
     row(
         "endorsement key: on the allow-list",
@@ -375,8 +360,8 @@ ROWS: Final[tuple[Row[None], ...]] = (
     row(
         "evidence version",
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
-        "evidence of version 1, which the policy forbids",
-        lambda: older_version({"minimumVersion": 2}),
+        "evidence of a version that nobody has defined",
+        lambda: of_block("tpm", VERSION + 1),
     ),
     row(
         "attestation key: nameAlg",
