@@ -294,6 +294,7 @@ class Farm:
             guard = ClusterGuard(management, LeaderOwnsAll(lambda: True))
             publisher = SignerNamesReconciler(management, guard=guard, serves=True, now=lambda: NOW)
             changes.subscribe_clusters(publisher.cluster_changed)
+            publisher.cluster_changed(ClusterKey("fleet/blue"), None)
             running = asyncio.create_task(publisher.run())
             try:
                 yield
