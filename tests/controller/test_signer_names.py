@@ -28,6 +28,7 @@ from nodeattest_controller.model.objects import condition, items
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import Forbidden
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
