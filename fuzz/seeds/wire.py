@@ -58,7 +58,7 @@ def seeds() -> dict[str, list[bytes]]:
     """Return seeds by target."""
     answer: JsonObject = {"first": {"name": "node-csr-0", "uid": UID}, "mac": b64encode(bytes(32)), "phase": 2}
     challenge: JsonObject = {"n": b64encode(bytes(32)), "spki": HASH, "uid": UID, "v": 1}
-    parts: JsonObject = {"challenge": {"data": {"phase": 1}, "v": 1}, "tpm": {"data": {"ekPub": "AA"}, "v": 2}}
+    parts: JsonObject = {"challenge": {"data": {"phase": 1}, "v": 1}, "tpm": {"data": {"ekPub": "AA"}, "v": 1}}
     together: JsonObject = {"first": {"name": "node-csr-0", "uid": UID}, "parts": parts, "phase": 2}
     serving = request(
         x509.DNSName("node-0"), x509.IPAddress(ip_address("10.0.0.7")), x509.IPAddress(ip_address("fd::7"))

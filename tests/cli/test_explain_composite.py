@@ -32,9 +32,8 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
 
 def first_request(join: Join, **parts: EvidenceData) -> JsonObject:
     sound: dict[str, EvidenceData] = {"tpm": join.tpm.first().to_json(), "challenge": {"phase": 1}}
-    version = {"tpm": 2}  # of the parts of a composite of version 2; all others have 1
-    whole: EvidenceData = {name: {"v": version.get(name, 1), "data": data} for name, data in (sound | parts).items()}
-    raw = envelope.encode(join.csr, Evidence(ProviderName("composite"), 2, {"phase": 1, "parts": whole}))
+    whole: EvidenceData = {name: {"v": 1, "data": data} for name, data in (sound | parts).items()}
+    raw = envelope.encode(join.csr, Evidence(ProviderName("composite"), 1, {"phase": 1, "parts": whole}))
     return stored_csr("first", raw, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-composite")
 
 

@@ -417,9 +417,9 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     ),
     RequestCheck(
         EVIDENCE,
-        "The controller knows the provider and the version of its evidence, and the policy does not forbid it.",
+        "The controller knows the provider and the version of its evidence.",
         "wire format",
-        Needs.MEMORY,
+        Needs.REQUEST,
         _evidence_version,
     ),
     RequestCheck(
