@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from fake_api import FakeApi
@@ -65,12 +65,10 @@ def add_policy(api: FakeApi, name: str = "p", *, labels: Mapping[str, str] | Non
 
 
 @asynccontextmanager
-async def cached(
-    api: FakeApi, changes: ChangeBus, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-) -> AsyncGenerator[ManagementCache]:
+async def cached(api: FakeApi, changes: ChangeBus) -> AsyncGenerator[ManagementCache]:
     """Run a cache of it, complete."""
     management = ManagementCache(
-        api, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed, sleep=sleep
+        api, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed
     )
     ready = asyncio.Event()
     task = asyncio.create_task(management.run(ready))

@@ -14,6 +14,7 @@ from virtual import run_virtually
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.runtime.attestation_order import AttestationOrder
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.client import ApiError, Conflict
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID
@@ -149,7 +150,7 @@ def test_a_server_that_was_set_back_is_followed_from_its_next_answer_on() -> Non
     assert index.show(6) == "6"
 
 
-def test_who_takes_a_cluster_over_waits_for_the_index_and_not_for_the_cache_before_it() -> None:
+def test_who_takes_a_cluster_over_does_so_by_a_complete_index_and_not_by_the_cache_before_it() -> None:
     async def main() -> None:
         api, count = FakeApi(), 1000
         api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
@@ -162,8 +163,31 @@ def test_who_takes_a_cluster_over_waits_for_the_index_and_not_for_the_cache_befo
         running = asyncio.create_task(management.run(asyncio.Event()))
         while not api.count("LIST", "machineattestations"):
             await asyncio.sleep(0)
-        await management.await_ledgers(KEY)
+        with pytest.raises(Conflict):
+            await management.check_ledgers(KEY)
+        while len(management.inventory.attestations_of(KEY)) < count:
+            await asyncio.sleep(0)
+        await management.check_ledgers(KEY)
         assert len(management.inventory.attestations_of(KEY)) == count
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run_virtually(main())
+
+
+def test_a_cluster_whose_ledgers_find_no_room_is_refused_at_once() -> None:
+    async def main() -> None:
+        api = FakeApi()
+        api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
+        meta: JsonObject = {"name": "a", "namespace": "fleet", "annotations": {"large": "x" * 200_000}}
+        meta["labels"] = {"cluster.x-k8s.io/cluster-name": "blue"}
+        api.put(f"{OWN}/machineattestations/a", {"metadata": meta, "spec": {"clusterName": "blue"}})
+        management = ManagementCache(api, namespace=None, on_change=lambda _key, _ids: None, memory=4 << 20)
+        ready = asyncio.Event()
+        running = asyncio.create_task(management.run(ready))
+        await ready.wait()
+        with pytest.raises(ApiError, match="no room for all MachineAttestations of namespace fleet"):
+            await management.check_ledgers(KEY)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -83,7 +83,7 @@ class ClusterMarks:
         """Mark a Cluster that ``may_serve`` allows; raises ApiError, Conflict when somebody wrote it meanwhile."""
         if self.is_ours(cluster):
             return
-        await self._management.await_ledgers(key)
+        await self._management.check_ledgers(key)
         mark = Condition(SERVED, ConditionStatus.TRUE, "Serving", mark_text(self._controller))
         patch = with_condition(cluster, mark, self._now())
         if patch is not None:

@@ -8,8 +8,7 @@ two places that ask the API server again, where staleness would matter.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -41,8 +40,7 @@ from nodeattest_controller.runtime.sources import (
     sources_of,
 )
 from nodeattest_kube import paths
-from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import WATCH_SECONDS, ApiClient, NotFound
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient, ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import JsonObject, version_of
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
@@ -53,8 +51,6 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
-LIST_RETRY: Final = BackoffPolicy(initial=0.2, cap=10.0, jitter=0.25)
-"""Between two comparisons of the cache with the API server; a watch lags by milliseconds, but each is a whole LIST."""
 
 
 class ManagementCache:
@@ -69,7 +65,6 @@ class ManagementCache:
         inventory: Collection[str] = CLUSTER_API_ONLY,
         on_policies: Callable[[str], None] | None = None,
         memory: int | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
@@ -85,7 +80,6 @@ class ManagementCache:
         self._on_change = on_change
         self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
         self._on_policies = on_policies or _ignore_policies
-        self._sleep = sleep
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self.platforms = PlatformCache(client, self.start_watch)
@@ -179,24 +173,23 @@ class ManagementCache:
                 remedy="raise the controller's memory limit, or delete what the namespace does not need",
             )
 
-    async def await_ledgers(self, cluster: ClusterKey) -> None:
-        """Wait until the inventory has each ledger of a cluster as the API server has it; raises ApiError.
+    async def check_ledgers(self, cluster: ClusterKey) -> None:
+        """Raise ApiError unless the inventory has each ledger of a cluster as the API server has it.
 
-        For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here.
+        For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here. It does not
+        wait, because one namespace's ledgers may never find room, and others must be taken up meanwhile.
         """
         namespace, _, name = cluster.partition("/")
+        if self._reflectors["ledgers"].lacks_any_of(namespace):
+            message = (
+                f"no room for all MachineAttestations of namespace {namespace}: raise the controller's memory limit"
+            )
+            raise ApiError(503, "ServiceUnavailable", message)
         path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
-        query, failures = {"labelSelector": f"{CLUSTER_LABEL}={name}"}, 0
-        while True:
-            behind = False
-            async for page in self.client.pages(path, query):
-                for attestation in items(page, "items"):
-                    known = self.attestation_order.known(key_of(attestation))
-                    behind = behind or known != version_of(attestation)
-            if not behind:
-                return
-            failures += 1
-            await self._sleep(LIST_RETRY.delay(failures, random.random, None))
+        async for page in self.client.pages(path, {"labelSelector": f"{CLUSTER_LABEL}={name}"}):
+            for attestation in items(page, "items"):
+                if self.attestation_order.known(key_of(attestation)) != version_of(attestation):
+                    raise Conflict(409, "Conflict", f"the cache lacks the newest version of {key_of(attestation)}")
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
