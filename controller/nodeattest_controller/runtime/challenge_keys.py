@@ -1,8 +1,7 @@
 """The master keys from which challenges are derived, in a Secret of the controller's namespace.
 
-Promises: the Secret holds the current key and the previous one; the leader, or each replica where clusters are shared,
-creates it when absent and rotates it when it is due, by compare-and-swap, so that no replica overwrites another's key.
-The previous key stays for one rotation, much longer than any challenge is valid. Losing the Secret costs open
+The Secret holds the current key and the previous one. The leader creates it when it is absent and rotates it when it is
+due, by compare-and-swap, so that no replica overwrites another's key. The previous key stays for one rotation, much longer than any challenge is valid. Losing the Secret costs open
 challenges only: nodes file new requests.
 """
 
