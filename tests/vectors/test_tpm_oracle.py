@@ -219,7 +219,7 @@ SECOND: Final[dict[str, tuple[Spoil, Reason, str]]] = {
     "another Cluster": (fact("cluster", "uid", value="another"), Reason.CHALLENGE_UNKNOWN, "the MAC proves"),
     "another Machine": (fact("machine", "uid", value="another"), Reason.CHALLENGE_UNKNOWN, "the MAC proves"),
     "another master key": (fact("challengeKeys", value=["77" * 32]), Reason.CHALLENGE_UNKNOWN, "the MAC proves"),
-    "another user": (another_user, Reason.FIRST_REQUEST_MISMATCH, "one version, signer, user"),
+    "another user": (another_user, Reason.FIRST_REQUEST_MISMATCH, "one signer, user"),
     "another first request": (another_request, Reason.FIRST_REQUEST_MISMATCH, "names the first"),
 }
 FIRST: Final[dict[str, tuple[Spoil, Reason, str]]] = {

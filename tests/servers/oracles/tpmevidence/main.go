@@ -167,7 +167,8 @@ func (j *join) challenge(first *request, k *keys, nonce, secret []byte) any {
 func (j *join) verify(first, second *request, k *keys, nonce, secret []byte) any {
 	e := &second.evidence
 	require(e.First.Name == first.Name && e.First.UID == string(first.UID), "the second request names the first")
-	require(second.Spec.SignerName == first.Spec.SignerName && second.Spec.Username == first.Spec.Username && bytes.Equal(second.csr.Raw, first.csr.Raw),
+	require(second.Spec.SignerName == first.Spec.SignerName && second.Spec.Username == first.Spec.Username &&
+		bytes.Equal(second.csr.Raw, first.csr.Raw),
 		"both requests have one signer, user and PKCS#10")
 	uid, binding := []byte(first.UID), j.binding(second)
 	mac := hmac.New(sha256.New, secret)
