@@ -83,10 +83,6 @@ class Store:
         for name in self._functions:
             self._enter(key, item, name)
 
-    def replace(self, key: str, item: JsonObject) -> None:
-        """Store more or less of the same version of an object."""
-        self.put(key, self.version(key), item)
-
     def remove(self, key: str) -> bool:
         """Forget an object; False when it was not here."""
         self._leave(key)
