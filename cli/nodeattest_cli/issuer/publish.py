@@ -26,7 +26,7 @@ from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
 from nodeattest_identity.issuer.urls import UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.publish.location import FORMS, open_store, parse_location
-from nodeattest_identity.publish.plan import Write
+from nodeattest_identity.publish.plan import Plan, Write
 from nodeattest_identity.publish.publisher import PublishResult, dry_run
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.state import Desired, IssuerState
@@ -173,15 +173,7 @@ def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
 
 async def _preview(store: ObjectStore, desired: Desired, output: str) -> int:
     ahead = await dry_run(store, desired, clock=time.time)
-    report = _Report(
-        location=store.name,
-        writes=ahead.writes,
-        notes=ahead.notes,
-        state=ahead.state,
-        retire_after=desired.retire_after,
-        check=None,
-    )
-    _show(report, output, done="would be written")
+    _show(_report(store, ahead, desired), output, done="would be written")
     if _report_unknown(ahead.unknown, ahead.state):
         return ExitCode.REFUSED
     return ExitCode.NO_ACCESS if ahead.writes else 0
@@ -190,20 +182,25 @@ async def _preview(store: ObjectStore, desired: Desired, output: str) -> int:
 async def _publish(store: ObjectStore, desired: Desired, public: _Public, output: str) -> int:
     published = await publish_to(store, desired, clock=time.time)
     check = None if public.skipped else await _read_back(published, desired, public)
-    report = _Report(
-        location=store.name,
-        writes=published.writes,
-        notes=published.notes,
-        state=published.state,
-        retire_after=desired.retire_after,
-        check=check,
-    )
-    _show(report, output, done="written")
+    _show(_report(store, published, desired, check), output, done="written")
     if _report_unknown(published.unknown, published.state):
         return ExitCode.REFUSED
     if check is None or check.status is PublicStatus.EQUAL:
         return 0
     return ExitCode.NO_ACCESS if check.status is PublicStatus.OLDER else ExitCode.REFUSED
+
+
+def _report(
+    store: ObjectStore, outcome: Plan | PublishResult, desired: Desired, check: PublicCheck | None = None
+) -> _Report:
+    return _Report(
+        location=store.name,
+        writes=outcome.writes,
+        notes=outcome.notes,
+        state=outcome.state,
+        retire_after=desired.retire_after,
+        check=check,
+    )
 
 
 def _report_unknown(unknown: frozenset[str], state: IssuerState) -> bool:

@@ -30,7 +30,7 @@ from nodeattest_identity.issuer.documents import (
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url, jwks_url
-from nodeattest_identity.publish.state import Desired, IssuerState, IssuerStateError, KeyRecord, encode, parse
+from nodeattest_identity.publish.state import LATEST, Desired, IssuerState, IssuerStateError, KeyRecord, encode, parse
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 from nodeattest_identity.tokens.jwt import printable
 
@@ -43,8 +43,6 @@ _STATE_TYPE: Final = "application/json"
 _UNCACHED: Final = "no-store"
 _CLOCK_TOLERANCE: Final = 24 * 3600
 """Seconds by which clocks of publishers may differ."""
-_LATEST: Final = 253_402_300_799
-"""Seconds: the last of the year 9999."""
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 
 
@@ -280,4 +278,4 @@ def _differing(current: StoredObject | None, path: str, body: bytes, content_typ
 
 
 def _moment(at: int) -> str:
-    return datetime.fromtimestamp(min(at, _LATEST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(at, LATEST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

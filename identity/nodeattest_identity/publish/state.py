@@ -17,14 +17,14 @@ from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
 from nodeattest_identity.issuer.urls import UrlError, default_jwks_uri
 from nodeattest_kube.jsontypes import JsonValue, parse_json
 
-__all__ = ["RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
+__all__ = ["LATEST", "RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
 
 RETIRE_AFTER: Final = 8761 * 3600
 """Seconds that an absent key stays published: the longest lifetime of a service account token, a year and an hour."""
 FORMAT: Final = "nodeattest/issuer-state/v1"
 MAX_SIZE: Final = 1 << 20
 """Bytes, as of a key set."""
-_LATEST: Final = 253_402_300_799
+LATEST: Final = 253_402_300_799
 """Seconds: the last of the year 9999."""
 _MEMBERS: Final = frozenset({"format", "issuer", "owner", "updated", "absent_since", "jwks"})
 _MAX_TEXT: Final = 2048
@@ -98,7 +98,7 @@ def parse(body: bytes) -> IssuerState:
         raise IssuerStateError(f"expected an issuer's state in JSON, got {error}") from None
     if members.get("format") != FORMAT or members.keys() != _MEMBERS:
         raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
-    updated = _time(members["updated"], _LATEST)
+    updated = _time(members["updated"], LATEST)
     try:
         keys = read_jwks(json.dumps(members["jwks"]).encode())
         state = IssuerState(
