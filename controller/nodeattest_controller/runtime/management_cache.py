@@ -51,6 +51,7 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 __all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
 
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
+_MORE_ROOM: Final = "raise the controller's memory limit, or delete what the namespace does not need"
 
 
 class ManagementCache:
@@ -165,13 +166,8 @@ class ManagementCache:
 
         What it holds, a node name, a key or a TPM, would pass as nobody's.
         """
-        namespace = cluster.partition("/")[0]
-        if self._reflectors["ledgers"].lacks_any_of(namespace):
-            raise Unavailable(
-                Reason.API_UNAVAILABLE,
-                f"the controller has no room for all MachineAttestations of namespace {namespace}",
-                remedy="raise the controller's memory limit, or delete what the namespace does not need",
-            )
+        if (lack := self._lack_of_room(cluster.partition("/")[0])) is not None:
+            raise Unavailable(Reason.API_UNAVAILABLE, lack, remedy=_MORE_ROOM)
 
     async def check_ledgers(self, cluster: ClusterKey) -> None:
         """Raise ApiError unless the inventory has each ledger of a cluster as the API server has it.
@@ -180,16 +176,18 @@ class ManagementCache:
         wait, because one namespace's ledgers may never find room, and others must be taken up meanwhile.
         """
         namespace, _, name = cluster.partition("/")
-        if self._reflectors["ledgers"].lacks_any_of(namespace):
-            message = (
-                f"no room for all MachineAttestations of namespace {namespace}: raise the controller's memory limit"
-            )
-            raise ApiError(503, "ServiceUnavailable", message)
+        if (lack := self._lack_of_room(namespace)) is not None:
+            raise ApiError(503, "ServiceUnavailable", f"{lack}: {_MORE_ROOM}")
         path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
         async for page in self.client.pages(path, {"labelSelector": f"{CLUSTER_LABEL}={name}"}):
             for attestation in items(page, "items"):
                 if self.attestation_order.known(key_of(attestation)) != version_of(attestation):
                     raise Conflict(409, "Conflict", f"the cache lacks the newest version of {key_of(attestation)}")
+
+    def _lack_of_room(self, namespace: str) -> str | None:
+        """Say that a MachineAttestation of a namespace was passed over, or return None."""
+        lacks = self._reflectors["ledgers"].lacks_any_of(namespace)
+        return f"the controller has no room for all MachineAttestations of namespace {namespace}" if lacks else None
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
         """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
