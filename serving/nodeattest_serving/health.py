@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -67,7 +68,7 @@ class _BoundedHttpServer(CountedServer):
             held[0].abort()
 
 
-class _PlainServer:
+class _PlainServer(ABC):
     """One address with plain HTTP for reading."""
 
     def __init__(self, address: BindAddress) -> None:
@@ -101,8 +102,9 @@ class _PlainServer:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
         return self._answer(request) or _text(HTTPStatus.NOT_FOUND, "not found")
 
+    @abstractmethod
     def _answer(self, request: web.BaseRequest) -> web.Response | None:
-        raise NotImplementedError
+        """Answer GET or HEAD of a path; None for a path that is not served."""
 
 
 class MetricsServer(_PlainServer):
