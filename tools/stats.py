@@ -186,10 +186,11 @@ def print_budget(lines: Mapping[str, int]) -> dict[str, int]:
 def main(arguments: list[str]) -> int:
     """Print the figures; with --check return 1 where one is over its limit."""
     paths = tracked()
-    source = parsed(path for path in paths if path.parts[0] not in NOT_SOURCE)
-    tests = parsed(path for path in paths if path.parts[0] == "tests")
+    modules = parsed(paths)
+    source = [module for module in modules if module.path.parts[0] not in NOT_SOURCE]
+    tests = [module for module in modules if module.path.parts[0] == "tests"]
     lengths = sorted(module.lines for module in source)
-    longest = max(each for module in parsed(paths) for each in functions(module))
+    longest = max(each for module in modules for each in functions(module))
     known = {module.name: module for module in source}
     found = circles({name: imports(module, known) for name, module in known.items()})
     short = sum(length < SHORT for length in lengths)
@@ -201,8 +202,8 @@ def main(arguments: list[str]) -> int:
     }
     notes = {"longest function": longest[1], "import circles": "; ".join(" ".join(sorted(each)) for each in found)}
     lines = Counter[str]()
-    for path in paths:
-        lines[path.parts[0]] += (TREE / path).read_text(encoding="utf-8").count("\n")
+    for module in modules:
+        lines[module.path.parts[0]] += module.lines
     totals = print_budget(lines)
     print(f"source files                {len(lengths)}")
     print(f"files under {SHORT} lines        {100 * short // len(lengths)} %")
