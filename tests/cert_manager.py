@@ -6,6 +6,7 @@ cert-manager's controllers cannot run without a cluster that runs pods.
 from __future__ import annotations
 
 import base64
+import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -18,28 +19,17 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.definitions import small_definition
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["CONFIGURATIONS", "DEFINITIONS", "ca_until", "issue", "serving_files"]
+__all__ = ["CONFIGURATIONS", "DEFINITIONS", "ca_until", "copy_server_files", "issue", "serving_files"]
 
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/nodeattest-bootstrap-config"
     for kind in ("mutating", "validating")
 )
-_SCHEMA: Final[JsonMap] = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-DEFINITIONS: Final[list[JsonMap]] = [
-    {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.lower()}s.cert-manager.io"},
-        "spec": {
-            "group": "cert-manager.io",
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": _SCHEMA}],
-        },
-    }
-    for kind in ("Issuer", "Certificate")
+DEFINITIONS: Final = [
+    small_definition("cert-manager.io", f"{kind.lower()}s", kind, ["v1"]) for kind in ("Issuer", "Certificate")
 ]
 
 
@@ -72,6 +62,14 @@ def issue(client: Client, folder: Path, namespace: str = "nodeattest-system") ->
     secret: JsonMap = {"metadata": head, "type": "kubernetes.io/tls", "data": data}
     client.create(f"/api/v1/namespaces/{namespace}/secrets", secret)
     return files
+
+
+def copy_server_files(pki: ClusterPki, folder: Path) -> Path:
+    """Copy an API server's certificate and key to ``tls.crt`` and ``tls.key`` of a folder; returns the folder."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(pki.server_certificate, folder / "tls.crt")
+    shutil.copy(pki.server_key, folder / "tls.key")
+    return folder
 
 
 def ca_until(end: datetime) -> bytes:

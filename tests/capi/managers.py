@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -21,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, cast
 
 import yaml
+from cert_manager import copy_server_files
 from kinds import Object
 from polling import eventually
 
@@ -165,10 +165,7 @@ def start_manager(
     arguments: Sequence[str] = (),
 ) -> Process:
     """Start a manager; ``port`` is that of its webhooks."""
-    directory = plane.directory / program.name
-    directory.mkdir(exist_ok=True)
-    shutil.copy(plane.pki.server_certificate, directory / "tls.crt")
-    shutil.copy(plane.pki.server_key, directory / "tls.key")
+    directory = copy_server_files(plane.pki, plane.directory / program.name)
     health, diagnostics = free_ports(2)
     flags = [
         f"--kubeconfig={kubeconfig}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from cert_manager import copy_server_files
 from filing_requests import Wanted, file_request
 from hostile_server import Behaviour, hostile_server
 from hostile_tenants import Repeated, large_reviews, looping_chains
@@ -54,11 +54,7 @@ def controller(world: World) -> Iterator[Controller]:
             "spec": {"authorizedAttestors": ["insecure"]},
         }
         world.admin.create(POLICIES.format(tenant), policy)
-    certificates = world.directory / "webhook"
-    certificates.mkdir()
-    pki = world.management.pki
-    for file, name in ((pki.server_certificate, "tls.crt"), (pki.server_key, "tls.key")):
-        shutil.copy(file, certificates / name)
+    certificates = copy_server_files(world.management.pki, world.directory / "webhook")
     webhook = ("--webhook-bind-address", f"127.0.0.1:{WEBHOOK}", "--webhook-cert-dir", str(certificates))
     with world.controller(*webhook, log="isolation.log") as running:
         world.await_service(running)
