@@ -209,7 +209,7 @@ def _fill_ledgers(env: BenchEnvironment, wanted: int) -> int:
 
 
 def _copy(sample: JsonObject, number: int) -> JsonObject:
-    """Make the ledger of a machine that is none of the run's, with another node and provider ID."""
+    """Make the ledger of a machine outside this run, with a node and provider ID of its own."""
     made = deepcopy(sample)
     metadata, spec = map_at(made, "metadata"), map_at(made, "spec")
     for key in OWNED_BY_SERVER:
@@ -277,7 +277,7 @@ def _singles(run: Run) -> list[Case]:
 
 
 def _control_note(run: Run) -> str:
-    """Say what the last burst is for; nothing of a run without it."""
+    """Explain the last burst; empty for a run without one."""
     if len(_singles(run)) <= MANY + 1:
         return ""
     title = _singles(run)[-1].name.removeprefix("one cluster, ")

@@ -1,6 +1,6 @@
 """Which version of the evidence this node sends: the newest that both sides know.
 
-Promises: nothing is sent twice in a version that was refused, whatever the annotation says: whoever controls the API
+Promises: no request is sent again in a version that was refused, regardless of the annotation: whoever controls the API
 server can write it. A version that was agreed on is remembered, so that the next renewal need not be
 refused first, but not forever.
 Leaves to others: submission, and telling a refusal for its version from others (``csr_submission``); which versions

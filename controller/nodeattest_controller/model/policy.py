@@ -195,7 +195,7 @@ def ruling_policy(policies: Iterable[JsonObject], recorded: Callable[[str], int]
     """Name the policy that goes on ruling a cluster that several select: most of its machines joined under it.
 
     Empty where no machine did, or as many under two, or where it is an Audit and another is not: a conflict lowers no
-    enforcement. Creation times would not do: ``clusterctl move`` makes all anew.
+    enforcement. Creation times would not do: ``clusterctl move`` creates every object again.
     """
     audits = {text(policy, "metadata", "name"): text(policy, "spec", "enforcement") == "Audit" for policy in policies}
     first, second, *_ = [*sorted(((recorded(name), name) for name in audits), reverse=True), (0, ""), (0, "")]
