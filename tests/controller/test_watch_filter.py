@@ -16,7 +16,7 @@ from nodeattest_controller.model.cluster_mark import SERVED, WATCH_FILTER_LABEL,
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.cluster_marks import ANOTHER
 from nodeattest_controller.settings import Settings
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 
 LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations"
@@ -154,6 +154,43 @@ async def test_a_controller_that_finds_anothers_mark_stops_and_leaves_it() -> No
         await until(lambda: default.connections[0].closed and bool(events(api)), seconds=20)
         assert not default.serves("blue")
         assert mark(api) == BLUE
+
+
+async def test_a_cluster_whose_mark_cannot_be_written_again_is_served_no_longer() -> None:
+    api = one_cluster()
+    default = Controller(api, None)
+    async with default.running():
+        await until(lambda: default.serves("blue"), seconds=20)
+
+        async def refuse(method: str, path: str) -> None:
+            if method == "PATCH" and path == f"{cluster_path()}/status":
+                raise Forbidden(403, "Forbidden", "no right to patch clusters/status")
+
+        api.on_call = refuse
+        set_mark(api, None)
+        await until(lambda: default.connections[0].closed, seconds=20)
+        assert not default.serves("blue")
+        api.on_call = None
+        await until(lambda: default.serves("blue"), seconds=20)
+        assert mark(api) == DEFAULT
+
+
+async def test_a_deleted_cluster_is_no_controllers() -> None:
+    api = one_cluster()
+    default = Controller(api, None)
+    async with default.running():
+        await until(lambda: default.serves("blue"), seconds=20)
+        workload = default.connections[0]
+        assert workload.may_send()
+        cluster = api.objects[cluster_path()]
+        api.remove(cluster_path())
+        await until(lambda: workload.closed, seconds=20)
+        assert not workload.may_send()
+        api.put(cluster_path(), {**cluster, "status": {}})
+        relabel(api, "blue", "blue")
+        async with Controller(api, "blue").running():
+            await until(lambda: mark(api) == BLUE, seconds=20)
+    assert len(default.connections) == 1
 
 
 async def test_the_next_leader_removes_the_mark_of_a_cluster_that_was_relabeled_meanwhile() -> None:

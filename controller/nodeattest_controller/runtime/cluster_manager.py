@@ -196,7 +196,7 @@ class ClusterManager:
     async def _reconcile_connection(self, key: ClusterKey) -> None:
         cluster, kubeconfig = self._management.cluster(key), self._wanted_kubeconfig(key)
         if cluster is not None and kubeconfig is not None:
-            await self._marks.claim(key, cluster)
+            await self._claim(key, cluster)
         fingerprint = hashlib.sha256(kubeconfig).hexdigest() if kubeconfig else ""
         connection = self._connections.get(key)
         if connection is not None and connection.fingerprint == fingerprint:
@@ -234,6 +234,16 @@ class ClusterManager:
             SupervisedRunner(controller, key, client, backoff=self._restart) for controller in self._controllers
         )
         self._connections[key] = _Connection(client, fingerprint, runners)
+
+    async def _claim(self, key: ClusterKey, cluster: JsonObject) -> None:
+        """Mark a Cluster; while the mark cannot be written, it is not served. Raises ApiError."""
+        try:
+            await self._marks.claim(key, cluster)
+        except Conflict:  # the cache is late: what the Cluster says now is about to arrive
+            raise
+        except ApiError:
+            await self._disconnect(key)
+            raise
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None

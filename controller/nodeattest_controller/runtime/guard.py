@@ -60,9 +60,12 @@ class MarkedClusters(LeaderOwnsAll):
         self._marks = marks
 
     def owns(self, cluster: ClusterKey) -> bool:
-        """Return whether this replica leads and the Cluster is not another controller's."""
+        """Return whether this replica leads and the Cluster exists and is not another controller's.
+
+        A deleted Cluster is nobody's: another one of its name may be another controller's.
+        """
         found = self._management.cluster(cluster)
-        return self.leads() and (found is None or self._marks.may_serve(found))
+        return self.leads() and found is not None and self._marks.may_serve(found)
 
 
 class ClusterGuard:
