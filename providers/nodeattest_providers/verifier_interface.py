@@ -114,6 +114,8 @@ class MachineFacts:
     namespace: str
     uid: str
     provider_id: ProviderID
+    provider_id_prefix: str = ""
+    """What the infrastructure gives of it, where the request chose the rest; empty: all of it."""
     node_ref_name: NodeName | None = None
     node_ref_uid: str | None = None
     addresses: tuple[tuple[str, str], ...] = ()

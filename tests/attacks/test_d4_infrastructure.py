@@ -72,7 +72,17 @@ def guarded(world: World) -> Generator[Scene]:
         "shortNodeNames": True,
         "providerIDs": [{"group": INFRASTRUCTURE_GROUP, "kind": "DevMachine", "expression": EXPRESSION}],
     }
-    policy = {"authorizedAttestors": ["challenge", "tpm"], "tokenBinding": "Required", "infrastructure": infrastructure}
+    registered: JsonMap = {
+        "providerID": "dev://registered",
+        "sha256": "sha256:" + 32 * "0a",
+        "nodeName": "d4-i-db.a.example",
+    }
+    policy: JsonMap = {
+        "authorizedAttestors": ["challenge", "tpm"],
+        "tokenBinding": "Required",
+        "infrastructure": infrastructure,
+        "tpm": {"endorsementKeys": [registered]},
+    }
     with controlled(world, "d4-infrastructure.log", **policy), ExitStack() as stack:
         yield Scene(world, stack)
 
@@ -260,6 +270,13 @@ def derived_twice(scene: Scene) -> Filed:
     return seat.asks(provider_id).carry_out(seat.client)
 
 
+def stated_and_derived(scene: Scene) -> Filed:
+    machinery, provider_id = dev(181)
+    take_seat(scene.world, "d4-i-gives", machinery)
+    seat = take_seat(scene.world, "d4-i-states", Machinery(spec={"providerID": provider_id}))
+    return seat.asks(provider_id).carry_out(seat.client)
+
+
 def recorded_before(scene: Scene) -> Filed:
     machinery, provider_id = dev(173)
     first = take_seat(scene.world, "d4-i-joined", machinery)
@@ -393,6 +410,12 @@ def short_name_of_two(scene: Scene) -> Filed:
     return seat.asks(provider_id, "d4-i-web").first(seat.client)
 
 
+def short_name_of_a_registered_one(scene: Scene) -> Filed:
+    machinery, provider_id = dev(197)
+    seat = take_seat(scene.world, "d4-i-guest", machinery, addresses=[("Hostname", "d4-i-db.b.example")])
+    return seat.asks(provider_id, "d4-i-db").first(seat.client)
+
+
 def longer_name(scene: Scene) -> Filed:
     machinery, provider_id = dev(196)
     seat = take_seat(scene.world, "d4-i-short", machinery)
@@ -471,6 +494,7 @@ CASES: Final[Mapping[str, Attempt]] = {
     "D4-278": suffix_of_a_thief,
     "D4-279": another_suffix,
     "D4-280": two_byo_hosts,
+    "D4-281": stated_and_derived,
     "D4-285": for_a_year,
     "D4-286": renewed_after_contradiction,
     "D4-287": joined_after_contradiction,
@@ -481,6 +505,7 @@ CASES: Final[Mapping[str, Attempt]] = {
     "D4-294": byo_hosts_name,
     "D4-295": short_name_of_two,
     "D4-296": longer_name,
+    "D4-297": short_name_of_a_registered_one,
     "D4-300": key_of_its_host,
     "D4-301": key_elsewhere,
     "D4-302": key_of_anothers_host,

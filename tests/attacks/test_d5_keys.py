@@ -204,6 +204,12 @@ def both_roles(_: Scene) -> tuple[NodeRequest, Facts]:
     return request_of(evil.first()), facts_of(evil.settings)
 
 
+def chosen_suffix(s: Scene) -> tuple[NodeRequest, Facts]:
+    policy = listed(OTHER, "metal://rack-1/node", endorsementCAs=s.maker.pem, trustOnFirstUse=True)
+    chosen = replace(machine(), provider_id_prefix="metal://rack-1/")
+    return request_of(s.tpm.first(ek_certificate=s.certificate)), facts_of(policy, machine=chosen)
+
+
 def data_of(version: int = VERSION, **changes: JsonValue) -> Case:
     def case(s: Scene) -> tuple[NodeRequest, Facts]:
         request = request_of(s.tpm.first())
@@ -314,6 +320,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-065": ak_area(lambda public: public + bytes(2_000)),
     "D5-204": of_policy(bytes(32)),
     "D5-205": of_policy(b""),
+    "D5-230": chosen_suffix,
     "D5-066": data_of(version=3),
 }
 

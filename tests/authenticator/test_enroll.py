@@ -403,6 +403,13 @@ def test_a_second_answer_is_refused(bench: Bench) -> None:
     assert (filed_ids(bench.fake), bench.drafts.draft) == (["", "sandbox://1"], None)
 
 
+def test_an_answer_that_nobody_filled_in_is_no_provider_id(bench: Bench) -> None:
+    bench.order = replace(bench.order, provider_id=None)
+    bench.fake.on_create = tells_provider_id("sandbox://{{ds.id}}", to=None)
+    assert bench.refused().reason == "ProviderIDInvalid"
+    assert filed_ids(bench.fake) == [""]
+
+
 def test_the_annotation_alone_tells_nothing(bench: Bench) -> None:
     def pending(api: FakeApi, name: str) -> None:
         api.annotate(name, provider_id="sandbox://victim")

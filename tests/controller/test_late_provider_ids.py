@@ -136,6 +136,16 @@ async def test_a_provider_id_that_another_infrastructure_machine_has_is_refused(
         assert await decided(world) == Reason.MACHINE_AMBIGUOUS
 
 
+async def test_a_provider_id_that_another_machine_will_have_by_its_expression_is_refused(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        put_machine(world, "m-2", "fedcba", host="rack-2")
+        put_host(world, "rack-2", consumer="m-2")
+        put_metal3(world, "m-1", provider_id="metal3://fleet/rack-2/m-2")
+        await world.settle()
+        ask(world, provider_id="metal3://fleet/rack-2/m-2")
+        assert await decided(world) == Reason.MACHINE_AMBIGUOUS
+
+
 async def test_once_cluster_api_has_the_same_provider_id_certificates_last_as_long_as_ever(pki: ClusterPki) -> None:
     async with late(pki) as world:
         ask(world)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
+from nodeattest_controller.model.infrastructure_kinds import HOSTS
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import mapping
+from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.platform_cache import MOST_AHEAD, PlatformCache
 from nodeattest_kube.errors import Forbidden, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -124,6 +127,28 @@ async def test_objects_of_a_kind_that_cannot_be_listed_are_not_read(pki: Cluster
             with pytest.raises(Unavailable, match="cannot list Kind0"):
                 await object_of(world.management.platforms, member)
         assert world.management_api.count("GET", "/kind0s/i") == 0
+
+
+async def test_a_host_that_names_its_node_by_the_cluster_claims_that_name(pki: ClusterPki) -> None:
+    world, kind = World(pki, ReadsInfrastructure()), "HetznerBareMetalHost"
+    kinds: list[JsonValue] = [{"name": "hetznerbaremetalhosts", "kind": kind}]
+    documents = world.management_api.documents
+    documents[f"/apis/{GROUP}"] = {"versions": [{"version": "v1"}]}
+    documents[f"/apis/{GROUP}/v1"] = {"resources": kinds}
+    meta: JsonObject = {"name": "host-42", "namespace": "fleet"}
+    path = f"/apis/{GROUP}/v1/namespaces/fleet/hetznerbaremetalhosts/host-42"
+    world.management_api.put(path, {"metadata": meta, "spec": {"serverID": 42}})
+    world.management_api.put(f"{CAPI}/machines/m-0", machine("m-0", "metal://rack-1/0"))
+    async with world.running():
+        await world.management.inventory.load(KEY)
+        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
+        platforms, hosts, own = world.management.platforms, [HOSTS[GROUP, kind]], f"bm-{member.cluster_name}-42"
+        with suppress(Unavailable):  # the first call begins to list
+            await platforms.hosts_with_name(hosts, InfrastructurePolicy(), member, own)
+        await world.settle()
+        for name, expected in ((own, ["host-42"]), ("bm-another-42", [])):
+            found = await platforms.hosts_with_name(hosts, InfrastructurePolicy(), member, name)
+            assert [key.name for key in found] == expected
 
 
 async def test_a_name_that_no_object_has_is_not_asked_for(pki: ClusterPki) -> None:

@@ -192,6 +192,17 @@ async def test_a_host_name_that_a_guest_reports_takes_no_name_that_the_policy_gi
     assert [text(one, "spec", "providerID") for one in pool.world.attestations()] == [PROVIDER_ID]
 
 
+async def test_a_registered_name_is_no_other_machines_by_its_first_label_either(pool: Pool) -> None:
+    guest = replace(pool, tpm=SoftTpm(), provider_id=ProviderID("metal://rack-1/3"), node=NodeName("db-1"))
+    reported: JsonObject = {"type": "Hostname", "address": "db-1.other.example"}
+    pool.world.management_api.put(f"{CAPI}/machines/m-3", machine("m-3", guest.provider_id, addresses=[reported]))
+    own: JsonObject = {"providerID": guest.provider_id, "sha256": guest.tpm.fingerprint}
+    pool.register(own, node="db-1.corp.example", infrastructure={"shortNodeNames": True})
+    await pool.world.settle()
+    assert await guest.join() == "NodeNameTaken"
+    assert await replace(pool, node=NodeName("db-1")).join() == ""
+
+
 async def test_no_other_provider_gives_a_name_that_the_policy_gives_to_another_machine(pool: Pool) -> None:
     pool.world.verifier = BySecret()
     guest = ProviderID("metal://rack-1/3")

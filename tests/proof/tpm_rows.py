@@ -162,6 +162,13 @@ def listed_for_another() -> Soft:
     return replace(made, settings={**first_use(), "endorsementKeys": [entry]})
 
 
+def of_chosen_suffix(*listed: str) -> Soft:
+    """A genuine TPM whose request chose the end of its provider ID, where the first use is trusted."""
+    made, facts = certified(), {"machine": replace(machine(), provider_id_prefix="metal://rack-1/")}
+    entries: list[JsonValue] = [{"providerID": one, "sha256": SoftTpm().fingerprint} for one in listed]
+    return replace(made, settings={**first_use(), "endorsementKeys": entries}, facts=facts)
+
+
 def by_chain(**changes: Any) -> Soft:
     """A genuine TPM that nothing but its maker's certificate speaks for."""
     facts = {"machine": machine(**changes)} if changes else {}
@@ -269,6 +276,12 @@ ROWS: Final[tuple[Row[None], ...]] = (
         UNTRUSTED,
         "the registered TPM of another machine, where the first use is trusted besides",
         listed_for_another,
+    ),
+    row(
+        "endorsement key: suffix on the allow-list",
+        UNTRUSTED,
+        "a genuine TPM of the thief's own and a registered machine's token, under another suffix of its provider ID",
+        lambda: of_chosen_suffix("metal://rack-1/another"),
     ),
     row(
         "endorsement key: named by the Machine's annotation",
@@ -581,6 +594,7 @@ def sound() -> tuple[Soft, ...]:
         Soft(),
         Soft(tpm=tpm, settings={**tpm.settings, "pcrs": values}),
         good,
+        of_chosen_suffix(),
         replace(good, facts={"machine": machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})}),
         replace(good, facts={"machine": machine(endorsement_keys=named)}),
         replace(good, facts={"ledger": ledger(fingerprints={"ek": tpm.fingerprint}, clock=1, reset_count=1)}),

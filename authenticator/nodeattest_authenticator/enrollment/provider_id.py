@@ -65,6 +65,7 @@ def accept(answer: str | None, sent: ProviderID | None, refusal: AgentError) -> 
             remedy="compare it with the Machine's spec.providerID; see the controller's log",
         )
     try:
+        check_rendered(answer or "")
         return checked(answer or "")
     except Denied as denied:
         raise AgentError(

@@ -83,6 +83,10 @@ class Expression:
         known = {("metadata", "namespace"), _NAME}
         return any(isinstance(part, _Operand) and part.root == "host" and part.path not in known for part in self.parts)
 
+    def reads(self, root: str) -> bool:
+        """Return whether it contains an operand of an object."""
+        return any(isinstance(part, _Operand) and part.root == root for part in self.parts)
+
     def has_name_of(self, root: str) -> bool:
         """Return whether it contains the name of an object."""
         return any(isinstance(part, _Operand) and (part.root, part.path) == (root, _NAME) for part in self.parts)
@@ -168,6 +172,11 @@ class HostReference:
     """Pairs of a path in the host and what it must be, where the host names the infrastructure machine."""
     node_names: tuple[Expression, ...]
     """Names that the host gives its node."""
+
+    @property
+    def names_by_cluster(self) -> bool:
+        """Whether a name that the host gives its node depends on the cluster's name."""
+        return any(name.reads("machine") for name in self.node_names)
 
     def key(self, objects: Objects, namespace: str) -> ObjectKey | None:
         """Return which host object an infrastructure machine names; ``namespace`` is the Machine's. None: none."""

@@ -81,6 +81,8 @@ class MachineView:
     """Where the provider ID was read, such as ``Machine spec.providerID``."""
     is_confirmed: bool = True
     """Whether the provider ID is the object's own; False: another source gives it until Cluster API sets it."""
+    provider_id_prefix: str = ""
+    """What the infrastructure gives of the provider ID, where the request chose the rest; empty: all of it."""
     node_ref_name: NodeName | None = None
     node_ref_uid: str | None = None
     addresses: tuple[tuple[str, str], ...] = ()
@@ -117,9 +119,15 @@ class MachineView:
         """Whether this is one of several interchangeable instances."""
         return self.kind == "MachinePool"
 
-    def with_provider_id(self, provider_id: str, source: str) -> MachineView:
+    def with_provider_id(self, provider_id: str, source: str, *, prefix: str = "") -> MachineView:
         """Return a Machine without a provider ID as one that has it by another source than Cluster API."""
-        return replace(self, provider_id=ProviderID(provider_id), provider_id_source=source, is_confirmed=False)
+        return replace(
+            self,
+            provider_id=ProviderID(provider_id),
+            provider_id_source=source,
+            is_confirmed=False,
+            provider_id_prefix=prefix,
+        )
 
     def facts(
         self,
@@ -133,6 +141,7 @@ class MachineView:
             namespace=self.namespace,
             uid=self.uid,
             provider_id=self.provider_id,
+            provider_id_prefix=self.provider_id_prefix,
             node_ref_name=self.node_ref_name,
             node_ref_uid=self.node_ref_uid,
             addresses=self.addresses,

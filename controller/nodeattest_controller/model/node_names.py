@@ -27,6 +27,7 @@ __all__ = [
     "NameStrength",
     "claim_to",
     "claimed_names",
+    "is_named",
     "names_of_host",
     "node_names",
     "object_names",
@@ -101,17 +102,19 @@ def claim_to(claims: Iterable[NameClaim], name: str, *, short_names: bool = Fals
 
     ``short_names``: a name of one label is also that of a fully qualified name whose first label it is.
     """
-    matching = [
-        claim
-        for claim in claims
-        if claim.name == name or (short_names and "." not in name and claim.name.partition(".")[0] == name)
-    ]
+    matching = [claim for claim in claims if is_named(claim.name, name, short=short_names)]
     return max(matching, key=lambda claim: claim.strength, default=None)
 
 
-def names_of_host(host: JsonObject, reference: HostReference) -> tuple[str, ...]:
-    """Return the node names that a host object gives by itself, for an index."""
-    names = (expression.value({"host": host}) for expression in reference.node_names)
+def is_named(own: str, name: str, *, short: bool) -> bool:
+    """Return whether a name is a machine's own; ``short``: also one of one label that its own name begins with."""
+    return own == name or (short and "." not in name and own.partition(".")[0] == name)
+
+
+def names_of_host(host: JsonObject, reference: HostReference, cluster: str = "") -> tuple[str, ...]:
+    """Return the node names that a host object gives, in a cluster where they depend on its name."""
+    objects = {"host": host, "machine": {"spec": {"clusterName": cluster}}}
+    names = (expression.value(objects) for expression in reference.node_names)
     return tuple(claim.name for claim in _claims(names, NameStrength.OBJECT, reference.kind))
 
 

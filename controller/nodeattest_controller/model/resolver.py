@@ -186,7 +186,8 @@ def identified(machine: MachineView, provider_id: ProviderID, expected: Expected
     """Give a Machine without a provider ID the requested one, by the source that expects one."""
     if machine.provider_id or expected is None:
         return machine
-    return machine.with_provider_id(provider_id, expected.source)
+    prefix = expected.value if expected.is_prefix else ""
+    return machine.with_provider_id(provider_id, expected.source, prefix=prefix)
 
 
 def _required(expected: ExpectedProviderID, machine: MachineView) -> Denied:

@@ -273,7 +273,9 @@ class ManagementCache:
         now = machine_view(found, member.kind, member.provider_id)
         if now is None or now.uid != member.uid:
             return None
-        return now if now.provider_id else now.with_provider_id(member.provider_id, member.provider_id_source)
+        if now.provider_id:
+            return now
+        return now.with_provider_id(member.provider_id, member.provider_id_source, prefix=member.provider_id_prefix)
 
     async def secret(self, namespace: str, name: str) -> JsonObject | None:
         """Read a Secret now; None where it does not exist."""

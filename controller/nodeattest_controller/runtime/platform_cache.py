@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference, ObjectKey
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, ContractReference, MachineView
-from nodeattest_controller.model.node_names import names_of_host
+from nodeattest_controller.model.node_names import is_named, names_of_host
 from nodeattest_controller.model.objects import items, mapping, object_identity, text, text_map
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.informers import StartWatch
@@ -77,14 +77,19 @@ class PlatformCache:
         return objects.by_index("consumer", consumer) if consumer else []
 
     async def hosts_with_name(
-        self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, namespace: str, name: str
+        self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, machine: MachineView, name: str
     ) -> list[ObjectKey]:
         """Return the host objects of these kinds that give a node this name, where they count; raises Unavailable."""
-        counting = {namespace, *policy.host_namespaces}
+        counting = {machine.namespace, *policy.host_namespaces}
+        is_short = policy.short_node_names and "." not in name
         found: list[ObjectKey] = []
         for host in hosts:
             objects = await self._listed(ContractReference(host.group, host.kind, ""))
-            named = objects.by_index("label" if policy.short_node_names and "." not in name else "name", name)
+            if host.names_by_cluster:
+                names = ((each, names_of_host(each, host, machine.cluster_name)) for each in objects.values())
+                named = [each for each, given in names if any(is_named(one, name, short=is_short) for one in given)]
+            else:
+                named = objects.by_index("label" if is_short else "name", name)
             keys = [
                 ObjectKey(host.group, host.kind, text(each, "metadata", "namespace"), text(each, "metadata", "name"))
                 for each in named

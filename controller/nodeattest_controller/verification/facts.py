@@ -32,6 +32,7 @@ from nodeattest_controller.model.identity_rules import NameContext
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
 from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
@@ -41,7 +42,7 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
-from nodeattest_controller.verification.infrastructure import has_unique_expression, read_infrastructure
+from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.jsontypes import JsonObject
@@ -397,7 +398,7 @@ class ControllerFacts:
             return []
         known = {known_kind(one.infra).host for one in self.inventory.machines_of(self.key)}
         hosts = [host for host in known if host is not None and host.kind in policy.host_objects]
-        found = await self.management.platforms.hosts_with_name(hosts, policy, machine.namespace, node_name)
+        found = await self.management.platforms.hosts_with_name(hosts, policy, machine, node_name)
         infrastructure = await self.infrastructure(machine)
         own = infrastructure.host_key if infrastructure is not None else None
         return [f"{key.kind} {key.name}" for key in found if key != own]
@@ -405,11 +406,14 @@ class ControllerFacts:
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
         """Ask the caches of the infrastructure machines."""
         found = await self.management.platforms.others_with(machine, machine.provider_id)
-        policy = self.policy().infrastructure
-        if machine.infra is None or has_unique_expression(machine.infra, policy):
+        policy, infrastructure = self.policy().infrastructure, await self.infrastructure(machine)
+        if machine.infra is None or infrastructure is None:
             return found
+        is_derived = not text(infrastructure.infra, "spec", "providerID")
         async for other in in_batches(self.inventory.machines_of(self.key)):
             if other.infra is None or other.provider_id or other.uid == machine.uid:
+                continue
+            if not may_derive_same(other.infra, machine.infra if is_derived else None, policy):
                 continue
             with suppress(Unavailable):  # an object that is not there gives no provider ID
                 expected = expected_provider_id(other, await self.infrastructure(other))

@@ -20,7 +20,7 @@ from nodeattest_controller.runtime.platform_cache import no_platform
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
 
-__all__ = ["ObjectReader", "has_unique_expression", "kind_of", "read_infrastructure"]
+__all__ = ["ObjectReader", "kind_of", "may_derive_same", "read_infrastructure"]
 
 
 class ObjectReader(Protocol):
@@ -45,9 +45,16 @@ def kind_of(reference: ContractReference, policy: InfrastructurePolicy) -> Infra
     return known if own is None else replace(known, provider_ids=(own,))
 
 
-def has_unique_expression(reference: ContractReference, policy: InfrastructurePolicy) -> bool:
-    """Return whether no two infrastructure machines of a kind have one provider ID by its expressions."""
-    return all(expression.has_name_of("infra") for expression in kind_of(reference, policy).provider_ids)
+def may_derive_same(
+    reference: ContractReference, derived: ContractReference | None, policy: InfrastructurePolicy
+) -> bool:
+    """Return whether the expressions of a kind can give a provider ID that another infrastructure machine has.
+
+    ``derived``: that machine, if its own is given by an expression; None: by its spec.
+    """
+    expressions = kind_of(reference, policy).provider_ids
+    is_same_kind = derived is not None and (derived.group, derived.kind) == (reference.group, reference.kind)
+    return bool(expressions) and not (is_same_kind and all(one.has_name_of("infra") for one in expressions))
 
 
 async def read_infrastructure(
@@ -77,7 +84,7 @@ async def read_infrastructure(
         return Infrastructure(kind=kind, objects={**found, "host": named})
     host = await _read_host(kind.host, found, machine, policy, objects)
     if host is None and counts:
-        raise no_platform(f"{what} has no {kind.host.kind} yet")
+        raise no_platform(f"{what} has no {kind.host.kind} in a namespace that counts yet")
     if host is None:
         return Infrastructure(kind=kind, objects=found)
     shared = await _shared_keys(kind.host, host, machine, policy, objects) if counts else frozenset[str]()

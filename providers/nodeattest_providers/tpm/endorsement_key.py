@@ -151,7 +151,17 @@ def _is_named(checks: Checks, got: str, facts: Facts, policy: TpmPolicy, *, ec2_
         is_another = got in policy.listed
         what = "a key of this machine"
         _require(checks, not is_another, "on no other machine's entry", what, "a key of another machine")
+        _check_chosen_suffix(checks, facts, policy)
     return bool(platform) or asks_ec2 or registered is not None
+
+
+def _check_chosen_suffix(checks: Checks, facts: Facts, policy: TpmPolicy) -> None:
+    """Refuse a suffix of the requester's choice where the allow-list has the machine by another one."""
+    prefix = facts.machine.provider_id_prefix
+    listed = sorted(machine for machine in policy.registered if prefix and machine.startswith(prefix))
+    if prefix:
+        expected = one_of(listed or [facts.machine.provider_id], "registered provider IDs")
+        _require(checks, not listed, "suffix on the allow-list", expected, facts.machine.provider_id)
 
 
 def _check_ec2(checks: Checks, expected: str, got: str) -> None:

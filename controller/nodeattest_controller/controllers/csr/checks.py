@@ -41,7 +41,7 @@ from nodeattest_controller.model.issuance_rules import (
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameSources, NameStrength, claim_to, node_names
+from nodeattest_controller.model.node_names import NameSources, NameStrength, claim_to, is_named, node_names
 from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import check_authorized
 from nodeattest_controller.model.resolver import (
@@ -304,8 +304,11 @@ async def _node_name(facts: CSRFacts) -> None:
 
 async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     registered = await facts.registered_names()
-    machines = frozenset(machine for machine, name in registered.items() if name == facts.node_name)
-    around = replace(await facts.name_context(), registered=machines)
+    around = await facts.name_context()
+    machines = (
+        machine for machine, own in registered.items() if is_named(own, facts.node_name, short=around.short_names)
+    )
+    around = replace(around, registered=frozenset(machines))
     machine, sources = await facts.machine(), await facts.name_sources(proven)
     claims = node_names(machine, sources)
     if machine.is_pool_instance and not claims:
