@@ -26,7 +26,7 @@ _FRACTION: Final = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+][0-9]+)?", re.
 """A number that JSON, YAML 1.1, YAML 1.2 and PyYAML read alike."""
 _BOOLEANS: Final = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
 _AMBIGUOUS: Final = re.compile(
-    r"[-+]?(0[xob]?[0-9a-f_]+|[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|\.[0-9_]+(e[-+]?[0-9]+)?|\.inf|\.nan)|[yn]",
+    r"[-+]?(0x[0-9a-f_]+|0o[0-7_]+|0b[01_]+|[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|\.[0-9_]+(e[-+]?[0-9]+)?|\.inf|\.nan)|[yn]",
     re.ASCII | re.IGNORECASE,
 )
 """Scalars that are text to PyYAML, and numbers or booleans to others (go-yaml v2 and v3, YAML 1.2)."""

@@ -320,6 +320,7 @@ def test_what_readers_take_for_different_values_needs_quotes(text: str, scalars:
         ("2026-01-01", "2026-01-01"),
         ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
         ("100Mi", "100Mi"),
+        ("000bb6b80123456789abcdef", "000bb6b80123456789abcdef"),  # a TPM's name, as kubectl prints it
         ("1.2.3", "1.2.3"),
         ("127.0.0.1:80", "127.0.0.1:80"),
         ("~", None),
