@@ -78,6 +78,15 @@ async def test_a_machine_joins_before_cluster_api_has_its_provider_id_and_for_a_
         assert text(record, "spec", "providerIDSource").startswith("Metal3Machine expression metal3://")
 
 
+async def test_a_refusal_is_told_at_the_machine_of_the_token(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        ask(world, provider_id="metal3://fleet/rack-1/another")
+        assert await decided(world) == Reason.PROVIDER_ID_MISMATCH
+        await world.events.drain()
+        [event] = [one for path, one in world.management_api.objects.items() if "/events/" in path]
+        assert (text(event, "involvedObject", "kind"), text(event, "involvedObject", "name")) == ("Machine", "m-1")
+
+
 async def test_a_request_without_a_provider_id_is_told_it_and_never_verified(pki: ClusterPki) -> None:
     verifier = OneRound()
     async with late(pki, verifier) as world:

@@ -45,10 +45,14 @@ def cluster_path(cluster: JsonObject) -> str:
     return paths.object_path(group, version, resource, name, namespace=namespace)
 
 
-def claimed_ref(management: ManagementCache, cluster: ClusterKey, provider_id: str) -> ObjectRef | None:
-    """Find the one Machine with this provider ID, else the Cluster; None where that is gone, too."""
+def claimed_ref(
+    management: ManagementCache, cluster: ClusterKey, provider_id: str, of_token: MachineView | None
+) -> ObjectRef | None:
+    """Find the one Machine with this provider ID, else that of the token, else the Cluster; None if that is gone."""
     members = management.inventory.members(cluster, provider_id) if provider_id else []
     if len(members) == 1:
         return member_ref(members[0])
+    if not members and of_token is not None:
+        return member_ref(of_token)
     found = management.cluster(cluster)
     return cluster_ref(found) if found is not None else None

@@ -91,8 +91,13 @@ class Evaluator:
         source = self._facts_of(workload)
         if request.csr.provider_id and source.machines(request.csr.provider_id):
             return request.csr.provider_id
-        machine = source.machine_of_token(request.username.removeprefix(USER_PREFIX))
+        machine = self.machine_of_token(workload, request)
         return machine_key(machine.uid) if machine is not None else request.csr.provider_id or NOTHING
+
+    def machine_of_token(self, workload: WorkloadClient, request: NodeRequest) -> MachineView | None:
+        """Return the one Machine whose KubeadmConfig names the requester's token."""
+        token_id = request.username.removeprefix(USER_PREFIX)
+        return self._facts_of(workload).machine_of_token(token_id) if token_id != request.username else None
 
     async def follow_platforms(self, workload: WorkloadClient) -> None:
         """Start the caches of what the platform says of a cluster's machines, so that no node waits for a first list.

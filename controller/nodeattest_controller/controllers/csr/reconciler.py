@@ -351,10 +351,11 @@ class Reconciler:
             _LOG.log(level, message, extra=fields(cluster=cluster, csr=task.stored.name, user=user, **more))
 
     def _warn(self, task: _Task, reason: Reason, message: str) -> None:
-        """Emit an Event on the Machine that the request names, or else on the Cluster."""
+        """Emit an Event on the Machine that the request names, on its token's, or else on the Cluster."""
         cluster, request = task.workload.key, task.request
         named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, task.csr)
-        subject = claimed_ref(self._management, cluster, named)
+        of_token = self._evaluator.machine_of_token(task.workload, request) if request else None
+        subject = claimed_ref(self._management, cluster, named, of_token)
         if subject is not None:
             self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
