@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 
 CALLS: Final = 3
+FLOOD: Final = 60
 TIMEOUT: Final = 5.0
 """Seconds, as in manifests/webhook."""
 REVIEW: Final = json.dumps(review({**config(), "kind": "Pod"})).encode()
@@ -41,48 +43,64 @@ KUBECONFIG: Final = json.dumps(
 ).encode()
 
 
+class LogLines(logging.Handler):
+    """Counts lines."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += record.levelno >= logging.WARNING
+
+
 async def is_answered(port: int, tls: ssl.SSLContext) -> bool:
     """Call the webhook as an API server does, over a connection of its own."""
+    head, _, body = (await answer_to(REQUEST, port, tls)).partition(b"\r\n\r\n")
+    return head.startswith(b"HTTP/1.1 200 ") and answer_of(body)["allowed"] is True
+
+
+async def answer_to(request: bytes, port: int, tls: ssl.SSLContext) -> bytes:
+    """Return what the webhook answers; nothing where it does not."""
     try:
         async with asyncio.timeout(TIMEOUT):
             reader, writer = await asyncio.open_connection(LOOPBACK, port)
             await advance(ROUND_TRIP)
             await writer.start_tls(tls, server_hostname=LOOPBACK)
             await advance(ROUND_TRIP)
-            writer.write(REQUEST)
+            writer.write(request)
             answer = await reader.read()
             writer.transport.abort()
     except OSError:  # a TimeoutError is one
-        return False
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return head.startswith(b"HTTP/1.1 200 ") and answer_of(body)["allowed"] is True
+        return b""
+    return answer
 
 
-def answered(directory: Path, *, shows_certificate: bool) -> int:
-    """Count the answered calls of an API server that calls one by one."""
-    authority, clients = Authority(), Authority("API servers")
+def settings_of(directory: Path, **more: object) -> tuple[Settings, ssl.SSLContext]:
+    """Return the settings of a webhook with a certificate, and what its callers trust."""
+    authority = Authority()
     certificate, key = authority.certify(directory)
     certificate.rename(directory / "tls.crt")
     key.rename(directory / "tls.key")
-    ca, client_ca = directory / "ca.crt", directory / "clients.crt"
+    ca = directory / "ca.crt"
     ca.write_bytes(authority.pem)
+    address = {"webhook_bind_address": f"{LOOPBACK}:0", "webhook_cert_dir": str(directory)}
+    made = Settings(identity="a", **address, **more)  # pyright: ignore[reportArgumentType] - the cases name real fields
+    return made, ssl.create_default_context(cafile=ca)
+
+
+def answered(directory: Path, *, shows_certificate: bool) -> int:
+    """Count the answered calls of an API server that calls one by one, beside strangers."""
+    clients, client_ca = Authority("API servers"), directory / "clients.crt"
     client_ca.write_bytes(clients.pem)
-    tls = ssl.create_default_context(cafile=ca)
+    settings, tls = settings_of(directory, webhook_client_ca_file=client_ca if shows_certificate else None)
     if shows_certificate:
         tls.load_cert_chain(*clients.certify(directory / "client", "kube-apiserver", client=True))
-    settings = Settings(
-        identity="a",
-        webhook_bind_address=f"{LOOPBACK}:0",
-        webhook_cert_dir=str(directory),
-        webhook_client_ca_file=client_ca if shows_certificate else None,
-    )
 
     async def calls() -> int:
         async with (
             ApiClient.from_kubeconfig(KUBECONFIG) as client,
             WebhookServer(settings, client, Metrics()) as webhook,
         ):
-            strangers = Strangers(webhook.port, ca)
+            strangers = Strangers(webhook.port, directory / "ca.crt")
             running = asyncio.create_task(strangers.run())
             await strangers.connected.wait()
             count = sum([await is_answered(webhook.port, tls) for _ in range(CALLS)])
@@ -103,8 +121,48 @@ def by_certificate(directory: Path) -> Expected:
     return Expected(Verdict.SHED, "")
 
 
+def lines(directory: Path) -> Expected:
+    """Send what is no AdmissionReview, and count what is logged of it."""
+    settings, tls = settings_of(directory)
+    logged = LogLines()
+    logging.getLogger("nodeattest_controller").addHandler(logged)
+
+    async def floods() -> int:
+        async with (
+            ApiClient.from_kubeconfig(KUBECONFIG) as client,
+            WebhookServer(settings, client, Metrics()) as webhook,
+        ):
+            request = REQUEST.replace(REVIEW, b"{" + b" " * (len(REVIEW) - 2) + b"}")
+            answers = [await answer_to(request, webhook.port, tls) for _ in range(FLOOD)]
+            return sum(answer.startswith(b"HTTP/1.1 400 ") for answer in answers)
+
+    assert run_virtually(floods()) == FLOOD
+    logging.getLogger("nodeattest_controller").removeHandler(logged)
+    assert 0 < logged.count < FLOOD / 2
+    return Expected(Verdict.SHED, "")
+
+
+def from_elsewhere(directory: Path) -> Expected:
+    settings, tls = settings_of(directory, webhook_allowed_cidrs=("192.0.2.0/24",))
+
+    async def calls() -> int:
+        async with (
+            ApiClient.from_kubeconfig(KUBECONFIG) as client,
+            WebhookServer(settings, client, Metrics()) as webhook,
+        ):
+            return sum([await is_answered(webhook.port, tls) for _ in range(CALLS)])
+
+    assert run_virtually(calls()) == 0
+    return Expected(Verdict.SHED, "")
+
+
 Case = Callable[[Path], Expected]
-CASES: Final[Mapping[str, Case]] = {"D4-190": by_address, "D4-191": by_certificate}
+CASES: Final[Mapping[str, Case]] = {
+    "D4-190": by_address,
+    "D4-191": by_certificate,
+    "D4-194": lines,
+    "D4-195": from_elsewhere,
+}
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))

@@ -128,7 +128,6 @@ def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig
         (HEAD + "maxPods: 1_0\n", "readers read differently"),
         (HEAD + "maxPods: 1e3\n", "readers read differently"),
         (HEAD + "maxPods: 12:30:45\n", "readers read differently"),
-        (HEAD + "maxPods: 2026-01-01\n", "readers read differently"),
         (HEAD + "failSwapOn: yes\n", "readers read differently"),
         (HEAD + "failSwapOn: n\n", "readers read differently"),
         (HEAD + "kind: KubeletConfiguration\n", "a duplicate key"),
@@ -155,6 +154,12 @@ def test_a_config_map_without_it_is_refused(document: Any) -> None:
 def test_plain_integers_are_numbers_where_they_are_wanted(text: str) -> None:
     document = kubelet_config.parse({"data": {"kubelet": f"{TEXT}a: {text}\nb: '{text}'\n"}})
     assert (document["a"], document["b"]) == (int(text), text)
+
+
+@pytest.mark.parametrize("text", ["0.9", "1.0e+3"])
+def test_a_plain_fraction_is_written_as_the_same_number(text: str) -> None:
+    document = kubelet_config.parse({"data": {"kubelet": f"{TEXT}memoryThrottlingFactor: {text}\n"}})
+    assert json.loads(kubelet_config.render(document))["memoryThrottlingFactor"] == float(text)
 
 
 @pytest.mark.parametrize("text", ["10.96.0.10", "100Mi", "5m0s", "10%", "fd00::1", "1.36.2", "yesterday", "~user"])

@@ -71,7 +71,7 @@ def parse(config_map: JsonObject) -> JsonObject:
         raise _refused(f"key {_KEY} with text in it", "none")
     try:
         document = strict_yaml.parse_object(
-            text, scalars=Scalars.INTEGERS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+            text, scalars=Scalars.KUBERNETES, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
         )
     except ParseError as error:
         raise _refused("one YAML mapping", error.found) from None

@@ -220,8 +220,11 @@ def _kubelet_files(
     """Get the contents of kubelet's files; its configuration comes from the cluster."""
     kubelet = options.kubelet
     files: list[_File] = []
-    if kubelet.ca_file is not None and (kubelet.replace or not kubelet_files.has_cas(kubelet.ca_file, settings.ca_pem)):
-        files.append(_File(kubelet.ca_file, settings.ca_pem, kubelet_files.PUBLIC))
+    if kubelet.ca_file is not None:
+        if kubelet.replace or not kubelet_files.has_cas(kubelet.ca_file, settings.ca_pem):
+            files.append(_File(kubelet.ca_file, settings.ca_pem, kubelet_files.PUBLIC))
+        else:
+            log(f"{kubelet.ca_file} has the cluster's CAs and stays as it is: refresh never changes it")
     if kubelet.config is None or kubelet.ca_file is None:
         return files
     from nodeattest_authenticator.cluster import kubelet_config

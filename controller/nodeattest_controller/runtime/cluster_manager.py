@@ -43,6 +43,7 @@ LOG_PERIOD: Final = 60.0
 """Seconds between two lines that say how many lines about a cluster were left out."""
 METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the connections' metrics."""
+_REFUSED: Final = "cannot use the cluster's kubeconfig"
 _EXPECTED_ADDRESS: Final = "an address of a cluster"
 WORKERS: Final = 4
 """Clusters that are connected or disconnected at the same time; half as many of one namespace of several."""
@@ -215,7 +216,8 @@ class ClusterManager:
             client = await asyncio.get_running_loop().run_in_executor(self._threads, self._connect, kubeconfig)
         except KubeconfigError as error:
             self._refused[key] = _Refusal(fingerprint, error.expected, str(error))
-            _LOG.error("cannot use the cluster's kubeconfig", extra=fields(cluster=key, error=str(error)))
+            if self._log.allows(_REFUSED, key, ""):  # a tenant writes it
+                _LOG.error(_REFUSED, extra=fields(cluster=key, error=str(error)))
             self._observer.refused(key, error.expected, str(error))
             self._metrics.cluster(key, connected=False)
             return

@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 _SIGNATURE: Final = "X-Kubernetes-JWS"
 
 _UNKNOWN: Final = "none"
+_LINES, _LINE_RATE = 50, 1.0
+"""Log lines about refused requests of all clients at once, and a second after that; metrics count all of them."""
 """In the log if no token was named."""
 
 
@@ -57,6 +59,7 @@ class DiscoveryService:
         self._metrics = metrics
         self._now = now
         self._clients = RateLimiter(burst=limits.client_burst, per_second=limits.client_rate, clock=clock)
+        self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
         self._tokens = RateLimiter(burst=limits.token_burst, per_second=limits.token_rate, clock=clock)
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
@@ -78,7 +81,8 @@ class DiscoveryService:
         # 4
         unready_reason = self._cluster.unready_reason()
         if unready_reason is not None:
-            _log.warning("refused %s: %s", client, unready_reason)
+            if self._lines.take(""):
+                _log.warning("refused %s: %s", client, unready_reason)
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         # 5
         token = self._authenticate(request.headers.get("Authorization", ""), client)
@@ -112,7 +116,8 @@ class DiscoveryService:
             named = unverified.token_id
             return authenticate(unverified, self._cluster.token, now=self._now(), audience=self._audience)
         except Denied as denied:
-            _log.info("refused %s, token %s: expected %s, got %s", client, named, denied.expected, denied.got)
+            if self._lines.take(""):
+                _log.info("refused %s, token %s: expected %s, got %s", client, named, denied.expected, denied.got)
             return None
 
     def _respond(self, token: BootstrapToken, client: str) -> Reply:

@@ -42,6 +42,7 @@ from nodeattest_controller.controllers.bootstrap_config.reviewer import ReadRevi
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_serving.proven_clients import ProvenClients
@@ -68,6 +69,8 @@ _SMALL: Final = 32 << 10
 _PLACE_WAIT: Final = 2.0
 """Seconds that a review waits for its turn, and for the thread; counted in ``MAX_WAIT``."""
 _LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+_LINES, _LINE_RATE = 20, 1 / 10
+"""Log lines about malformed reviews of all clients at once, and a second after that; metrics count all of them."""
 _RETRY_AFTER: Final = 2
 """Seconds."""
 _UNREADABLE_TO_ALL: Final = "cannot read the object's Cluster and policy; try again"
@@ -117,6 +120,7 @@ class AdmissionHandler:
         self._verifies_clients = verifies_clients
         self._client_names = frozenset(client_names)
         self._proven = ProvenClients(clock=clock) if proven is None else proven
+        self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reviews")
         self._held = Counter[str]()
         """Bytes, by client."""
@@ -182,9 +186,9 @@ class AdmissionHandler:
                 hold.resize(await self._apart(content, hold, admission_review.cost, content))
                 seen = await self._apart(content, hold, reviewer.read, content)
         except Denied as denied:
-            _LOG.warning(
-                "not an AdmissionReview", extra=fields(client=client, expected=denied.expected, got=denied.got)
-            )
+            if self._lines.take(""):
+                what = fields(client=client, expected=denied.expected, got=denied.got)
+                _LOG.warning("not an AdmissionReview", extra=what)
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
         del content
