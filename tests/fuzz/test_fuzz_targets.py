@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from fuzz.catalogue import CORPUS, TARGETS, seeds_of
-from fuzz.seeds.corpus import files
 from fuzz.target import Target
 
 # A serial number that is not positive, which cryptography still reads.
@@ -21,11 +20,6 @@ def test_each_seed_gives_a_value_or_a_declared_refusal(target: Target) -> None:
     assert seeds
     read = [target.law(seed.read_bytes()) for seed in seeds]
     assert any(read), "no seed is accepted: the fuzzer would never get past the first check"
-
-
-def test_making_the_seeds_again_makes_no_difference() -> None:
-    for name, content in files().items():
-        assert (CORPUS / name).read_bytes() == content, f"{name}: run python -m fuzz.seeds"
 
 
 def test_each_folder_of_seeds_belongs_to_a_target() -> None:
