@@ -76,6 +76,7 @@ async def test_a_machine_joins_before_cluster_api_has_its_provider_id_and_for_a_
         [record] = world.attestations()
         assert text(record, "spec", "providerID") == EXPECTED
         assert text(record, "spec", "providerIDSource").startswith("Metal3Machine expression metal3://")
+        assert text(record, "spec", "nodeNameSource") == "Machine metadata.name"
 
 
 async def test_a_refusal_is_told_at_the_machine_of_the_token(pki: ClusterPki) -> None:
@@ -149,7 +150,7 @@ async def test_a_provider_id_that_another_machine_will_have_by_its_expression_is
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", host="rack-2")
         put_host(world, "rack-2", consumer="m-2")
-        put_metal3(world, "m-1", provider_id="metal3://fleet/rack-2/m-2")
+        put_metal3(world, "m-1", host="", provider_id="metal3://fleet/rack-2/m-2")
         await world.settle()
         ask(world, provider_id="metal3://fleet/rack-2/m-2")
         assert await decided(world) == Reason.MACHINE_AMBIGUOUS

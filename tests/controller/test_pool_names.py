@@ -189,7 +189,10 @@ async def test_a_host_name_that_a_guest_reports_takes_no_name_that_the_policy_gi
     assert await guest.join() == "NodeNameTaken"
     assert pool.world.attestations() == []
     assert await pool.join() == ""
-    assert [text(one, "spec", "providerID") for one in pool.world.attestations()] == [PROVIDER_ID]
+    [record] = pool.world.attestations()
+    sources = ("providerID", "nodeNameSource", "endorsementKeySource")
+    expected = [PROVIDER_ID, "NodeAttestationPolicy nodeName", "on the allow-list"]
+    assert [text(record, "spec", name) for name in sources] == expected
 
 
 async def test_a_registered_name_is_no_other_machines_by_its_first_label_either(pool: Pool) -> None:

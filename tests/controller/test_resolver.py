@@ -104,7 +104,7 @@ def test_a_machine_that_is_not_ready_is_told_nothing(state: dict[str, bool]) -> 
 
 
 def test_the_first_source_of_a_provider_id_decides() -> None:
-    stated = metal({"spec": {"providerID": "metal3://stated"}})
+    stated = metal({"spec": {"providerID": "metal3://stated"}}, {"metadata": {}})
     own = expected_provider_id(make_member(provider_id_source="Machine spec.providerID"), stated)
     assert own == ExpectedProviderID(ProviderID("sandbox://node-0"), "Machine spec.providerID")
     second = expected_provider_id(nameless(), stated)
@@ -115,6 +115,17 @@ def test_the_first_source_of_a_provider_id_decides() -> None:
     assert METAL.provider_ids[0].source in third.source
     assert expected_provider_id(nameless(), None) is None
     assert expected_provider_id(nameless(), metal(kind=InfrastructureKind())) is None
+
+
+def test_an_infrastructure_machine_and_an_expression_that_differ_are_denied() -> None:
+    with pytest.raises(Denied) as refused:
+        expected_provider_id(nameless(), metal({"spec": {"providerID": "metal3://stated"}}))
+    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
+    assert "metal3://fleet/rack-1/node-0" in refused.value.expected
+    assert "metal3://stated" in refused.value.got
+    expected = expected_provider_id(nameless(), metal({"spec": {"providerID": "metal3://fleet/rack-1/node-0"}}))
+    assert expected is not None
+    assert expected.source == "Metal3Machine spec.providerID"
 
 
 def test_a_record_and_an_infrastructure_machine_that_differ_are_denied() -> None:

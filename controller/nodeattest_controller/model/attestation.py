@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -60,6 +61,14 @@ _OWNERS: Final = frozenset(
     }
 )
 """Group and kind of what an attestation record is about."""
+_KEY_CHECK: Final = "endorsement key: "
+_BY_PLATFORM: Final = "named by the platform"
+_KEY_SOURCES: Final = frozenset(
+    {_BY_PLATFORM, "on the allow-list", "named by EC2", "named by the Machine's annotation", "first use"}
+)
+"""Checks of provider tpm, each of which binds a key to a machine."""
+_MAX_SOURCE: Final = 768
+"""Characters; the CRD's maxLength."""
 _PCRS: Final = 24
 """PCRs of the PC Client profile."""
 _PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
@@ -102,6 +111,10 @@ class Attestation:
     provider: ProviderName
     provider_id_source: str = ""
     """Where the provider ID was read when the newest certificate was issued."""
+    node_name_source: str = ""
+    """What gave the machine its node name when it joined."""
+    endorsement_key_source: str = ""
+    """What bound the endorsement key to the machine; empty where no TPM attests."""
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
     """By ``<provider>.<kind>``; records of earlier versions also have kinds alone."""
     boot: BootState | None = None
@@ -225,10 +238,11 @@ def record_certificate(
     now: datetime,
     *,
     policy: str = "",
+    node_name_source: str = "",
 ) -> Attestation:
     """Record a fresh certificate; whether it may be issued at all is ``issuance_rules``' to say.
 
-    ``policy``: the name of the one that admitted it.
+    ``policy``: the name of the one that admitted it. ``node_name_source``: empty if the record itself gave the name.
     """
     entry = IssuedCertificate(
         request_name=request.name,
@@ -249,6 +263,8 @@ def record_certificate(
         attestation,
         node_name=request.csr.node_name,
         provider=attested.provider,
+        node_name_source=node_name_source or attestation.node_name_source,
+        endorsement_key_source=_endorsement_key_source(attested) or attestation.endorsement_key_source,
         fingerprints={**attestation.fingerprints, **attested.pins},
         boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
@@ -256,6 +272,14 @@ def record_certificate(
         was_reset=attestation.was_reset and request.purpose is not Purpose.CLIENT,
         verdict=LastDecision(APPROVED, "Attested", now),
     )
+
+
+def _endorsement_key_source(attested: AttestedNode) -> str:
+    """Say what bound the endorsement key to the machine, by the check that passed; empty where the record did."""
+    names = [check.name.partition(_KEY_CHECK)[2] for check in attested.checks]
+    named = next((check.expected for check in attested.checks if check.name.endswith(_BY_PLATFORM)), "")
+    found = next((name for name in names if name in _KEY_SOURCES), "")
+    return f"{found}: {named}"[:_MAX_SOURCE] if named and found == _BY_PLATFORM else found
 
 
 def first_uid_of(attested: AttestedNode) -> str:
@@ -287,7 +311,9 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         owner_uid=text(owner_of(obj), "uid"),
         node_name=NodeName(text(spec, "nodeName")),
         provider=ProviderName(text(spec, "provider")),
-        provider_id_source=text(spec, "providerIDSource"),
+        provider_id_source=sys.intern(text(spec, "providerIDSource")),  # few texts, of many machines
+        node_name_source=sys.intern(text(spec, "nodeNameSource")),
+        endorsement_key_source=sys.intern(text(spec, "endorsementKeySource")),
         fingerprints=text_map(spec, "fingerprints"),
         boot=_boot(mapping(spec, "boot")),
         issued=issued,
@@ -371,6 +397,10 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
         "fingerprints": dict[str, JsonValue](attestation.fingerprints),
         "issued": [_render_entry(entry) for entry in attestation.issued],
     }
+    if attestation.node_name_source:
+        spec["nodeNameSource"] = attestation.node_name_source[:_MAX_SOURCE]
+    if attestation.endorsement_key_source:
+        spec["endorsementKeySource"] = attestation.endorsement_key_source
     if attestation.retired:
         spec["retiredKeys"] = [*render_retired(attestation.retired)]
     if clients:

@@ -113,7 +113,8 @@ def is_named(own: str, name: str, *, short: bool) -> bool:
 
 def names_of_host(host: JsonObject, reference: HostReference, cluster: str = "") -> tuple[str, ...]:
     """Return the node names that a host object gives, in a cluster where they depend on its name."""
-    objects = {"host": host, "machine": {"spec": {"clusterName": cluster}}}
+    machine: JsonObject = {"spec": {"clusterName": cluster}}
+    objects = {"host": host, "machine": machine}
     names = (expression.value(objects) for expression in reference.node_names)
     return tuple(claim.name for claim in _claims(names, NameStrength.OBJECT, reference.kind))
 

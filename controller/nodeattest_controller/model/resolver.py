@@ -133,7 +133,8 @@ def expected_provider_id(machine: MachineView, infrastructure: Infrastructure | 
     """Return a Machine's provider ID by the first source that has one; None while none does.
 
     1. The object itself, which also a MachineRecord and a pool have; 2. the record of the machine that joined; 3. the
-    infrastructure machine; 4. the expressions for its kind. Raises Denied where the second and the third differ.
+    infrastructure machine; 4. the expressions for its kind. Raises Denied where the second and the third differ, or the
+    third and the fourth.
     """
     if machine.provider_id:  # 1, 2
         expected = ExpectedProviderID(machine.provider_id, machine.provider_id_source)
@@ -145,12 +146,27 @@ def expected_provider_id(machine: MachineView, infrastructure: Infrastructure | 
     if infrastructure is None or machine.infra is None:
         return None
     stated = text(infrastructure.infra, "spec", "providerID")  # 3
-    if stated:
-        return ExpectedProviderID(ProviderID(stated), f"{machine.infra.kind} spec.providerID")
-    for expression in infrastructure.kind.provider_ids:  # 4
+    derived = _derived(machine.infra.kind, infrastructure)  # 4
+    if not stated:
+        return derived
+    expected = ExpectedProviderID(ProviderID(stated), f"{machine.infra.kind} spec.providerID")
+    if derived is not None and not derived.matches(stated):
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected=f"sources of a provider ID that agree, such as {derived.value} ({derived.source})",
+            got=f"{expected.value} ({expected.source})",
+            remedy="correct the infrastructure machine, or the expression in the policy's "
+            "spec.infrastructure.providerIDs",
+        )
+    return expected
+
+
+def _derived(kind: str, infrastructure: Infrastructure) -> ExpectedProviderID | None:
+    """Return the provider ID of the first expression that gives one."""
+    for expression in infrastructure.kind.provider_ids:
         value = expression.identifier(infrastructure.objects)
         if value:
-            source = f"{machine.infra.kind} expression {expression.source}"
+            source = f"{kind} expression {expression.source}"
             return ExpectedProviderID(ProviderID(value), source, expression.has_free_suffix)
     return None
 

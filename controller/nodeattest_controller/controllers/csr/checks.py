@@ -205,6 +205,15 @@ class CSRFacts(RequestFacts):
             host=host_names(await self.infrastructure()) if await self.reads_host() else None,
         )
 
+    async def node_name_source(self) -> str:
+        """Say what gives the machine the requested name, once that is proven; empty where its record does."""
+        if await self.recorded_name() is not None:
+            return ""
+        claims = node_names(await self.machine(), await self.name_sources((await self.attested()).proven_node_name))
+        short = (await self.policy()).infrastructure.short_node_names
+        claim = claim_to(claims, self.node_name, short_names=short)
+        return claim.source if claim is not None else ""
+
     async def reads_host(self) -> bool:
         """Return whether the policy takes names from the host object of the request's machine."""
         host = known_kind((await self.machine()).infra).host

@@ -45,6 +45,8 @@ class Approval:
     authority: CertificateAuthority
     first: JsonObject | None
     """The first request's object, to be closed afterwards."""
+    node_name_source: str
+    """What gives the machine its node name; empty where its record does."""
     facts: CSRFacts
     """For the checks directly before signing."""
 
@@ -83,6 +85,7 @@ class Evaluator:
             policy=await facts.policy(),
             authority=source.management.authority(workload.key),
             first=await facts.first_object(),
+            node_name_source=await facts.node_name_source(),
             facts=facts,
         )
 

@@ -118,7 +118,13 @@ class Issuer:
                 names=_names_of(request),
             )
             updated = attestations.record_certificate(
-                attestation, request, approval.attested, issued, now, policy=approval.policy.name
+                attestation,
+                request,
+                approval.attested,
+                issued,
+                now,
+                policy=approval.policy.name,
+                node_name_source=approval.node_name_source,
             )
             await self._write_attestation(updated, approval)
         return updated.issued[-1]

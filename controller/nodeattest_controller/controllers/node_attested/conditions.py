@@ -98,6 +98,10 @@ def condition_of_machine(
     message = f"by {attestation.provider}, until {until}"  # 4
     if not member.is_confirmed:
         message += f"; its provider ID comes from {member.provider_id_source} until Cluster API sets it"
+    if attestation.node_name_source:
+        message += f"; its node name comes from {attestation.node_name_source}"
+    if attestation.endorsement_key_source:
+        message += f"; its endorsement key is trusted by: {attestation.endorsement_key_source}"
     return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
 
 
