@@ -2,6 +2,7 @@
 
 Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
 connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
+a version from which every watch fails, or ends early without an event, is given up for a list;
 a watch that its server does not end in time is followed by a list, for it may have hidden changes; so is a connection
 that broke, where the server is behind us since then: it was set back to a backup;
 ``on_change`` is called after the cache changed, once a version of an object; ``on_recovery`` when the collection is
@@ -47,8 +48,9 @@ __all__ = ["Reflector"]
 _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""
 _RELIST_AFTER: Final = 5
-"""Failed watches in a row from one resourceVersion, after which it may be the version that is bad: a server restored
-from a backup refuses versions of its future forever (504, "Too large resource version")."""
+"""Short watches in a row from one resourceVersion, after which it may be the version that is bad. A server restored
+from a backup refuses versions of its future forever (504, "Too large resource version"). A server without a watch cache
+may answer 200 and end a watch from a compacted version at once, without an event, in place of 410."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
 _ROOM_PERIOD: Final = 900.0
@@ -165,6 +167,8 @@ class Reflector:
         """Whether versions that we know may mean other objects now."""
         self._recovered = False
         """Whether no error came since ``on_recovery``."""
+        self._silent = False
+        """Whether the last watch brought no event."""
         self._failures, self._log_again = 0, dict[str, float]()
         self._room_again = float("-inf")
         """When it may be listed again for what has room again, on ``clock``."""
@@ -233,11 +237,16 @@ class Reflector:
             if error is not None:
                 self._complain(error)
                 self._interrupted |= isinstance(error, Unreachable) or error.status in _AWAY
-                if isinstance(error, Gone | WatchHung) or (
-                    self._failures % _RELIST_AFTER == 0 and error.status not in _NOT_ITS_FAULT
-                ):
-                    self._version = None
+            if self._is_bad_version(error):
+                self._version = None
             await self._sleep(self._backoff.delay(self._failures, self._random, error))
+
+    def _is_bad_version(self, error: ApiError | None) -> bool:
+        """Whether to list again after a watch that failed or was short."""
+        if isinstance(error, Gone | WatchHung):
+            return True
+        is_suspect = self._silent if error is None else error.status not in _NOT_ITS_FAULT
+        return is_suspect and self._failures % _RELIST_AFTER == 0
 
     async def _follow(self) -> tuple[ApiError | None, float]:
         """List if need be and watch once; tell how it ended and how long the watch lasted."""
@@ -358,12 +367,14 @@ class Reflector:
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
+        self._silent = True
         query = {**self._query, "resourceVersion": version}
         watch = self._client.watch(
             self._path, query, opened=self._opened, skipped=self._too_large, seconds=self._watch_seconds
         )
         async with aclosing(watch) as events:
             async for event in events:
+                self._silent = False
                 self._handle(event)
                 self._contact()
 

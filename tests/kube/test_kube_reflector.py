@@ -310,9 +310,12 @@ async def test_a_line_that_is_no_event_is_survived(server: Server, rig: Rig, lin
     assert rig.waits == [0.8]
 
 
-async def test_a_version_that_the_server_keeps_refusing_is_given_up(server: Server, rig: Rig) -> None:
-    future = refuses(504, "Timeout", "Too large resource version: 900, current: 7")
-    server.script = [answers(listing(900)), *[future] * 5, answers(listing(7)), HELD]
+FUTURE = refuses(504, "Timeout", "Too large resource version: 900, current: 7")
+
+
+@pytest.mark.parametrize("refusal", [FUTURE, streams()], ids=["504", "200 without an event"])
+async def test_a_version_that_the_server_keeps_refusing_is_given_up(server: Server, rig: Rig, refusal: Handler) -> None:
+    server.script = [answers(listing(900)), *[refusal] * 5, answers(listing(7)), HELD]
     async with rig.running():
         await rig.until(lambda: len(server.requests) == 8)
     assert versions(server) == ["list:500", *["900"] * 5, "list:500", "7"]
