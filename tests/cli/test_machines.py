@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, cast
@@ -22,7 +23,7 @@ from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
 from nodeattest_controller.model.objects import mapping, rfc3339
-from nodeattest_kube.client import ApiClient
+from nodeattest_kube.client import ApiClient, WatchEvent
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -175,19 +176,33 @@ def test_a_machine_that_changes_is_printed_while_it_is_watched(tmp_path: Path) -
                 running.terminate()
 
 
-async def test_what_changed_between_the_list_and_the_watch_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+class Deaf(ApiClient):
+    """Of a server that ends each watch at once, without an event."""
+
+    async def watch(self, *_: object, **__: object) -> AsyncGenerator[WatchEvent]:
+        await asyncio.sleep(0)
+        for nothing in ():
+            yield nothing
+
+
+@pytest.mark.parametrize("kind", [ApiClient, Deaf])
+async def test_what_changed_between_the_list_and_the_watch_is_printed_and_what_changes_later(
+    kind: type[ApiClient], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with start_sandbox(tmp_path, name="management") as plane:
         client = plane.client()
         install_cluster_api(client)
         install_definitions(client, cast("list[JsonMap]", manifests.crds()))
         _fill(client)
-        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as reader:
+
+        def create(name: str) -> None:
+            body = {**machine(name), "apiVersion": "cluster.x-k8s.io/v1beta1"}
+            client.create("/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines", body)
+
+        async with kind.from_kubeconfig_file(plane.admin_kubeconfig) as reader:
             wanted = Wanted(namespace="default")
             listed = await read_rows(reader, wanted, datetime.now(UTC))
-            body = {**machine("between"), "apiVersion": "cluster.x-k8s.io/v1beta1"}
-            client.create("/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines", body)
+            create("between")
             watching = asyncio.create_task(watch_rows(reader, wanted, listed, "name"))
             seen: list[str] = []
 
@@ -196,9 +211,11 @@ async def test_what_changed_between_the_list_and_the_watch_is_printed(
                 return seen
 
             await until(printed)
+            create("later")
+            await until(lambda: len(printed()) > 1)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-    assert seen == ["machine.cluster.x-k8s.io/m-between"]
+    assert seen == ["machine.cluster.x-k8s.io/m-between", "machine.cluster.x-k8s.io/m-later"]
 
 
 def _read_line(stream: IO[str], lines: list[str]) -> None:

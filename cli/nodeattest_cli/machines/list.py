@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -164,6 +164,7 @@ async def watch_rows(client: ApiClient, wanted: Wanted, shown: Sequence[MachineR
     """Print each Machine whose row changes; conditions of Machines change with their attestations.
 
     What changed before the watch, since ``shown`` or while the server kept no versions, a list after its version shows.
+    A watch that brought nothing is followed by a list: a server may end one from a version that it no longer has.
     """
     version = await cluster_api_version(client)
     if not version:
@@ -173,7 +174,8 @@ async def watch_rows(client: ApiClient, wanted: Wanted, shown: Sequence[MachineR
     known = {(row.namespace, row.machine): row for row in shown}
     since = ""
     while True:
-        try:
+        began = since
+        with suppress(Gone, Unreachable):
             if not since:
                 listed = text(await client.get(path, {"limit": "1"}), "metadata", "resourceVersion")
                 now = datetime.now(UTC)
@@ -187,9 +189,8 @@ async def watch_rows(client: ApiClient, wanted: Wanted, shown: Sequence[MachineR
                     now = datetime.now(UTC)
                     rows = await _rows_of_one(client, {**event.object, "kind": "Machine"}, now)
                     _print_changed([row for row in rows if wanted.fits(row)], known, output, now)
-        except (Gone, Unreachable) as error:
-            since = "" if isinstance(error, Gone) else since
-            await asyncio.sleep(_PAUSE)
+        since = "" if since == began else since
+        await asyncio.sleep(_PAUSE)
 
 
 def _print_changed(
