@@ -23,7 +23,10 @@ from nodeattest_controller.model.serving_names import (
     check_sans,
     check_serving_allowed,
     network_of,
+    normalize_host,
 )
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import Addresses
@@ -75,6 +78,17 @@ def listed_by_a_bad_guest(name: str) -> Case:
 
 def of_another(*, deleting: bool) -> Case:
     return asking("10.0.0.1", rivals={"10.0.0.1": [make_member(name="other", deleting=deleting)]})
+
+
+def of_another_with_its_prefix_length() -> object:
+    """Ask for what a bad guest had its Machine list, too."""
+    inventory = Inventory()
+    addresses: list[JsonValue] = [{"type": "InternalIP", "address": "10.0.0.1/24"}]
+    metadata: JsonObject = {"name": "other", "namespace": "fleet", "uid": "u"}
+    spec: JsonObject = {"clusterName": "blue", "providerID": "x://other"}
+    inventory.put_machine("other", {"metadata": metadata, "spec": spec, "status": {"addresses": addresses}})
+    rivals = inventory.conflicting_members(cluster_key("fleet", "blue"), normalize_host("10.0.0.1"), "x://mine")
+    return asking("10.0.0.1", rivals={"10.0.0.1": rivals})()
 
 
 POLICY: Final = Policy(name="p", attestors=frozenset({ProviderName("tpm")}), lifetime=None, enforce=True)
@@ -161,6 +175,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D8-38": parsed(DNS, DNS),
     "D8-39": parsed(),
     "D8-40": parsed(DNS, critical=TRUE),
+    "D8-115": of_another_with_its_prefix_length,
 }
 
 

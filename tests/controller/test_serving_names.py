@@ -77,8 +77,19 @@ def test_what_the_machine_lists_passes() -> None:
     check("node-1", "node-1.lan", "node-1.example.com", "10.0.0.1", "fd00::1", "203.0.113.7")
 
 
-def test_a_name_that_the_machine_lists_with_capitals_passes_in_lower_case() -> None:
-    check("node-1.example.com", listed=(("InternalDNS", "node-1.Example.COM"),))
+@pytest.mark.parametrize(
+    ("listed", "asked"),
+    [
+        (("InternalDNS", "node-1.Example.COM"), "node-1.example.com"),
+        (("InternalDNS", "node-1.example.com."), "node-1.example.com"),
+        (("InternalIP", "10.0.0.9/24"), "10.0.0.9"),
+        (("InternalIP", "2001:DB8:0::A/64"), "2001:db8::a"),
+    ],
+)
+def test_what_the_machine_lists_in_another_spelling_passes_in_the_ordinary_one(
+    listed: tuple[str, str], asked: str
+) -> None:
+    check(asked, listed=(listed,))
 
 
 def test_the_nodes_name_passes_without_an_address() -> None:
@@ -300,6 +311,8 @@ def machine(name: str, *addresses: tuple[str, str], node: str = "") -> JsonObjec
         (("InternalIP", "::ffff:10.0.0.1"), "10.0.0.1"),
         (("InternalIP", "FD00:0::1"), "fd00::1"),
         (("InternalIP", "fd00::1%eth0"), "fd00::1"),
+        (("InternalIP", "10.0.0.1/24"), "10.0.0.1"),
+        (("InternalIP", "[FD00::1]/64"), "fd00::1"),
         (("Hostname", "Node-1."), "node-1"),
     ],
 )

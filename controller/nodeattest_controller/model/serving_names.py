@@ -186,9 +186,12 @@ def check_sans_listed(
     """Allow names that passed ``check_sans_unclaimed`` and are listed; raises Denied, or Unavailable unless settled.
 
     ``of_pool``: it is an instance of a MachinePool without a Machine, and no platform lists its addresses.
+    Infrastructure providers list names with capitals or a final dot, and addresses with their prefix length.
     """
-    own_names = {node_name, *(name.lower() for kind, name in listed if kind in _NAME_TYPES and name.isascii())}
-    own_addresses = {_strict_address(address) for kind, address in listed if kind in _IP_TYPES} - {None}
+    names = [name.lower().removesuffix(".") for kind, name in listed if kind in _NAME_TYPES and name.isascii()]
+    own_names = {node_name, *names}
+    addresses = [address.partition("/")[0] for kind, address in listed if kind in _IP_TYPES]
+    own_addresses = set(map(_strict_address, addresses)) - {None}
     missing = [name for name in wanted.dns_names if name not in own_names]
     missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
     if missing and of_pool:
@@ -231,7 +234,7 @@ def is_ip(host: str) -> bool:
 
 def normalize_host(written: str) -> str:
     """Spell a name or address so that two spellings of one place are equal: for refusals only, so it is generous."""
-    bare = written.strip().strip("[]").partition("%")[0]
+    bare = written.partition("/")[0].strip().strip("[]").partition("%")[0]
     try:
         address = ip_address(bare)
     except ValueError:
