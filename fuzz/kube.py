@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Final
 
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_kube.errors import KubeconfigError, error_from_status
-from nodeattest_kube.http1 import Head, HttpConnection, HttpError
 from nodeattest_kube.jsontypes import JsonObject, key_of, parse_json, version_of
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, parse_kubeconfig
 from nodeattest_kube.line_buffer import LineBuffer
 from nodeattest_kube.paging import OBJECT, PageLimits, drop_oversized
 
-__all__ = ["TARGETS", "read_answer"]
+__all__ = ["TARGETS"]
 
 _LONGEST_MESSAGE: Final = 2048
 _LINE: Final = 64
@@ -75,56 +73,8 @@ def _assembled(chunks: list[bytes]) -> list[bytes] | None:
         return None
 
 
-def _answer(data: bytes) -> bool:
-    """Cut the same answer in two ways: the first byte says how large the pieces are."""
-    if not data:
-        return False
-    size, stream = max(data[0], 1), data[1:]
-    whole = read_answer([stream])
-    require(
-        read_answer([stream[at : at + size] for at in range(0, len(stream), size)]) == whole, "pieces do not matter"
-    )
-    return whole is not None
-
-
-def read_answer(pieces: list[bytes]) -> tuple[Head, bytes, bool] | None:
-    """Read what a server answers to one request, and whether its connection can be kept; None where it is refused."""
-    return asyncio.run(_read_answer(pieces))
-
-
-async def _read_answer(pieces: list[bytes]) -> tuple[Head, bytes, bool] | None:
-    connection = HttpConnection()
-    connection.connection_made(_Nowhere())
-    sending = asyncio.ensure_future(connection.send(b""))
-    await asyncio.sleep(0)
-    for piece in pieces:
-        connection.data_received(piece)
-    kept = connection.is_reusable
-    connection.eof_received()
-    body: list[bytes] = []
-    try:
-        head = await sending
-        while part := await connection.read():
-            body.append(part)
-    except HttpError:
-        return None
-    return head, b"".join(body), kept
-
-
-class _Nowhere(asyncio.Transport):
-    """A transport to nobody."""
-
-    def write(self, data: object) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def is_closing(self) -> bool:
-        return True
-
-
 TARGETS: Final = (
     Target("kubeconfig", _kubeconfig, JsonTree()),
     Target("json", _json, JsonTree()),
     Target("lines", _lines, None, 512),
-    Target("api-answer", _answer, None, 1024),
 )

@@ -24,7 +24,6 @@ from typing import Final, Self
 from urllib.parse import urlencode
 
 from nodeattest_kube.addresses import AddressRules
-from nodeattest_kube.dial import Resolver
 from nodeattest_kube.errors import (
     AlreadyExists,
     ApiError,
@@ -70,6 +69,7 @@ from nodeattest_kube.paging import (
     drop_oversized,
 )
 from nodeattest_kube.proxies import environment_proxy
+from nodeattest_kube.sockets import Resolver
 from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
 from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events

@@ -1,9 +1,9 @@
 """Share the event loop between what tenants' API servers send.
 
-Each piece of input is handled in a turn: 16 KiB to decrypt, an answer to parse, the objects of a page. Namespaces take
+Each piece of input is handled in a turn: bytes to decrypt, an answer to parse, the objects of a page. Namespaces take
 turns round robin, and so do the clusters of a namespace. After a turn nobody gets one for as long as it took, so all
-tenants' input together takes at most half of the event loop's time.
-Out of scope: how large a piece is (``scheduled_input``, ``paging``), and the management cluster, which needs no turn.
+tenants' input together takes at most half of the event loop's time. What comes before a turn can be taken is charged.
+Out of scope: how large a piece is (``sockets``, ``paging``), and the management cluster, which needs no turn.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from nodeattest_kube.fair_queue import FairQueue
@@ -22,14 +23,13 @@ _CREDIT: Final = 0.01
 """Seconds of rest that may be outstanding: turns are shorter than what a timer can wait."""
 _OVERHEAD: Final = 50e-6
 """Seconds of a turn beside what is measured: to stop and start a socket, to wake a task."""
-_RECEIVING: Final = 10e-6
-"""The same of a piece that needs no turn, since nobody waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
     group: tuple[str, str]
-    granted: asyncio.Future[None]
+    grant: Callable[[], bool]
+    """Lets the loop call the piece next; returns whether it is still wanted."""
 
 
 class InputScheduler:
@@ -47,26 +47,13 @@ class InputScheduler:
         """Return what schedules the input of one cluster."""
         return ClusterInput(self, (namespace, name))
 
-    def turn(self, group: tuple[str, str]) -> asyncio.Future[None]:
-        """Return what is done when the turn comes. What follows it until the next await is the turn's piece."""
+    def add(self, group: tuple[str, str], grant: Callable[[], bool]) -> None:
+        """Call ``grant`` when the group's turn comes. The turn's piece is what it has the loop call next."""
         loop = asyncio.get_running_loop()
-        turn = _Turn(group, loop.create_future())
-        self._waiting.add(turn, since=loop.time())
+        self._waiting.add(_Turn(group, grant), since=loop.time())
         if not self._is_busy:
             self._is_busy = True
             self._schedule()
-        return turn.granted
-
-    def handle_at_once(self, piece: Callable[[], None]) -> bool:
-        """Handle a piece if nobody waits for a turn; return whether it was handled."""
-        now = asyncio.get_running_loop().time()
-        if self._is_busy or self._rested_at - now > _CREDIT:
-            return False
-        try:
-            piece()
-        finally:
-            self._charge(now, _RECEIVING)
-        return True
 
     def _schedule(self) -> None:
         asyncio.get_running_loop().call_at(self._rested_at - _CREDIT, self._grant)
@@ -76,10 +63,9 @@ class InputScheduler:
         loop = asyncio.get_running_loop()
         while (turn := self._waiting.take()) is not None:
             self._waiting.done(turn)
-            if not turn.granted.done():
-                # The loop calls these in this order, with nothing in between.
-                loop.call_soon(self._begin)
-                turn.granted.set_result(None)
+            # The loop calls these in this order, with nothing in between.
+            loop.call_soon(self._begin)
+            if turn.grant():
                 loop.call_soon(self._end)
                 return
         self._is_busy = False
@@ -88,15 +74,15 @@ class InputScheduler:
         self._began = asyncio.get_running_loop().time()
 
     def _end(self) -> None:
-        self._charge(self._began, _OVERHEAD)
+        self.charge(self._began, _OVERHEAD)
         if self._waiting:
             self._schedule()
         else:
             self._is_busy = False
 
-    def _charge(self, began: float, overhead: float) -> None:
-        """Rest for as long as a piece took."""
-        spent = asyncio.get_running_loop().time() - began + overhead
+    def charge(self, began: float, seconds: float) -> None:
+        """Rest for as long as a piece took: from ``began`` on the loop's clock until now, and ``seconds`` besides."""
+        spent = asyncio.get_running_loop().time() - began + seconds
         self._rested_at = max(self._rested_at, began) + 2 * spent
 
 
@@ -108,9 +94,22 @@ class ClusterInput:
         self._scheduler = scheduler
 
     def turn(self) -> asyncio.Future[None]:
-        """Return what is done when the cluster's next turn comes."""
-        return self._scheduler.turn(self._group)
+        """Return what is done when the cluster's next turn comes. What follows until the next await is the piece."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call_in_turn(partial(_wake, granted))
+        return granted
 
-    def handle_at_once(self, piece: Callable[[], None]) -> bool:
-        """Handle a piece if nobody waits for a turn; return whether it was handled."""
-        return self._scheduler.handle_at_once(piece)
+    def call_in_turn(self, grant: Callable[[], bool]) -> None:
+        """Call ``grant`` in the cluster's next turn. If it returns True, what the loop calls next is the piece."""
+        self._scheduler.add(self._group, grant)
+
+    def charge(self, seconds: float) -> None:
+        """Count a piece that was handled outside of a turn."""
+        self._scheduler.charge(asyncio.get_running_loop().time(), seconds)
+
+
+def _wake(granted: asyncio.Future[None]) -> bool:
+    if granted.done():
+        return False
+    granted.set_result(None)
+    return True

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from nodeattest_kube.dial import AddressInfos, Resolver
+from nodeattest_kube.sockets import AddressInfos, Resolver
 
 __all__ = ["PER_TENANT", "THREADS", "Lookups"]
 

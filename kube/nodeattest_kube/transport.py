@@ -1,12 +1,12 @@
-"""Requests to one API server: kept connections, without retries, redirects, cookies or settings of the machine.
+"""Requests to one API server by aiohttp's client: kept connections, without redirects, cookies or the environment.
 
-Promises: a request is sent once, and once more where a connection that was used before was closed without a byte of an
-answer, if doing it twice is as doing it once (GET, PUT, DELETE): the server may have seen the first one, so the second
-one's Conflict or NotFound may be about our own write. A connection goes back only when its answer was read
-to its end. Every foreign exception becomes ``Unreachable``; a redirect is an answer, never followed (a hostile API
-server must not aim our requests at something else); no body is unpacked. No socket is left open by ``close``.
-Leaves to others: HTTP (``http1``), TLS, addresses and proxies (``dial``), what the bytes mean (``client``).
-This client is our own, since it takes a third of aiohttp's time (docs/decisions.md).
+Promises: a request is sent once, and once more where a connection was closed without an answer, if doing it twice is as
+doing it once (GET, PUT, DELETE). The server may have seen the first one, so the second one's Conflict or NotFound may
+be about our own write. Every foreign exception becomes ``Unreachable``, in words without answers or credentials.
+A redirect is an answer, never followed (a hostile API server must not aim our requests at something else); no body is
+unpacked. An answer that grants something says itself where it ends: anybody on the way can end a connection. No socket
+is left open by ``close``.
+Leaves to others: addresses and pieces (``sockets``), what the bytes mean (``client``).
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
+import aiohttp
+from aiohttp.connector import Connection
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from yarl import URL
 
-from nodeattest_kube.dial import Dialer, ProxyFailed, Resolver
 from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
-from nodeattest_kube.http1 import Disconnected, Head, HttpConnection, HttpError, Limits
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_kube.sockets import PacedInput, Resolver, SocketFactory, TenantResolver
+from nodeattest_kube.tls import tls_context
 from nodeattest_parsing.printable import one_line
 
 __all__ = ["ApiResponse", "Limits", "Transport"]
@@ -38,11 +42,10 @@ _CONNECTIONS: Final = 100
 """At most this many at once to one API server; who needs another waits."""
 _KEEP_ALIVE: Final = 60.0
 """Seconds an idle connection is kept: below kube-apiserver's idle limit of 90 s (Go's http.DefaultTransport)."""
-_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
-"""RFC 9110 §9.2.2, of the methods that we send."""
 _TARGET: Final = re.compile(r"/[!-~]*")
 _FIELD: Final = re.compile(r"[\t -~]*")
 """What may be on a request's lines: no line ends, and no bytes that two servers could read differently."""
+_FIRST_REFUSAL: Final = 300
 _SUBJECT: Final = 128
 """Characters of a CA's subject that a message shows; whoever wrote the kubeconfig chose it."""
 _NAMED_CAS: Final = 2
@@ -50,20 +53,36 @@ _NAMED_CAS: Final = 2
 _GOODBYE: Final = 0.25
 """Seconds in which connections may close in order when the client is closed."""
 _GOODBYE_STEPS: Final = 50
+_FAILURES: Final = (TimeoutError, aiohttp.ClientError, OSError, ValueError, RuntimeError)
+"""ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters. RuntimeError: the
+client is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many seconds a request may take; None: no limit of its own."""
+
+    total: float | None = None
+    """From the wait for a connection to the last byte."""
+    connect: float | None = None
+    """For TCP and TLS to one address."""
+    silence: float | None = None
+    """Until the answer begins, and between two pieces of it."""
 
 
 class ApiResponse:
     """One HTTP answer whose body has not been read yet; ``release`` it."""
 
-    def __init__(self, pool: _Pool, connection: HttpConnection, head: Head, where: str) -> None:
-        self._pool = pool
-        self._connection = connection
-        self._where = where
-        self.status = head.status
-        self.phrase = head.phrase
-        self.content_type = head.content_type
-        self.retry_after = head.retry_after
-        self.date = head.date
+    def __init__(
+        self, response: aiohttp.ClientResponse, paced: PacedInput | None, where: str, deadline: float, limits: Limits
+    ) -> None:
+        self._response, self._paced, self._where = response, paced, where
+        self._deadline, self._silence = deadline, math.inf if limits.silence is None else limits.silence
+        self.status = response.status
+        self.phrase = response.reason or ""
+        self.content_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
+        self.retry_after = response.headers.get("Retry-After", "")
+        self.date = response.headers.get("Date", "")
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body; ``Unreachable`` when it is cut, ``TooLarge`` as soon as it is over ``limit`` bytes."""
@@ -78,181 +97,185 @@ class ApiResponse:
 
     async def chunk(self) -> bytes:
         """Wait for the next bytes of the body; empty at its end."""
+        if self._paced is not None:
+            self._paced.want()
         try:
-            return await self._connection.read()
+            return await self._next()
         except TimeoutError as error:
             raise TimedOut(f"{self._where}: {_explain(error)}") from None
-        except (HttpError, OSError) as error:
+        except _FAILURES as error:
             raise Unreachable(f"{self._where}: {_explain(error)}") from None
+        finally:
+            if self._paced is not None:
+                self._paced.got()
+
+    async def _next(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        while True:
+            until = min(self._deadline, loop.time() + self._silence)
+            try:
+                async with asyncio.timeout_at(None if until == math.inf else until):
+                    return await self._response.content.readany()
+            except TimeoutError:
+                if self._paced is None or not self._paced.waits or loop.time() >= self._deadline:
+                    raise
 
     def release(self) -> None:
-        """Give the connection back, or close it where the answer was not read to its end."""
-        self._pool.release(self._connection)
-
-
-class _Pool:
-    """The connections to one server."""
-
-    def __init__(self, dialer: Dialer) -> None:
-        self._dialer = dialer
-        self._free = asyncio.Semaphore(_CONNECTIONS)
-        self._used: set[HttpConnection] = set()
-        self._idle: list[tuple[float, HttpConnection]] = []
-        """Since when each is idle, on the loop's clock; the last one is used next."""
-        self._sweeper: asyncio.TimerHandle | None = None
-
-    async def take(self, limits: Limits, deadline: float, *, fresh: bool) -> HttpConnection:
-        """Return a connection of which nobody else has the use; ``fresh``: one that nobody used before."""
-        if not fresh and not self._free.locked():
-            await self._free.acquire()  # does not wait
-            kept = self._pop()
-            if kept is not None:
-                return kept
-            self._free.release()
-        async with asyncio.timeout_at(None if deadline == math.inf else deadline):
-            await self._free.acquire()
-            try:
-                made = (None if fresh else self._pop()) or await self._dialer.dial(limits.connect)
-            except BaseException:
-                self._free.release()
-                raise
-        self._used.add(made)
-        return made
-
-    def _pop(self) -> HttpConnection | None:
-        """Take the connection that was used last, if it still is good."""
-        oldest = asyncio.get_running_loop().time() - _KEEP_ALIVE
-        while self._idle:
-            since, kept = self._idle.pop()
-            if since > oldest and kept.is_reusable:
-                self._used.add(kept)
-                return kept
-            kept.close()
-        return None
-
-    def release(self, connection: HttpConnection) -> None:
-        """Take a connection back."""
-        if connection not in self._used:
-            return
-        self._used.remove(connection)
-        self._free.release()
-        if not connection.is_reusable:
-            connection.abort()
-            return
-        loop = asyncio.get_running_loop()
-        self._idle.append((loop.time(), connection))
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(_KEEP_ALIVE, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close what nobody uses."""
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - _KEEP_ALIVE
-        for since, kept in self._idle:
-            if since <= oldest or not kept.is_reusable:
-                kept.close()
-        self._idle = [each for each in self._idle if each[0] > oldest and each[1].is_reusable]
-        self._sweeper = loop.call_later(_KEEP_ALIVE, self._sweep) if self._idle else None
-
-    async def close(self) -> None:
-        """Close every connection, and see that every socket is closed."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for connection in (*self._used, *(kept for _since, kept in self._idle)):
-            connection.close()
-        self._idle.clear()
-        if not await self._are_closed():
-            for left in self._dialer.sockets:
-                with suppress(OSError):
-                    left.shutdown(socket.SHUT_RDWR)
-            await self._are_closed()
-
-    async def _are_closed(self) -> bool:
-        """Give open sockets a moment to close."""
-        for _ in range(_GOODBYE_STEPS):
-            if all(each.fileno() == -1 for each in self._dialer.sockets):
-                return True
-            await asyncio.sleep(_GOODBYE / _GOODBYE_STEPS)
-        return False
+        """Close the connection if the answer was not read to its end; else it is kept."""
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+        self._response.close()
 
 
 class Transport:
-    """Requests to one endpoint; no state but the connection pool."""
+    """Requests to one endpoint; no state but the connections."""
 
     def __init__(self, endpoint: ApiEndpoint) -> None:
         self._server = endpoint.server
-        self._server_name = endpoint.tls_server_name
-        self._dialer = Dialer(endpoint)
-        self._prefix = urlsplit(self._server).path
-        self._pool = _Pool(self._dialer)
         self._ca_pem = endpoint.ca_pem
-        self._closed = False
+        self._server_name = endpoint.tls_server_name
+        self._tls = tls_context(endpoint)
+        proxy = None if endpoint.proxy_url is None else urlsplit(endpoint.proxy_url)
+        self._proxy_url = None if proxy is None else f"http://{_authority(proxy)}"
+        self._proxy_headers = {} if proxy is None else _authorization(proxy)
+        self._through = "" if proxy is None else f"through the proxy {_authority(proxy)}: "
+        self._sockets = SocketFactory(endpoint.addresses)
+        self._resolver: Resolver | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     def schedule_input(self, turns: ClusterInput) -> None:
         """Let connections that are made from now on receive in turns."""
-        self._dialer.turns = turns
+        self._sockets.turns = turns
+
+    def use_resolver(self, resolver: Resolver) -> None:
+        """Have host names looked up by this, from the first request on."""
+        self._resolver = resolver
+
+    @property
+    def refused_address(self) -> str:
+        """Say why the last connection was not begun, because of its address; empty where the server answered since."""
+        return self._sockets.refused
 
     async def request(
         self, method: str, target: str, *, headers: Mapping[str, str], data: bytes | None, limits: Limits
     ) -> ApiResponse:
         """Send a request and return its answer, which the caller releases."""
-        if self._closed:
-            raise Unreachable("the client is closed")
         where = f"{method} {self._server}{target.partition('?')[0]}"
-        deadline = math.inf if limits.total is None else asyncio.get_running_loop().time() + limits.total
+        if self._is_closed:
+            raise Unreachable("the client is closed")
+        deadline = asyncio.get_running_loop().time() + (math.inf if limits.total is None else limits.total)
         try:
-            request = self._encoded(method, target, headers, data)
-            connection, head = await self._send(method, request, limits, deadline)
-        # ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters.
-        except (TimeoutError, HttpError, ProxyFailed, OSError, ValueError) as error:
-            raise Unreachable(f"{where}: {self._of_certificate(error)}{_explain(error)}") from None
-        self._dialer.refused = ""  # another address of the name may have been refused meanwhile
-        return ApiResponse(self._pool, connection, head, where)
+            response = await self._send(method, target, headers, data, limits)
+        except _FAILURES as error:
+            if self._sockets.turns is not None:
+                await self._sockets.turns.turn()  # no attempt follows before what came for this one was charged
+            raise Unreachable(f"{where}: {self._through}{self._of_certificate(error)}{_explain(error)}") from None
+        answer = ApiResponse(response, self._pace(response), where, deadline, limits)
+        if answer.status < _FIRST_REFUSAL and not _is_framed(response):
+            answer.release()
+            raise Unreachable(f"{where}: an answer that does not say where it ends")
+        self._sockets.refused = ""  # another address of the name may have been refused meanwhile
+        return answer
 
-    def _encoded(self, method: str, target: str, headers: Mapping[str, str], data: bytes | None) -> bytes:
-        """Write a request's head, and its body behind it."""
-        path = self._prefix + target
-        if not _TARGET.fullmatch(path) or not all(map(_FIELD.fullmatch, headers.values())):
+    async def _send(
+        self, method: str, target: str, headers: Mapping[str, str], data: bytes | None, limits: Limits
+    ) -> aiohttp.ClientResponse:
+        if not _TARGET.fullmatch(target) or not all(map(_FIELD.fullmatch, headers.values())):
             raise ValueError("a path or a header of other characters than visible ASCII")
-        fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        length = "" if data is None else f"Content-Length: {len(data)}\r\n"
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._dialer.authority}\r\n{fields}{length}\r\n".encode("ascii")
-        return head if data is None else head + data
+        if self._session is None:
+            self._session = self._open()
+        async with asyncio.timeout(min((each for each in (limits.total, limits.silence) if each), default=None)):
+            return await self._session.request(
+                method,
+                URL(self._server + target, encoded=True),
+                headers=headers,
+                data=data,
+                allow_redirects=False,
+                server_hostname=self._server_name,
+                proxy=self._proxy_url,
+                proxy_headers=self._proxy_headers,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect),
+            )
 
-    async def _send(self, method: str, request: bytes, limits: Limits, deadline: float) -> tuple[HttpConnection, Head]:
-        """Send on a kept connection or a new one; on a new one once more where a kept one was closed meanwhile."""
-        fresh = False
-        while True:
-            connection = await self._pool.take(limits, deadline, fresh=fresh)
-            try:
-                return connection, await connection.send(request, deadline=deadline, silence=limits.silence)
-            except BaseException as error:
-                self._pool.release(connection)
-                gone = isinstance(error, Disconnected | ConnectionError) and not connection.has_begun
-                if fresh or not gone or not connection.answers or method not in _REPEATABLE:
-                    raise
-                fresh = True
+    def _open(self) -> aiohttp.ClientSession:
+        """Make aiohttp's client; it belongs to the running loop. Raises ValueError for an invalid server name."""
+        name = self._server_name or (urlsplit(self._server).hostname or "").rstrip(".")
+        self._tls.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=name)  # else a socket would stay open
+        sockets = self._sockets
+
+        class Response(aiohttp.ClientResponse):
+            async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+                sockets.of(connection).expect_answer()
+                return await super().start(connection)
+
+        connector = aiohttp.TCPConnector(
+            ssl=self._tls,
+            limit=_CONNECTIONS,
+            keepalive_timeout=_KEEP_ALIVE,
+            use_dns_cache=False,
+            resolver=aiohttp.ThreadedResolver() if self._resolver is None else TenantResolver(self._resolver),
+            socket_factory=sockets,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            response_class=Response,
+        )
+
+    def _pace(self, response: aiohttp.ClientResponse) -> PacedInput | None:
+        """Read the rest of an answer, if there is more than came with its head, in turns."""
+        connection, turns = response.connection, self._sockets.turns
+        if connection is None or connection.transport is None:
+            return None
+        received = self._sockets.of(connection)
+        if turns is None:
+            received.on_input = _ignore
+            return None
+        return PacedInput(received, turns, connection.transport, response.content)
 
     def _of_certificate(self, error: BaseException) -> str:
         """Name what was expected of the server's certificate, where that was not met."""
-        if not isinstance(error, ssl.SSLCertVerificationError):
+        if not isinstance(error, aiohttp.ClientConnectorCertificateError):
             return ""
-        name = self._server_name or self._dialer.host
+        name = self._server_name or urlsplit(self._server).hostname
         return f"expected a certificate for {name} by {_title_of_cas(self._ca_pem)}; got another: "
 
-    @property
-    def refused_address(self) -> str:
-        """Say why the last connection was not begun, because of its address; empty where the server answered since."""
-        return self._dialer.refused
-
-    def use_resolver(self, resolver: Resolver) -> None:
-        """Have host names looked up by this, from the first request on."""
-        self._dialer.resolver = resolver
-
     async def close(self) -> None:
-        """Close every connection and let their TLS goodbyes leave."""
-        self._closed = True
-        await self._pool.close()
+        """Close every connection, and see that every socket is closed."""
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
+        for left in self._sockets.open:
+            with suppress(OSError):
+                left.shutdown(socket.SHUT_RDWR)
+        for _ in range(_GOODBYE_STEPS):
+            if not self._sockets.open:
+                break
+            await asyncio.sleep(_GOODBYE / _GOODBYE_STEPS)
+
+
+def _ignore() -> None:
+    """Let a trusted server send as it likes."""
+
+
+def _is_framed(response: aiohttp.ClientResponse) -> bool:
+    return "Content-Length" in response.headers or "Transfer-Encoding" in response.headers
+
+
+def _authority(proxy: SplitResult) -> str:
+    return proxy.netloc.rpartition("@")[2]
+
+
+def _authorization(proxy: SplitResult) -> dict[str, str]:
+    """Write the user and password of the proxy's URL as the proxy wants them."""
+    if proxy.username is None:
+        return {}
+    pair = unquote(proxy.username), unquote(proxy.password or "")
+    return {"Proxy-Authorization": aiohttp.encode_basic_auth(*pair)}
 
 
 def _title_of_cas(ca_pem: str | None) -> str:
@@ -277,10 +300,26 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _explain(error: BaseException) -> str:
-    """Say what went wrong below the API; the libraries' texts name hosts and system errors, never credentials."""
-    if isinstance(error, TimeoutError):
-        return "no answer within the time limit"
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        named = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-        return named or type(error).__name__
-    return str(error) if isinstance(error, HttpError | ProxyFailed) else f"{type(error).__name__}: {error}"
+    """Say what went wrong below the API, without a byte of an answer; system errors and TLS name no credentials."""
+    match error:
+        case TimeoutError():
+            text = "no answer within the time limit"
+        case aiohttp.ClientHttpProxyError():
+            text = f"HTTP {error.status} {error.message}"
+        case aiohttp.ClientConnectorCertificateError():
+            text = str(error.certificate_error)
+        case aiohttp.ClientConnectorError():
+            text = _explain(error.os_error)
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            text = "the connection ended before the answer"
+        case ssl.SSLError():
+            text = f"TLS failed: {error.reason or type(error).__name__}"
+        case OSError() if error.errno and error.errno > 0:
+            text = os.strerror(error.errno)
+        case OSError():
+            text = error.strerror or str(error) or type(error).__name__
+        case aiohttp.ClientError():
+            text = f"no HTTP/1.1 ({type(error).__name__})"
+        case _:
+            text = f"{type(error).__name__}: {error}"
+    return text

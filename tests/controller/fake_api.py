@@ -27,9 +27,9 @@ from nodeattest_kube.client import (
     NotFound,
     Unreachable,
 )
-from nodeattest_kube.dial import Resolver
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
+from nodeattest_kube.sockets import Resolver
 from nodeattest_kube.watch_events import WatchEvent, WatchType
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError

@@ -19,6 +19,7 @@ from scripted import answers, kubeconfig, server_tls, serving, thing
 
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network, parse_pod_ips
 from nodeattest_kube.client import ApiClient, KubeconfigError, Unreachable
+from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_kube.lookups import Lookups
 
 LOOPBACK: Final = AddressRules((parse_network("127.0.0.0/8"), parse_network("::1")))
@@ -128,6 +129,21 @@ async def test_a_name_that_leads_there_is_looked_up_once_and_never_connected_to(
     assert "this machine, its link or its cloud" in str(refused.value) or not names.asked
     assert seen == []
     assert sum(names.asked.values()) <= 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "[::1]"])
+@pytest.mark.parametrize("field", ["server", "proxy"])
+async def test_a_literal_that_no_resolver_sees_is_refused_where_it_is_connected_to(host: str, field: str) -> None:
+    async with listening() as (port, seen):
+        endpoint = ApiEndpoint(
+            server=f"https://{host}:{port}" if field == "server" else "https://192.0.2.1",
+            proxy_url=f"http://{host}:{port}" if field == "proxy" else None,
+            addresses=TENANT_ADDRESSES,
+        )
+        async with ApiClient(endpoint) as client:
+            with pytest.raises(Unreachable, match="this machine, its link or its cloud"):
+                await client.get("/api/v1/things/a")
+    assert seen == []
 
 
 async def test_a_name_that_resolves_otherwise_between_two_requests_is_judged_each_time() -> None:

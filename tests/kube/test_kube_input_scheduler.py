@@ -100,31 +100,14 @@ def test_all_tenants_input_together_takes_at_most_half_of_the_loops_time() -> No
     assert 0.4 * took <= spent <= 0.5 * took + 2 * PIECE
 
 
-def test_small_pieces_that_nobody_waits_for_take_at_most_half_of_the_time_too() -> None:
-    async def receive(seconds: float) -> tuple[float, int]:
-        scheduler, handled, tries = InputScheduler(), 0, 0
-        began = now()
-        while now() - began < seconds:
-            tries += 1
-            handled += scheduler.handle_at_once(lambda: spend(0.001))
-            spend(0.0001)
-            assert tries < 1_000_000
-        return 0.001 * handled, handled
-
-    spent, handled = run_virtually(receive(10))
-    assert handled
-    assert spent <= 5.1
-
-
-def test_the_first_piece_needs_no_turn_and_none_passes_another_that_waits() -> None:
+def test_what_is_charged_outside_of_turns_keeps_them_waiting_as_long() -> None:
     async def main() -> None:
-        scheduler, handled = InputScheduler(), list[str]()
-        cluster = scheduler.cluster("a", "a/c")
-        assert cluster.handle_at_once(lambda: handled.append("first"))
-        turn = cluster.turn()
-        assert not scheduler.cluster("b", "b/c").handle_at_once(lambda: handled.append("passed"))
-        await turn
-        assert handled == ["first"]
+        cluster, began = InputScheduler().cluster("a", "a/c"), now()
+        for _ in range(100):
+            cluster.charge(0.01)
+        spend(1)
+        await cluster.turn()
+        assert now() - began >= 2 - PIECE
 
     run_virtually(main())
 
@@ -136,10 +119,7 @@ def test_a_turn_that_nobody_waits_for_any_more_is_skipped_and_keeps_nobody_waiti
         turns[0].cancel()
         turns[2].cancel()
         await asyncio.gather(turns[1], turns[3])
-        cluster = scheduler.cluster("a", "a/c")
-        await cluster.turn()
-        await asyncio.sleep(0)
-        assert cluster.handle_at_once(lambda: None)
+        await scheduler.cluster("a", "a/c").turn()
 
     run_virtually(main())
 
@@ -160,20 +140,14 @@ def test_a_piece_that_fails_ends_its_turn() -> None:
 
 
 class Gate(ClusterInput):
-    """Counts turns and grants each when it is told to; what needs none passes."""
+    """Keeps turns until they are granted."""
 
     def __init__(self) -> None:
         super().__init__(InputScheduler(), ("a", "a/c"))
-        self.waiting: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        self.waiting: asyncio.Queue[Callable[[], bool]] = asyncio.Queue()
 
-    def handle_at_once(self, piece: Callable[[], None]) -> bool:
-        piece()
-        return True
-
-    def turn(self) -> asyncio.Future[None]:
-        turn = asyncio.get_running_loop().create_future()
-        self.waiting.put_nowait(turn)
-        return turn
+    def call_in_turn(self, grant: Callable[[], bool]) -> None:
+        self.waiting.put_nowait(grant)
 
 
 async def pages(client: ApiClient) -> None:
@@ -211,9 +185,9 @@ async def test_nothing_that_a_tenants_server_sends_is_parsed_before_its_turn(tmp
         client.schedule_input(gate)
         server.script = [answer]
         reading = asyncio.create_task(read(client))
-        turn = await gate.waiting.get()
+        grant = await gate.waiting.get()
         assert not reading.done()
-        turn.set_result(None)
+        grant()
         await reading
         assert gate.waiting.empty(), "one turn an answer"
 
@@ -223,7 +197,7 @@ async def test_long_work_on_a_list_is_done_in_turns(tmp_path: Path) -> None:
         gate = Gate()
         client.schedule_input(gate)
         pause = asyncio.create_task(client.pause())
-        turn = await gate.waiting.get()
+        grant = await gate.waiting.get()
         assert not pause.done()
-        turn.set_result(None)
+        grant()
         await pause
