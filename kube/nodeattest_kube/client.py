@@ -296,6 +296,9 @@ class ApiClient:
         limits = self._bounds.page_of(count)
         target = _target(path, {**asked, "limit": str(count)} if count else asked)
         page, read = await self._read("GET", target, timeouts=self._list_timeouts, limits=limits)
+        items = page.get("items")
+        if self._turns is not None and isinstance(items, list) and len(items) > count > 0:
+            raise Malformed(200, "MalformedAnswer", f"GET {path}: more objects in a page than were asked for")
         if limits.values > self._bounds.object.values:
             for _taken in range(drop_oversized(page, read)):
                 skip()

@@ -25,7 +25,7 @@ from contextlib import aclosing
 from typing import Final
 
 from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
-from nodeattest_kube.batches import in_batches
+from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.client import (
     WATCH_SECONDS,
     ApiClient,
@@ -320,7 +320,7 @@ class Reflector:
                     version = dig_text(page, "metadata", "resourceVersion")
                     count += 1
                     self._bound(count)  # Pages may be empty, but not without end.
-                    self._read_page(page, listed, budget)
+                    await self._read_page(page, listed, budget)
                     self._contact()
         except Gone:
             # The list took longer than the server keeps its snapshot: without pages it needs none (client-go pager).
@@ -330,13 +330,18 @@ class Reflector:
             raise self._malformed("a list without a resourceVersion")
         return version
 
-    def _read_page(self, page: JsonObject, listed: _Listed, budget: MemoryBudget) -> None:
-        """Collect the objects of a page; give them the kind and apiVersion that items of a list lack, unlike events."""
+    async def _read_page(self, page: JsonObject, listed: _Listed, budget: MemoryBudget) -> None:
+        """Collect the objects of a page in slices; a list that was asked for without pages may be long.
+
+        Objects get the kind and apiVersion that items of a list lack, unlike events.
+        """
         items = page.get("items") or []
         if not isinstance(items, list):
             raise self._malformed("a list without items")
         kind = dig_text(page, "kind").removesuffix("List")
-        for item in items:
+        for number, item in enumerate(items, start=1):
+            if number % BATCH == 0:
+                await self._client.pause()
             key, version, found = self._identify(item)
             if kind:
                 found.setdefault("kind", kind)

@@ -13,8 +13,10 @@ import pytest
 from scripted import answers, event, listing, serving, status_object, streams, thing
 from virtual import advance, now, run_virtually, spend
 
-from nodeattest_kube.client import ApiClient, Forbidden
+from nodeattest_kube.batches import BATCH
+from nodeattest_kube.client import ApiClient, Forbidden, Malformed
 from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
+from nodeattest_kube.reflector import Reflector
 
 PIECE = 0.03
 """Seconds that the largest page of a tenant takes."""
@@ -140,14 +142,20 @@ def test_a_piece_that_fails_ends_its_turn() -> None:
 
 
 class Gate(ClusterInput):
-    """Keeps turns until they are granted."""
+    """Keeps turns until they are granted, or grants and counts them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = False) -> None:
         super().__init__(InputScheduler(), ("a", "a/c"))
         self.waiting: asyncio.Queue[Callable[[], bool]] = asyncio.Queue()
+        self.granted = 0
+        self._is_open = is_open
 
     def call_in_turn(self, grant: Callable[[], bool]) -> None:
-        self.waiting.put_nowait(grant)
+        if self._is_open:
+            self.granted += 1
+            asyncio.get_running_loop().call_soon(grant)
+        else:
+            self.waiting.put_nowait(grant)
 
 
 async def pages(client: ApiClient) -> None:
@@ -201,3 +209,25 @@ async def test_long_work_on_a_list_is_done_in_turns(tmp_path: Path) -> None:
         assert not pause.done()
         grant()
         await pause
+
+
+async def test_a_list_without_pages_takes_a_turn_for_each_slice_and_a_page_is_no_longer_than_asked(
+    tmp_path: Path,
+) -> None:
+    objects = [thing(f"n{number}", number + 1) for number in range(5 * BATCH)]
+    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+        gate = Gate(is_open=True)
+        client.schedule_input(gate)
+        gone = answers(json.dumps(status_object(410, "Expired")).encode(), status=410)
+        first = answers(json.dumps(listing(1, objects[0], continues="t")).encode())
+        server.script = [first, gone, answers(json.dumps(listing(1, *objects)).encode())]
+        turns_when_changed: list[int] = []
+        reflector = Reflector(client, "/x", on_change=lambda _key, _item: turns_when_changed.append(gate.granted))
+        following = asyncio.create_task(reflector.run())
+        assert await reflector.wait_synced(60)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        assert turns_when_changed[0] >= 3 + len(objects) // BATCH
+        server.script = [answers(json.dumps(listing(1, *objects)).encode())]
+        with pytest.raises(Malformed, match="more objects in a page than were asked for"):
+            assert [page async for page in client.pages("/x")]
