@@ -50,7 +50,6 @@ from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.gathered_events import GatheredEvents
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -76,8 +75,6 @@ class _Shared:
     """Whether nobody else has led up to now, by a read of the Lease that begins now; raises ApiError."""
     guard: ClusterGuard
     events: EventRecorder
-    attested: GatheredEvents
-    """Of machines that got a certificate."""
     log: ClusterLog
 
 
@@ -111,7 +108,6 @@ def build_manager(
         still_leads=still_leads,
         guard=ClusterGuard(management, ownership),
         events=events,
-        attested=GatheredEvents(events, "NodeAttested", what="nodes attested"),
         log=log,
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
@@ -132,7 +128,7 @@ def build_manager(
         management=management,
         clusters=clusters,
         controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
-        closers=(verifiers.aclose, shared.attested.close, shared.events.drain),
+        closers=(verifiers.aclose, shared.events.drain),
     )
 
 
@@ -226,13 +222,14 @@ def _csr_controller(
         evaluator,
         Issuer(
             management,
-            events=shared.attested,
+            events=events,
             metrics=metrics,
             observers=observers,
             check_issuance=evaluator.check_issuance,
             still_leads=shared.still_leads,
             certificate_lifetime=lifetime,
             now=_now,
+            clock=time.monotonic,
         ),
         kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
         purposes=_purposes(settings),

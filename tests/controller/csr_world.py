@@ -38,7 +38,6 @@ from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.gathered_events import GatheredEvents
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
@@ -236,13 +235,14 @@ class World:
         self.evaluator = self._evaluator_type(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
         self.issuer = Issuer(
             self.management,
-            events=GatheredEvents(self.events, "NodeAttested", what="nodes attested"),
+            events=self.events,
             metrics=self.metrics,
             observers=self.observers,
             check_issuance=self.evaluator.check_issuance,
             still_leads=self.still_leads,
             certificate_lifetime=1209600,
             now=self.clock,
+            clock=self.seconds,
         )
         self.reconciler = Reconciler(
             self.management,

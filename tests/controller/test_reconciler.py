@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CREATED, CSRS, OWN, WAIT_LIMIT, Observed, OneRound, TwoRounds, World, attested
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
@@ -105,6 +106,17 @@ async def test_a_request_that_passes_is_recorded_approved_and_certified_in_this_
     assert world.management_api.writes("machineattestations") == ["POST"]
     assert world.workload_api.writes(CSRS) == ["PUT", "PUT"]
     assert [issued.node_name for issued in world.observed.issued] == ["worker-1"]
+
+
+async def test_a_burst_of_joins_in_a_cluster_costs_one_event(world: World) -> None:
+    told, key = list[int](), ec.generate_private_key(ec.SECP256R1())
+    for number, seconds in enumerate((0, 9, 1)):
+        world.now += timedelta(seconds=seconds)
+        world.file(f"r-{number}", key=key)
+        assert await world.reconcile(f"r-{number}") == DONE
+        await world.settle()
+        told.append(len(world.management_api.writes("/events")))
+    assert told == [1, 1, 2]
 
 
 async def test_the_same_key_gets_the_same_certificate_after_a_crash_before_publishing(world: World) -> None:

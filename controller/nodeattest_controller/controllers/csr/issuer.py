@@ -28,11 +28,11 @@ from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
 from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
-from nodeattest_controller.runtime.objectref import cluster_ref, member_ref
+from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from nodeattest_kube.gathered_events import GatheredEvents
+from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.notify import notify
 from nodeattest_providers.errors import Reason
@@ -49,6 +49,10 @@ _REUSE_MARGIN: Final = timedelta(seconds=60)
 """A certificate this close to its end is of no use to the node that asks for it again; of a short one, a quarter."""
 
 
+_EVENT_PERIOD: Final = 10.0
+"""Seconds between two Events of a cluster: a burst of joins costs one. Each Machine has a condition."""
+
+
 class AttestationConflict(Conflict):
     """The record changed, or is gone: by another replica, or another request for the same key, name or machine."""
 
@@ -60,20 +64,23 @@ class Issuer:
         self,
         management: ManagementCache,
         *,
-        events: GatheredEvents,
+        events: EventRecorder,
         metrics: Metrics,
         observers: Sequence[CSRObserver],
         check_issuance: Callable[[Approval], Awaitable[None]],
         still_leads: Callable[[], Awaitable[bool]],
         certificate_lifetime: int,
         now: Callable[[], datetime],
+        clock: Callable[[], float],
     ) -> None:
         """``check_issuance`` runs the checks that come directly before signing; raises Denied.
 
         ``still_leads`` says, by a read that begins now, whether nobody else has led; raises ApiError.
+        ``clock`` is monotonic seconds.
         """
         self._management = management
         self._events = events
+        self._limiter = EventLimiter(clock)
         self._metrics = metrics
         self._observers = observers
         self._check_issuance = check_issuance
@@ -234,9 +241,8 @@ class Issuer:
             f"{provider} attestation of node {request.csr.node_name} verified; "
             f"{request.purpose} certificate {entry.serial}"
         )
-        cluster = self._management.cluster(workload.key)
-        if cluster is not None:
-            self._events.record(cluster_ref(cluster), member_ref(approval.member), str(request.csr.node_name), message)
+        if self._limiter.allow(workload.key, _EVENT_PERIOD):
+            self._events.record(member_ref(approval.member), "Normal", "NodeAttested", message)
         verdict = CSRIssued(
             cluster=workload.key,
             member=approval.member,
