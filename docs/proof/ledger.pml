@@ -2,7 +2,7 @@
    crashes anywhere, an operator who resets. It is what controllers/csr/issuer.py, model/issuance_rules.py and
    model/attestation_reset.py do; docs/identity-rules.md has the rules. Every write is a compare-and-swap on
    resourceVersion. join.pv takes as given what is checked here; takeover.pml has two Machines and the Lease.
-   A macro M_... leaves out one check: tools/prove/ledger_runs.py lists them, and the claim that then fails. */
+   A macro M_... leaves out one check: docs/proof/runs.yaml lists them, and the claim that then fails. */
 #define REQS 6
 #define KEYS 4   /* 1..3 */
 #define UIDS 4   /* 1..3 */

@@ -3,7 +3,7 @@
    kube/elector.py do; docs/decisions.md says why. Two replicas: each is paused anywhere, crashes anywhere, and takes the
    Lease over from the other at any step, so no clock is trusted; caches are as old as they like. A replica evaluates
    both requests at once. What one record holds in time is checked in ledger.pml.
-   A macro M_... leaves out one check: tools/prove/ledger_runs.py lists them, and the claim that then fails. */
+   A macro M_... leaves out one check: docs/proof/runs.yaml lists them, and the claim that then fails. */
 #define TERMS 4     /* takeovers, the first one included */
 #define CRASHES 2
 

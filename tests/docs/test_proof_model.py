@@ -25,8 +25,7 @@ from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, c
 from nodeattest_providers.names import ClusterPin, EvidenceBlock, ProviderName, SignerName
 from nodeattest_providers.node_interface import Evidence, SecretBytes
 from nodeattest_providers.tpm import protocol as tpm
-from tools.prove.mutants import MUTANTS, NOT_MODELLED
-from tools.prove.page import PAGE
+from tools.prove import MUTANTS, NOT_MODELLED, PAGE
 
 MODEL = (PAGE.parent / "wire_format.pvl").read_text(encoding="utf-8")
 FORMULA = re.compile(r"^letfun (\w+)\(([^)]*)\) =\n?(.*?)\.$", re.MULTILINE | re.DOTALL)

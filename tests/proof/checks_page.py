@@ -14,7 +14,7 @@ from parts_rows import CHALLENGE_ROWS, COMPOSITE_ROWS
 from removal import Row
 
 from tools.markdown_tables import table
-from tools.prove.mutants import MUTANTS
+from tools.prove import MUTANTS
 
 __all__ = ["ALL_ROWS", "PAGE", "TABLES", "renewed"]
 

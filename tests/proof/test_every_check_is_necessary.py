@@ -31,7 +31,7 @@ from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.pki import ClusterPki
-from tools.prove.ledger_runs import LEDGER_RUNS
+from tools.prove import LEDGER_RUNS
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("providers", "controller", "discovery", "authenticator", "identity", "kube", "serving", "cli")
