@@ -14,8 +14,8 @@ from bench import growth, neighbours, uploads
 from bench.chaos import command as chaos
 from bench.figures import table
 from bench.page import command as page
-from nodeattest_cli.demo.tools import Tools, find_tools
 from nodeattest_cli.errors import UserError
+from nodeattest_demo.world import Tools, find_tools
 
 RUNS: dict[str, Callable[[list[str], Tools], int]] = {
     "page": page.main,

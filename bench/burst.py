@@ -15,8 +15,7 @@ from bench.installed_tpm import software_tpm
 from bench.joiner import Kind, Node, Orders, Outcome, Server
 from bench.persistent_client import PersistentClient
 from bench.processes import cpu_seconds
-from nodeattest_cli.demo.fleet import new_token
-from nodeattest_cli.demo.world import World
+from nodeattest_demo.world import World, new_token
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.client import Client

@@ -14,8 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
-from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import World, controller_config, log_field
+from nodeattest_demo.world import Tools, World, controller_config, log_field
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 

@@ -11,10 +11,8 @@ from pathlib import Path
 
 from bench.controllers import start_controller
 from bench.processes import cpu_seconds
-from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.join_info import join_info_with_ca
-from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import World, create_world, start_control_planes
+from nodeattest_demo.machines import Children
+from nodeattest_demo.world import Tools, World, create_world, join_info_with_ca, start_control_planes
 from nodeattest_sandbox.control_plane import AuditEntry
 
 

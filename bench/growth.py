@@ -26,8 +26,7 @@ from bench.page.report import goals, where
 from bench.page.samples import Case, Run
 from bench.persistent_client import PersistentClient
 from bench.processes import resident
-from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import NAMESPACE, USER
+from nodeattest_demo.world import NAMESPACE, USER, Tools
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 from tools.markdown_tables import table

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from bench.environment import BenchEnvironment
-from nodeattest_cli.demo.fleet import DemoMachine, node_kubeconfig, provision
-from nodeattest_cli.demo.node_client import call_plugin
-from nodeattest_cli.demo.platforms.bare import write_private_file
-from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
 from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_demo.machines import call_plugin, node_kubeconfig, write_private_file
+from nodeattest_demo.platforms import TpmDemoPlatform
+from nodeattest_demo.world import DemoMachine, provision
 from nodeattest_kube.jsontypes import parse_json
 
 IDLE = (sys.executable, "-I", "-c", "pass")

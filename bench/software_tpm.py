@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
 from bench.fixed_keys import fixed_key
-from nodeattest_cli.demo.forged_tpm import ForgedTpm
+from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, PublishedChallenge

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.addon_chain import Chain, chain, own_address
 from bench.figures import Figure, table
-from nodeattest_cli.demo.tools import Tools
+from nodeattest_demo.world import Tools
 from nodeattest_identity.proxy.limits import MAX_HEAD
 
 HOST = "127.0.0.1"

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.chaos.run import Plan, Result, chaos
 from bench.chaos.schedule import Kind
 from bench.figures import table
-from nodeattest_cli.demo.tools import Tools
+from nodeattest_demo.world import Tools
 
 LONG = 10.0
 """Minutes from which Leases last as long as by default."""

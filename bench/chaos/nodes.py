@@ -23,10 +23,9 @@ from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state.pending_request import PendingRequest
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
-from nodeattest_cli.demo.children import Children
-from nodeattest_cli.demo.fleet import node_kubeconfig, run_join
-from nodeattest_cli.demo.machine_spec import MachineSpec
-from nodeattest_cli.demo.platforms.tpm import TpmDemoPlatform
+from nodeattest_demo.machines import Children, MachineSpec, node_kubeconfig
+from nodeattest_demo.platforms import TpmDemoPlatform
+from nodeattest_demo.world import run_join
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.names import (

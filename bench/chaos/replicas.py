@@ -18,10 +18,8 @@ from pathlib import Path
 import yaml
 
 from bench.chaos.link import Link, owner_of_port
-from nodeattest_cli.demo.manifests import create_all
-from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import USER, World, controller_config
 from nodeattest_controller import manifests
+from nodeattest_demo.world import USER, Tools, World, controller_config, create_all
 from nodeattest_sandbox.child_process import LOOPBACK, Process
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")

@@ -11,8 +11,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from bench.page.measures import CASES, Sizes
-from nodeattest_cli.demo.tools import find_tools
 from nodeattest_cli.errors import UserError
+from nodeattest_demo.world import find_tools
 
 DEFAULTS = Sizes()
 

@@ -20,7 +20,7 @@ from bench.page.case import add_sizes, read_sizes
 from bench.page.machine import describe
 from bench.page.measures import PAGE_CASES, Sizes
 from bench.page.samples import Case, Run
-from nodeattest_cli.demo.tools import Tools
+from nodeattest_demo.world import Tools
 
 ROOT = Path(__file__).parents[2]
 LAST = Path(__file__).with_name("last.json")

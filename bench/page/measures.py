@@ -25,10 +25,7 @@ from bench.page.goals import LIFTED, LIMITED, ONE_STEP, TPM
 from bench.page.samples import Case
 from bench.page.webhook import admission_calls
 from bench.processes import resident
-from nodeattest_cli.demo.automatic_approval import leave_open
-from nodeattest_cli.demo.fleet import new_token
-from nodeattest_cli.demo.tools import Tools
-from nodeattest_cli.demo.world import USER
+from nodeattest_demo.world import USER, Tools, leave_open, new_token
 from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_bootstrap_token

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from bench.controllers import RunningController, start_controller
 from bench.environment import BenchEnvironment
 from bench.processes import cpu_seconds
-from nodeattest_cli.demo.manifests import create_all
-from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, USER
 from nodeattest_controller import manifests
+from nodeattest_demo.world import CLUSTER, NAMESPACE, USER, create_all
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.child_process import wait
 from nodeattest_sandbox.control_plane import free_ports, listens

@@ -11,9 +11,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.objects import mapping
+from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin

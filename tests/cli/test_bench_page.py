@@ -14,7 +14,7 @@ from bench.page.goals import LIFTED, ONE_STEP, TPM, Goal, of, ratio
 from bench.page.measures import Round, in_turns
 from bench.page.numbers import ratios, replaced, spread, times
 from bench.page.samples import Case, Run
-from nodeattest_cli.demo.world import USER
+from nodeattest_demo.world import USER
 from nodeattest_sandbox.control_plane import AuditEntry
 
 

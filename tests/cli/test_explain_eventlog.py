@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import Join, changed, without
 
-from nodeattest_cli.demo.forged_tpm import ForgedTpm
 from nodeattest_cli.explain.eventtypes import describe, event_type_name
 from nodeattest_cli.explain.model import CheckOutcome, Explanation
 from nodeattest_cli.explain.replay import explain_request
 from nodeattest_cli.main import main
+from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import PcrSelection

@@ -18,7 +18,7 @@ TREE: Final = Path(__file__).parents[2]
 DOCS: Final = TREE / "docs"
 PACKAGES: Final = (
     *("parsing", "providers", "kube", "serving", "discovery", "identity"),
-    *("authenticator", "controller", "cli"),
+    *("authenticator", "controller", "cli", "sandbox/nodeattest_demo"),
 )
 VARIABLE: Final = re.compile(r"(?:environb?(?:\.get|\.setdefault)?[(\[]|environment\.get\(|envvar=)b?\"([A-Z0-9_]+)\"")
 

@@ -39,7 +39,7 @@ HOLDS = {
         "nodeattest_discovery/informers.py",
     },
     "cli": {"nodeattest_cli"},
-    "sandbox": {"nodeattest_sandbox", "nodeattest_cli/demo"},
+    "sandbox": {"nodeattest_sandbox", "nodeattest_demo"},
 }
 """The packages of each wheel; what is below a package that another wheel names is that wheel's."""
 NEEDS = {

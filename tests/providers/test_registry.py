@@ -225,7 +225,6 @@ def test_the_table_tells_which_attestors_know_their_machine() -> None:
 _SPECIAL = {
     "cli/nodeattest_cli/explain/",  # explains the event log, which only a TPM has, and one mistake of aws' settings
     "providers/nodeattest_providers/composite/",  # the boot state of a composite proof is its TPM's
-    "cli/nodeattest_cli/demo/",  # each platform of the demo is a module of its own
     "cli/nodeattest_cli/main.py",  # which extra brings a package that is not installed
     "providers/nodeattest_providers/tpm/verifier.py",  # asks EC2 for the endorsement keys of its instances
     "identity/",  # object stores of clouds; no providers

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from world import EK_ANNOTATION, Agent, World
 
-from nodeattest_cli.demo.machine_spec import MachineSpec
-from nodeattest_cli.demo.platforms.aws import AwsDemoPlatform
+from nodeattest_demo.machines import MachineSpec
+from nodeattest_demo.platforms import AwsDemoPlatform
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import map_at
 

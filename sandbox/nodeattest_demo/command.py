@@ -1,4 +1,4 @@
-"""``nodeattest demo``: what was typed, signals, and the way out.
+"""``nodeattest demo``: options, signals, and exit codes.
 
 Exit codes: 0 everything went as it must; 1 something did not; 2 called wrongly or something is missing here;
 130 or 143 interrupted.
@@ -13,7 +13,7 @@ import signal
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -23,17 +23,13 @@ from typing import Final, NoReturn
 import click
 from rich.console import Console
 
-from nodeattest_cli.demo.display import LiveDisplay, print_tables
-from nodeattest_cli.demo.join_info import DISCOVERIES
-from nodeattest_cli.demo.node_client import DemoFailure
-from nodeattest_cli.demo.platforms import PROVIDERS
-from nodeattest_cli.demo.results import DemoReport
-from nodeattest_cli.demo.run import DemoConfig, run
-from nodeattest_cli.demo.tools import find_tools
-from nodeattest_cli.demo.world import CLUSTER, NAMESPACE, World
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import print_document
-from nodeattest_providers.names import ProviderName
+from nodeattest_demo.display import DemoReport, LiveDisplay, print_tables
+from nodeattest_demo.machines import DemoFailure
+from nodeattest_demo.platforms import PLATFORMS
+from nodeattest_demo.run import DemoConfig, run
+from nodeattest_demo.world import CLUSTER, DISCOVERIES, NAMESPACE, World, find_tools
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartFailed
@@ -57,7 +53,9 @@ class _StoppedError(Exception):
 
 @click.command()
 @click.option("--nodes", type=click.IntRange(1, _MOST_NODES), default=3, show_default=True, help="Machines that join.")
-@click.option("--provider", type=click.Choice(PROVIDERS), default="tpm", show_default=True, help="How they prove it.")
+@click.option(
+    "--provider", type=click.Choice(tuple(PLATFORMS)), default="tpm", show_default=True, help="How they prove it."
+)
 @click.option(
     "--discovery",
     type=click.Choice(DISCOVERIES),
@@ -82,16 +80,20 @@ def demo(
 
     Two control planes, the real controller, and a real agent for every machine run as separate processes on loopback.
     """
-    tools = find_tools(Path(sysconfig.get_path("scripts")), provider=provider, assets=_choose(real, assets))
+    if real and assets is None:
+        raise UserError("--real needs KUBEBUILDER_ASSETS (or --assets): a folder with etcd and kube-apiserver")
+    scripts = Path(sysconfig.get_path("scripts"))
+    tools = find_tools(scripts, provider=provider, assets=None if real is False else assets)
     console = Console(stderr=as_json)
     directory = Path(tempfile.mkdtemp(prefix="nodeattest-"))
     plan = DemoConfig(
-        provider=ProviderName(provider),
+        provider=provider,
         discovery=discovery,
         nodes=nodes,
         directory=directory,
         tools=tools,
-        environment=_environment(),
+        # Not what would make an agent think that kubelet had called it.
+        environment={name: value for name, value in os.environ.items() if name != "KUBERNETES_EXEC_INFO"},
     )
 
     def present(world: World, report: DemoReport) -> None:
@@ -109,17 +111,6 @@ def demo(
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
     return 1 if report.problems else 0
-
-
-def _choose(real: bool | None, assets: Path | None) -> Path | None:
-    if real and assets is None:
-        raise UserError("--real needs KUBEBUILDER_ASSETS (or --assets): a folder with etcd and kube-apiserver")
-    return None if real is False else assets
-
-
-def _environment() -> Mapping[str, str]:
-    """Hand on our environment, but for what would make an agent think that kubelet had called it."""
-    return {name: value for name, value in os.environ.items() if name != "KUBERNETES_EXEC_INFO"}
 
 
 def _run(plan: DemoConfig, console: Console, present: Callable[[World, DemoReport], None]) -> DemoReport:

@@ -1,0 +1,1 @@
+"""``nodeattest demo``: machines join and attackers are refused, on this machine."""

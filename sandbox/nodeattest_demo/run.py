@@ -1,0 +1,193 @@
+"""Run the demo: start clusters and machines, let machines join, run the attacks, report.
+
+Promises: everything that was started has ended when ``run`` returns or raises. Leaves the files to the caller, who may
+also look at everything while it still runs (``present``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from nodeattest_demo.attacks import attacks_for
+from nodeattest_demo.display import AttackResult, DemoReport, JoinResult, LiveDisplay
+from nodeattest_demo.machines import Children, DemoFailure, MachineSpec, call_plugin, node_kubeconfig, register
+from nodeattest_demo.platforms import PLATFORMS, DemoPlatform
+from nodeattest_demo.scene import Attacker, Scene
+from nodeattest_demo.world import (
+    DemoMachine,
+    Tools,
+    World,
+    await_closed,
+    create_world,
+    is_open,
+    join_info_with_ca,
+    provision,
+    publish_cluster_info,
+    run_join,
+    start_control_planes,
+    start_controller,
+)
+from nodeattest_sandbox.client import ApiRefusal
+
+__all__ = ["DemoConfig", "run"]
+
+_AT_ONCE: Final = 16
+"""Machines that are made or join at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """The demo's options."""
+
+    provider: str
+    discovery: str
+    """One of ``DISCOVERIES``."""
+    nodes: int
+    directory: Path
+    """For every file of the demo; it exists and is empty."""
+    tools: Tools
+    environment: Mapping[str, str] = field(repr=False)
+    """Of the programs that are started."""
+
+
+def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, DemoReport], None]) -> DemoReport:
+    """Run the demo; ``present`` is called with everything still running."""
+    with ExitStack() as stack:
+        children = Children(config.environment)
+        stack.callback(children.close)
+        world, platform, machines = _build(config, display, stack, children)
+        *members, unbooted, unregistered = machines
+        display.start_step("creating Machines, starting the controller")
+        provisioned = [provision(world, number, spec) for number, spec in enumerate(members, 1)]
+        victim = provision(world, len(members) + 1, unbooted)
+        display.done(f"{len(members)} Machines to join, and one that has not booted yet: {victim.identity.node}")
+        controller = start_controller(world, config.directory / "controller", config.tools, stack, platform)
+        display.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
+        joined, problems = _join_all(config, display, world, children, provisioned)
+        display.start_step("automatic approval is closed")
+        closed = ""
+        try:
+            closed = await_closed(world)
+            display.done("closed   automatic approval: the API server allows it to no token any more")
+        except DemoFailure as failure:
+            problems.append(str(failure))
+        refused: list[AttackResult] = []
+        if joined:
+            member = next(one for one in provisioned if one.identity.node == joined[0].node)
+            scene = Scene(
+                world=world,
+                platform=platform,
+                children=children,
+                agent=config.tools.agent,
+                directory=config.directory / "attackers",
+                attacker=Attacker.with_token_of(world, victim),
+                insider=Attacker.with_token_of(world, member),
+                victim=victim,
+                member=member,
+                unregistered=unregistered.attestor,
+            )
+            refused, more = _try_all(config, display, scene)
+            problems += more
+        display.close()
+        report = DemoReport(joined=joined, refused=refused, problems=problems, automatic_approval=closed)
+        present(world, report)
+        return report
+
+
+def _build(
+    config: DemoConfig, display: LiveDisplay, stack: ExitStack, children: Children
+) -> tuple[World, DemoPlatform, list[MachineSpec]]:
+    """Start clusters and machines side by side; the last two machines are the victim's and the attacker's."""
+    kind = PLATFORMS[config.provider]
+    display.start_step(f"starting two control planes and {config.nodes + 2} machines")
+
+    def make_machines() -> tuple[DemoPlatform, list[MachineSpec]]:
+        platform = kind(config.directory, stack)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return platform, list(pool.map(platform.create_machine, range(1, config.nodes + 3)))
+
+    with ThreadPoolExecutor(1) as aside:
+        making = aside.submit(make_machines)
+        planes = start_control_planes(config.directory, assets=config.tools.assets, stack=stack)
+        platform, machines = making.result()
+    if config.discovery == "none":
+        join_info = join_info_with_ca(planes.workload)
+    else:
+        join_info = publish_cluster_info(planes.workload, children, config.tools.command)
+    world = create_world(planes, provider=config.provider, join_info=join_info, policy=platform.policy)
+    display.done(
+        f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
+    )
+    if join_info.pin:
+        display.done(f"cluster-info published; a machine knows an address, its token and {join_info.pin}")
+    display.done(f"{len(machines)} machines with {kind.things}")
+    if is_open(world.workload.client()):
+        display.done("automatic approval is open, as kubeadm leaves it: a stolen token gets any node's certificate")
+    return world, platform, machines
+
+
+def _join_all(
+    config: DemoConfig, display: LiveDisplay, world: World, children: Children, machines: Sequence[DemoMachine]
+) -> tuple[list[JoinResult], list[str]]:
+    """Let every machine join at the same time."""
+    display.start_step(f"{len(machines)} machines join")
+    joined: dict[str, JoinResult] = {}
+    problems: list[str] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            futures = [pool.submit(_join, config, world, children, machine) for machine in machines]
+            for future in as_completed(futures):
+                try:
+                    one = joined[future.result().machine] = future.result()
+                    until = f"by {one.provider}, until {one.not_after}"
+                    display.done(f"joined   {one.node} ({one.machine}) {until}")
+                except (DemoFailure, ApiRefusal) as failure:
+                    problems.append(str(failure))
+        except BaseException:  # a signal, too: or the pool would wait for the agents
+            children.close()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [joined[one.machine] for one in machines if one.machine in joined], problems
+
+
+def _join(config: DemoConfig, world: World, children: Children, machine: DemoMachine) -> JoinResult:
+    """Join as a machine does at its first boot, then do what kubelet does; raises ``DemoFailure``."""
+    identity, attestor = machine.identity, machine.attestor
+    root = config.directory / "nodes" / identity.node
+    typed = replace(identity, provider_id="") if attestor.discovers_provider_id else identity
+    ended = run_join(world, children, config.tools.agent, root, identity=typed, attestor=attestor, token=machine.token)
+    if ended.code:
+        raise DemoFailure(f"{identity.node} could not join: {ended.last_line}")
+    credential = call_plugin(children, node_kubeconfig(root))
+    return JoinResult(
+        node=identity.node,
+        machine=machine.machine,
+        provider=attestor.provider,
+        signer=attestor.signer,
+        not_after=credential.not_after,
+        proof=register(world.workload.server, world.workload.ca_certificate, credential, identity),
+    )
+
+
+def _try_all(config: DemoConfig, display: LiveDisplay, scene: Scene) -> tuple[list[AttackResult], list[str]]:
+    """Let the attackers try, one after the other so that each answer can be told apart."""
+    refused: list[AttackResult] = []
+    problems: list[str] = []
+    for attack in attacks_for(config.provider, config.discovery):
+        display.start_step(f"attack: {attack.name}")
+        try:
+            got = attack.run(scene)
+        except (DemoFailure, ApiRefusal) as failure:
+            problems.append(f"{attack.name}: {failure}")
+            continue
+        entry = AttackResult(attempt=attack.name, expected=attack.expected, reason=got.reason, message=got.message)
+        display.refused(entry)
+        refused.append(entry)
+        if not entry.is_right:
+            problems.append(f"{attack.name}: expected {' or '.join(attack.expected)}, got {got.reason}: {got.message}")
+    return refused, problems
