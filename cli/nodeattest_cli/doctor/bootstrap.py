@@ -102,7 +102,7 @@ def _data(facts: HealthFacts, key: str, waiting: Sequence[JsonObject]) -> Health
     remedies = (
         ["nodeattest render, or the webhook (docs/bootstrap-config.md); then make the machines anew"] if wrong else []
     )
-    remedies += [f"{DELETE_UNNAMED} (docs/denials.md#tokennotnamed)"] if lost else []
+    remedies += [f"{DELETE_UNNAMED} (docs/denials.md#the-kubernetes-object)"] if lost else []
     if unknown and not remedies:
         remedies = ["let this user list KubeadmConfigs, which may hold bootstrap tokens"]
     found = "; ".join(filter(None, [listed(wrong), listed(lost), listed(unknown)]))

@@ -15,8 +15,9 @@ from typing import Final
 __all__ = ["remedy_of"]
 
 _PAGE: Final = "denials.md"
-_SECTION: Final = re.compile(r"^### (\w+)\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
-_REMEDY: Final = re.compile(r"\*\*Do:\*\*[ \n](.*?)(?=\n\n|\Z)", re.DOTALL)
+_ROW: Final = re.compile(r"^\| `(\w+)` \| .* \| (.*) \|$", re.MULTILINE)
+_AGENT_REASONS: Final = "\n## On the node\n"
+"""The last section's reasons are the agent's own, some of the same names."""
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
@@ -29,10 +30,10 @@ def remedy_of(reason: str) -> str:
 def _remedies() -> dict[str, str]:
     packaged = resources.files("nodeattest_cli") / _PAGE
     page = packaged if packaged.is_file() else Path(__file__).parents[3] / "docs" / _PAGE
-    sections = _SECTION.findall(page.read_text(encoding="utf-8"))
-    return {reason: _plain(found[1]) for reason, body in sections if (found := _REMEDY.search(body))}
+    rows = _ROW.findall(page.read_text(encoding="utf-8").partition(_AGENT_REASONS)[0])
+    return {reason: _plain(remedy) for reason, remedy in rows}
 
 
 def _plain(markdown: str) -> str:
-    """Take links, emphasis and line ends out of a paragraph."""
-    return " ".join(_LINK.sub(r"\1", markdown).replace("**", "").split())
+    """Take links and emphasis out of a cell."""
+    return _LINK.sub(r"\1", markdown).replace("**", "")
