@@ -46,7 +46,7 @@ INDENTED_COMMAND = re.compile(
     r"\n\n {4,}(?:kubectl|nodeattest|kubelet-authenticator|node-attestation-controller|make|python3?|pip|curl) "
 )
 MARK = re.compile("<!-- (tested|not run): (.+) -->")
-TESTED_BLOCK = re.compile(r"<!-- tested: ([^\n]+) -->\n *```(?:ba)?sh\n(.*?)```", re.DOTALL)
+SHELL_BLOCK = re.compile(r"^ *```(?:ba)?sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 GROUPS = {"machines", "policy", "cluster-info", "token", "issuer", "discovery", "addon-auth"}
 """Commands of ``nodeattest`` that have commands of their own."""
 HELPERS = {path.stem: path for path in (TREE / "tests").rglob("*.py")}
@@ -209,26 +209,35 @@ def test_every_bootstrap_configuration_that_is_shown_can_be_rendered(
         assert "cannot be rendered" not in capsys.readouterr().out
 
 
+def shell_blocks(text: str) -> list[tuple[re.Match[str] | None, str]]:
+    """Return each shell block with its mark: the line above it, or the section's below its heading."""
+    found: list[tuple[re.Match[str] | None, str]] = []
+    for section in re.split(r"^(?=##? )", text, flags=re.MULTILINE):
+        heading = re.match(r"##? .*\n+(<!-- .+ -->)\n(?! *```)", section)
+        for block in SHELL_BLOCK.finditer(section):
+            own = MARK.fullmatch(section[: block.start()].rpartition("\n")[0].rpartition("\n")[2].strip())
+            found.append((own or (MARK.fullmatch(heading[1]) if heading else None), block[1]))
+    return found
+
+
 def test_every_shell_block_is_run_by_tests_or_says_why_it_cannot_be() -> None:
-    """The line above a block names the tests that run these commands (with other addresses), or the reason."""
+    """Its mark names the tests that run these commands (with other addresses), or the reason."""
     wrong: list[str] = []
     for page in PAGES:
-        lines = page.read_text().splitlines()
-        for number, line in enumerate(lines):
-            if line.strip() not in {"```sh", "```bash"}:
-                continue
-            mark = MARK.fullmatch(lines[number - 1].strip())
+        for mark, block in shell_blocks(page.read_text()):
             tests = mark[2].split(", ") if mark is not None and mark[1] == "tested" else []
             if mark is None or not all(has_test(*test.partition("::")[::2]) for test in tests):
-                wrong.append(f"{page.relative_to(TREE)}:{number + 1}")
+                wrong.append(f"{page.relative_to(TREE)}: {block[:60]}")
     assert wrong == []
 
 
 def test_the_tests_of_a_shell_block_have_the_words_of_each_of_its_commands() -> None:
     missing: list[str] = []
     for page in PAGES:
-        for tests, block in TESTED_BLOCK.findall(page.read_text()):
-            sources = "\n".join(map(with_helpers, {TREE / test.partition("::")[0] for test in tests.split(", ")}))
+        for mark, block in shell_blocks(page.read_text()):
+            if mark is None or mark[1] != "tested":
+                continue
+            sources = "\n".join(map(with_helpers, {TREE / test.partition("::")[0] for test in mark[2].split(", ")}))
             if f'Runbook(world, "{page.stem}"' in sources:  # it runs the page's commands as they stand there
                 continue
             for line in block.replace("\\\n", " ").splitlines():

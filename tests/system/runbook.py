@@ -24,7 +24,6 @@ from world import BIN, LOOPBACK_FLAGS, Agent, World
 __all__ = ["Runbook"]
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-PAGES: Final = (DOCS, DOCS / "runbooks")
 SERVER: Final = "https://10.0.0.1:6443"
 """The workload cluster's API server in the pages."""
 _BLOCK: Final = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
@@ -50,16 +49,20 @@ class _Place(TypedDict):
 
 
 class Runbook:
-    """One page, and the folder of the operator who follows it."""
+    """One page or section, and the folder of the operator who follows it."""
 
-    def __init__(self, world: World, page: str, *, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, world: World, page: str, section: str = "", *, names: Mapping[str, str] | None = None) -> None:
         if world.management.kubectl is None:
             lacks("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
         self.folder = world.directory / page
         self.folder.mkdir(exist_ok=True)
         self._world = world
         self._names = {SERVER: world.workload.server, **(names or {})}
-        [text] = [file.read_text() for folder in PAGES for file in folder.glob(f"{page}.md")]
+        text = (DOCS / f"{page}.md").read_text()
+        if section:
+            _, _, text = text.partition(f"\n## {section}\n")
+            assert text, f"{page}.md has no section {section!r}"
+            text = text.partition("\n## ")[0]
         self._blocks = iter(_BLOCK.findall(text))
         self._programs = self.folder / "bin"
         self._programs.mkdir(exist_ok=True)

@@ -153,7 +153,9 @@ def trusted(world: World) -> list[x509.Certificate]:
 
 def test_the_nodes_of_a_cluster_whose_ca_was_replaced_renew_under_the_new_one(world: World) -> None:
     pki = world.workload.pki.directory
-    book = Runbook(world, "break-glass-ca-rotated", names={**MACHINES, CONTROL_PLANE: str(pki)})
+    book = Runbook(
+        world, "runbooks", "A workload cluster's CA was replaced", names={**MACHINES, CONTROL_PLANE: str(pki)}
+    )
     world.set_policy(authorizedAttestors=["tpm"])
     with world.controller("--leader-elect", "false", log="rotated.log") as controller:
         world.await_service(controller)

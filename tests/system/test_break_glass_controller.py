@@ -37,7 +37,7 @@ def world(assets: Path, tmp_path: Path) -> Iterator[World]:
 
 
 def test_without_its_deployment_the_controller_runs_elsewhere_and_nodes_renew(world: World) -> None:
-    book = Runbook(world, "break-glass-controller-lost", names=MACHINES)
+    book = Runbook(world, "runbooks", "The controller is lost", names=MACHINES)
     world.set_policy(authorizedAttestors=["tpm"])
     with world.controller(log="lost.log") as controller:
         world.await_service(controller)

@@ -27,7 +27,7 @@ def restore(world: World, backup: JsonMap) -> None:
 
 
 def test_nodes_renew_whose_records_are_from_an_old_backup(world: World) -> None:
-    book = Runbook(world, "break-glass-ledger-restored", names=MACHINES)
+    book = Runbook(world, "runbooks", "Records from an old backup", names=MACHINES)
     world.set_policy(authorizedAttestors=["tpm"])
     controller = world.controller(*FLAGS, log="restored.log")
     with controller:

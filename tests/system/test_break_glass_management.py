@@ -95,7 +95,7 @@ def uids(world: World) -> dict[str, str]:
 def test_the_nodes_of_a_management_cluster_that_is_built_anew_renew(
     world: World, start_control_plane: StartControlPlane
 ) -> None:
-    book = Runbook(world, "break-glass-management-lost", names=MACHINES)
+    book = Runbook(world, "runbooks", "The management cluster is lost", names=MACHINES)
     first_use = {"trustOnFirstUse": True, "endorsementCAs": world.tpm("blue-md-8").authority_pem}
     world.set_policy(authorizedAttestors=["tpm"], tpm={**first_use})  # only the record says which TPM a machine has
     old_token = world.token()

@@ -41,7 +41,7 @@ def world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterator[Wo
 
 
 def test_a_fleet_that_a_policy_locked_out_renews(world: World) -> None:
-    book = Runbook(world, "break-glass-policy-lockout", names=MACHINES)
+    book = Runbook(world, "runbooks", "A policy locks everybody out", names=MACHINES)
     world.set_policy(**GOOD)
     with world.controller("--leader-elect", "false", log="locked-out.log") as controller:
         world.await_service(controller)

@@ -23,7 +23,7 @@ REGISTERED: Final = "sha256:5fb3b0cbc2ea6d8c4fb1d7f3c0a9d5e0c3f5f1f1c8f6a6a8e7e2
 def test_a_machine_with_another_tpm_renews(world: World) -> None:
     old, new = world.tpm("old-board"), world.tpm("new-board")
     names = {"metal://rack-1/node-3": f"sandbox://{NODE}", REGISTERED: new.endorsement_fingerprint()}
-    book = Runbook(world, "break-glass-tpm-replaced", names=names)
+    book = Runbook(world, "runbooks", "A TPM or mainboard was replaced", names=names)
     world.set_policy(authorizedAttestors=["tpm"])
     with world.controller("--leader-elect", "false", log="another-tpm.log") as controller:
         world.await_service(controller)

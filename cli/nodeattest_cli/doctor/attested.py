@@ -84,8 +84,8 @@ def _certificates(key: str, found: Sequence[tuple[IssuedCertificate, MachineRow]
     said += [f"the first ends at {rfc3339(first[0].not_after)} ({first[1].machine})"] if first else []
     severity = HealthSeverity.ERROR if ended else HealthSeverity.WARNING if late else HealthSeverity.OK
     runbooks = {
-        HealthSeverity.ERROR: "docs/runbooks/NodeAttestationCertificateEnded.md",
-        HealthSeverity.WARNING: "docs/runbooks/NodeAttestationCertificateEndsSoon.md",
+        HealthSeverity.ERROR: "docs/runbooks.md#nodeattestationcertificateended",
+        HealthSeverity.WARNING: "docs/runbooks.md#nodeattestationcertificateendssoon",
     }
     return HealthFinding(
         id="certificates",

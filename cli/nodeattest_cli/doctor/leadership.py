@@ -14,7 +14,7 @@ from nodeattest_kube.jsontypes import JsonObject
 __all__ = ["IDS", "look"]
 
 IDS: Final = ("controller-leader", "cluster-reachable")
-_RUNBOOK: Final = "docs/runbooks/NodeAttestationNobodyServes.md"
+_RUNBOOK: Final = "docs/runbooks.md#nodeattestationnobodyserves"
 
 
 def look(facts: HealthFacts) -> Iterator[HealthFinding]:

@@ -265,7 +265,7 @@ def _answer(key: str, made: JsonObject | Unread | TrialRefusal, found: JsonObjec
             severity, said = HealthSeverity.OK, f"it answers: {made.why}"
         case TrialRefusal() if WEBHOOK_NAME in made.why:
             severity, said = HealthSeverity.ERROR, made.why
-            remedy = "docs/runbooks/NodeAttestationWebhookErrors.md"
+            remedy = "docs/runbooks.md#nodeattestationwebhookerrors"
         case TrialRefusal():
             severity, said = HealthSeverity.UNKNOWN, f"the API server refused the trial for another reason: {made.why}"
             remedy = "docs/bootstrap-config.md"
