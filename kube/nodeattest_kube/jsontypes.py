@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text, key_of
 
 __all__ = [
     "JsonObject",
@@ -50,27 +50,6 @@ def check_value_count(body: bytes, most: int) -> int:
     if values is None:
         raise TooManyValues(f"a JSON document of more than {most} values")
     return values
-
-
-def dig(value: JsonValue, *path: str) -> JsonValue:
-    """Follow field names into nested objects; None where the way ends early."""
-    for field in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(field)
-    return value
-
-
-def dig_text(value: JsonValue, *path: str) -> str:
-    """Follow field names to a string; the empty string where there is none (Go's zero value)."""
-    found = dig(value, *path)
-    return found if isinstance(found, str) else ""
-
-
-def key_of(item: JsonObject) -> str:
-    """Name an object within its collection: ``namespace/name``, or ``name`` when it has no namespace."""
-    namespace, name = dig_text(item, "metadata", "namespace"), dig_text(item, "metadata", "name")
-    return f"{namespace}/{name}" if namespace else name
 
 
 def version_of(item: JsonObject) -> tuple[str, str]:

@@ -32,7 +32,7 @@ from nodeattest_controller.model.retired_keys import (
     render_retired,
     retire,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.pins import COMPOSITE, pins_for, split_pin
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest

@@ -17,7 +17,7 @@ from nodeattest_controller.model.attestation import GROUP_VERSION, attestation_n
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.objects import items, mapping, rfc3339, text_map
 from nodeattest_controller.model.retired_keys import render_retired, retire
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.names import NodeName
 
 __all__ = ["MAX_REASON", "new_for_adoption", "reset"]

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.machine_view import ContractReference, control_plane_ref
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 __all__ = ["BOOTSTRAP_PROVIDERS", "BootstrapProvider", "control_plane_provider", "provider_of_kind"]
 

@@ -16,12 +16,12 @@ from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, is_kubeadm_config
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.paths import is_segment
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.config import parse_policy
 from nodeattest_providers.challenge.protocol import PROVIDER
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import UnusableSecret
 
@@ -107,7 +107,7 @@ def refers_to_secret(config: JsonObject) -> bool:
 
 def has_own_config(machine: MachineView) -> bool:
     """Return whether a machine has a KubeadmConfig that is for no other machine, and no control plane's."""
-    named = machine.bootstrap is not None and is_segment(machine.bootstrap.name)
+    named = machine.bootstrap is not None and is_dns_name(machine.bootstrap.name)
     return named and machine.kind == "Machine" and not machine.is_control_plane and is_kubeadm_config(machine)
 
 

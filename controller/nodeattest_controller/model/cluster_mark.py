@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_controller.model.objects import condition, items, text
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.printable import one_line
+from nodeattest_parsing.values import JsonObject
 
 __all__ = ["SERVED", "WATCH_FILTER_LABEL", "mark_of", "mark_text", "watch_filter_of"]
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.objects import condition, items, moment, number, strings, text
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import (

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.machine_view import ContractReference
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import is_dns_name
 
 __all__ = [

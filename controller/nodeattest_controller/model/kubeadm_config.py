@@ -16,7 +16,7 @@ from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.token_binding import NamedTokens, named_tokens, no_token
 from nodeattest_discovery.token import is_token
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 
 __all__ = ["KeptConfig", "kept_config", "machine_uid", "slim_config"]

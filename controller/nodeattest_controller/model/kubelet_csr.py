@@ -14,8 +14,8 @@ from typing import Final
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.csr_request import check_usages
 from nodeattest_controller.model.objects import moment, strings, text
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import pem, pkcs10
 from nodeattest_providers.envelope import LABEL_CSR
 from nodeattest_providers.errors import Denied, Reason

@@ -12,7 +12,7 @@ from typing import Final
 
 from nodeattest_controller.model.objects import mapping, moment, rfc3339, text
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 __all__ = ["APPROVED", "DENIED", "RESET", "LastDecision", "Remediation", "parse_last_decision", "parse_remediation"]
 

@@ -9,7 +9,7 @@ from typing import Final
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD, MACHINE_RECORD, views_of_record
 from nodeattest_controller.model.machine_view import MachineView, pool_view, view_of_machine, views_of_pool
 from nodeattest_controller.model.objects import text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 __all__ = ["CLUSTER_KINDS", "MACHINE_KINDS", "machine_view", "machine_views"]
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, moment, text, text_map
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
 from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.errors import Denied, Reason, Unavailable

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from nodeattest_controller.model.objects import condition, flag, items, mapping, moment, strings, text, text_map
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import MachineFacts, UnusableSecret

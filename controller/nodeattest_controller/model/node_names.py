@@ -17,7 +17,7 @@ from typing import Final
 
 from nodeattest_controller.model.infrastructure_kinds import HostReference, known_kind
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName
 

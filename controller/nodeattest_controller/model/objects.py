@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
+from nodeattest_parsing.values import JsonObject, JsonValue, key_of
 
 __all__ = [
     "condition",

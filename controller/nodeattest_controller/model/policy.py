@@ -14,10 +14,10 @@ from typing import Final, TypeVar, cast
 
 from nodeattest_controller.model.infrastructure_kinds import HOST_KINDS, Expression, GroupKind, parse_expression
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.jsontypes import JsonValue as RawValue
 from nodeattest_parsing.durations import parse_whole_seconds
 from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonValue as RawValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName

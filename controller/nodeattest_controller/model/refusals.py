@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.objects import items, moment, rfc3339, text
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.printable import one_line
+from nodeattest_parsing.values import JsonObject
 
 __all__ = [
     "KEEP",

@@ -20,7 +20,7 @@ from nodeattest_controller.model.infrastructure_kinds import InfrastructureKind,
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text, text_map
 from nodeattest_controller.model.policy import TokenBinding
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.objects import items, moment, rfc3339, text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.names import Purpose
 
 __all__ = ["MAX_LIVE", "RetiredKey", "live_keys", "parse_purpose", "parse_retired", "render_retired", "retire"]

@@ -21,7 +21,7 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_controller.model.policy import Policy
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.names import NodeName, Purpose

@@ -20,7 +20,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_discovery.token import USER_PREFIX, is_token
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import NodeRequest
 

@@ -18,7 +18,7 @@ from typing import Final
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import selector_holds
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 __all__ = [
     "MUTATING",

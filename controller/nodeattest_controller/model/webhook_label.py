@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 __all__ = ["EXPECTED", "LABEL", "is_decided", "is_disabled", "label_command", "needs_webhook"]
 

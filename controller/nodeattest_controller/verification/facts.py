@@ -45,7 +45,7 @@ from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.batches import in_batches
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes

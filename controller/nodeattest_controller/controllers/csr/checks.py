@@ -65,7 +65,7 @@ from nodeattest_controller.verification.facts import FactSource, RequestFacts, V
 from nodeattest_controller.verification.registered_names import registered_names
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef

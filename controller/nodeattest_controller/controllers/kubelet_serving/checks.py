@@ -19,7 +19,7 @@ from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 
