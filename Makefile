@@ -111,6 +111,7 @@ reference: venv
 	@$(BIN)/python -m tools.crds_reference docs/crds.md
 	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
 	@PYTHONPATH=.:tests:tests/providers:tests/controller $(BIN)/python tests/proof/checks_page.py
+	@$(BIN)/python tests/docs/test_trusted_core.py
 
 man: venv
 	@$(BIN)/python tools/cli_reference.py --man dist/man

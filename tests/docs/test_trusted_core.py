@@ -1,0 +1,114 @@
+"""docs/trusted-core.md lists the modules that must be right; run this file to write its table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+TREE: Final = Path(__file__).parents[2]
+PAGE: Final = TREE / "docs" / "trusted-core.md"
+CEILING: Final = 16_500
+"""Lines of the core; 12,000 is the aim. Lower it with each deletion."""
+_BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
+_OTHERS: Final = {
+    *("__init__.py", "attestor.py", "webhook_configuration.py", "webhook_label.py", "lease_annotations.py"),
+    *("cluster_mark.py", "refusals.py", "bootstrap_providers.py"),
+}
+"""Files of the same folders on which no certificate depends."""
+GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    (
+        "values and refusals",
+        (
+            "parsing/nodeattest_parsing/{errors,values,printable,strict_base64,strict_json,times,compact_jws}.py",
+            "providers/nodeattest_providers/{errors,names,identifiers}.py",
+        ),
+    ),
+    (
+        "bytes become values",
+        (
+            "providers/nodeattest_providers/{envelope,canonical_json,pem,der,pkcs10,csr,subject,keys,key_types,cms}.py",
+            "providers/nodeattest_providers/{certificate_chain,x509_errors,config_fields}.py",
+        ),
+    ),
+    (
+        "what binds evidence to a request",
+        (
+            "providers/nodeattest_providers/{node_interface,verifier_interface,checks,evidence_checks}.py",
+            "providers/nodeattest_providers/{evidence_versions,binding,challenge_response,pins,first_request_ref}.py",
+        ),
+    ),
+    (
+        "provider tpm",
+        ("providers/nodeattest_providers/tpm/*.py", "providers/nodeattest_providers/endorsement_fingerprint.py"),
+    ),
+    ("providers challenge and composite", ("providers/nodeattest_providers/{challenge,composite}/*.py",)),
+    ("providers of clouds", ("providers/nodeattest_providers/{aws,azure,gcp,oci}/*.py",)),
+    ("providers that prove nothing", ("providers/nodeattest_providers/{insecure,null}/*.py",)),
+    ("which Machine, which name, which key", ("controller/nodeattest_controller/model/*.py",)),
+    ("the declared checks", ("controller/nodeattest_controller/verification/{checks,shared_checks,sans}.py",)),
+    (
+        "the checks of each kind of request",
+        (
+            "controller/nodeattest_controller/controllers/csr/checks.py",
+            "controller/nodeattest_controller/controllers/kubelet_serving/checks.py",
+        ),
+    ),
+)
+"""In reading order; braces as a shell has them."""
+
+
+def expanded(pattern: str) -> Iterator[str]:
+    """Yield the patterns of a pattern with braces."""
+    found = re.search(r"\{([^}]*)\}", pattern)
+    for choice in found[1].split(",") if found else [""]:
+        yield pattern.replace(found[0], choice, 1) if found else pattern
+
+
+def files(patterns: tuple[str, ...]) -> list[Path]:
+    """List the files of a group."""
+    found = [path for pattern in patterns for each in expanded(pattern) for path in sorted(TREE.glob(each))]
+    return [path for path in found if path.name not in _OTHERS]
+
+
+def lines(path: Path) -> int:
+    """Count a file's lines."""
+    return path.read_text(encoding="utf-8").count("\n")
+
+
+def table() -> str:
+    """Return the table of files."""
+    rows = ["| part | files | lines |", "|---|---|---|"]
+    total = 0
+    for name, patterns in GROUPS:
+        group = files(patterns)
+        links = ", ".join(f"[{path.stem}](../{path.relative_to(TREE)}) {lines(path)}" for path in group)
+        count = sum(map(lines, group))
+        total += count
+        rows.append(f"| {name} | {links} | {count:,} |")
+    return "\n".join([*rows, f"| all | | {total:,} |"])
+
+
+def renewed(page: str) -> str:
+    """Return the page with today's table."""
+    before, rest = page.split(_BEGIN)
+    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{rest.split(_END)[1]}"
+
+
+def test_the_page_lists_the_core_as_it_is() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == renewed(page), "make reference renews it"
+
+
+def test_the_core_does_not_grow() -> None:
+    assert sum(lines(path) for _, patterns in GROUPS for path in files(patterns)) <= CEILING
+
+
+def test_each_pattern_finds_a_file() -> None:
+    patterns = [each for _, group in GROUPS for pattern in group for each in expanded(pattern)]
+    assert [pattern for pattern in patterns if not list(TREE.glob(pattern))] == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
