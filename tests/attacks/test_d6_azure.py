@@ -17,6 +17,7 @@ from catalogue import Row
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 from worlds import PIN
 
@@ -123,6 +124,21 @@ def packed(change: Callable[[cms.Document], bytes]) -> Case:
         data = json.dumps(stage.content(request)).encode()
         document = change(cms.azure_form(data, signing.key, signing.certificate))
         return stage.attest(with_document(request, document))
+
+    return case
+
+
+def beside_azures(*, named_as_signer: bool) -> Case:
+    """Sign with a key of one's own, and embed the certificate of Azure's signer first."""
+
+    def case(stage: Stage) -> AttestedNode:
+        request, azures = stage.request(), stage.cloud.signing.certificate
+        own, key = signer_of(Issuer.root("mine"))
+        document = cms.azure_form(json.dumps(stage.content(request)).encode(), key, own)
+        certificates = (azures.public_bytes(Encoding.DER), *document.certificates)
+        signer = cms.named(azures) if named_as_signer else document.signer
+        document = dataclasses.replace(document, certificates=certificates, signer=signer)
+        return stage.attest(with_document(request, document.der()))
 
     return case
 
@@ -270,6 +286,8 @@ CASES: dict[str, Case] = {
     "D6-60": as_content,
     "D6-61": traversing,
     "D6-62": altered,
+    "D6-63": beside_azures(named_as_signer=False),
+    "D6-64": beside_azures(named_as_signer=True),
 }
 
 
