@@ -341,5 +341,5 @@ def _unavailable(detail: str, remedy: str) -> Unavailable:
 def _bank_inactive(bank: Alg) -> Unavailable:
     return _unavailable(
         f"the TPM has no {bank.name} bank of {digest_size(bank)}-byte PCRs",
-        "activate the PCR bank that the policy's pcrs name, in the firmware's settings",
+        "activate that bank in the firmware's settings, or name an active one in the policy's spec.tpm.pcrs.bank",
     )
