@@ -142,7 +142,7 @@ async def honest(one: FrontEnd, seconds: float) -> Outcome:
     asked: list[asyncio.Task[None]] = []
 
     async def ask() -> None:
-        since, request = loop.time(), _Request(one)
+        since, request = loop.time(), HonestRequest(one)
         try:
             async with asyncio.timeout(PATIENCE):
                 await request.run()
@@ -162,7 +162,7 @@ async def honest(one: FrontEnd, seconds: float) -> Outcome:
 
 
 @dataclass(slots=True)
-class _Request:
+class HonestRequest:
     """One request of an honest client, on a new connection."""
 
     one: FrontEnd

@@ -87,8 +87,7 @@ EXPLAINED: Final = {
     "cli/nodeattest_cli/output.py:print_document": "is one of DOCUMENTS",
     "cli/nodeattest_cli/output.py:print_exactly": "a file for a program, to the byte; never on a terminal",
     "cli/nodeattest_cli/machines/reset.py:ask_confirmation": "its callers ask with literals",
-    "identity/nodeattest_identity/proxy/refusals.py:body": "of two closed sets",
-    "serving/nodeattest_serving/replies.py:refusal": "of a closed set",
+    "serving/nodeattest_serving/replies.py:failure_status": "its callers pass members of closed sets, or one_line",
 }
 """``file:function`` and why it may."""
 

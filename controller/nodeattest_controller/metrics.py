@@ -19,7 +19,7 @@ from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
-from nodeattest_serving.build_info import export_build_info
+from nodeattest_serving.metrics import export_build_info
 
 __all__ = [
     "ADMISSION_OUTCOMES",

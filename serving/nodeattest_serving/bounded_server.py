@@ -1,11 +1,9 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
-At the total limit, a new connection replaces the oldest one of the client that holds most, but none with a request of
-an authenticated caller in progress (``keep``). Handshakes are scheduled fairly among clients: a connection that only
-waits for its handshake takes no slot, and loses none. A handshake that takes too long is aborted. Where clients can be
-authenticated by their handshake or their address, unauthenticated connections have limits of their own and take no slot
-of authenticated ones. Connections from outside the allowed networks are closed at accept.
-Leaves to others: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
+At the total limit, a new connection replaces another one (``ConnectionSlots``). A handshake that takes too long is
+aborted. Where clients can be authenticated by their handshake or their address, the other connections have slots of
+their own, and their handshakes a budget. Connections from outside the allowed networks are closed at accept.
+Out of scope: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Callable, Collection
@@ -23,24 +22,20 @@ from typing import Final, cast
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.fair_scheduler import FairScheduler, ScheduleKey
-from nodeattest_serving.free_memory import FreeMemory, reuse_freed
-from nodeattest_serving.handshake_budget import HandshakeBudget
-from nodeattest_serving.pending_slots import PROTECTED, PendingSlots
-from nodeattest_serving.proven_clients import ProvenClients
-from nodeattest_serving.read_buffers import use_small_buffers
+from nodeattest_serving.handshakes import HandshakeBudget, ProvenClients
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 
-__all__ = ["BoundedServer", "UnauthenticatedLimits", "client_of"]
+__all__ = ["RECEIVE_BUFFER", "BoundedServer", "UnauthenticatedLimits", "cannot_listen", "client_of"]
 
 _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
 _UNSENT: Final = 32 * 1024
 """Encrypted bytes that wait for a slow client before those that are not encrypted yet wait, too."""
+RECEIVE_BUFFER: Final = 24 * 1024
+"""Bytes of a connection in the kernel, which takes twice as many. asyncio reads all of them at once, and with TLS holds
+them three times, so they are most of what a connection costs whose other side does not read."""
 _BACKLOG: Final = 1024
 """Connections that the kernel has accepted: above, it drops a client's packet, which comes again after a second."""
-_WAITING: Final = 256
-"""Connections that wait for their handshake: some KiB each. With requests that wait (``connection``), 1,024 in all."""
 _LOG_PERIOD: Final = 60.0
 """Seconds between two log lines about connections from outside the allowed networks."""
 _IPV6_CLIENT: Final = 64
@@ -53,27 +48,15 @@ log = logging.getLogger(__name__)
 class UnauthenticatedLimits:
     """Limits of unauthenticated connections, in addition to those of authenticated ones.
 
-    Before its handshake every connection is unauthenticated. A new one replaces an older one (``PendingSlots``), so
-    a client that shares its address with many unauthenticated ones can still complete its handshake.
+    Before its handshake every connection is unauthenticated, unless its address is proven.
     """
 
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
     connections: int
-    connections_of_client: int
+    handshakes: float
+    """A second: ``connections`` divided by it are the seconds that each handshake has at least."""
     proven: ProvenClients | None = None
-    """Addresses whose connections have slots of their own before the handshake, too.
-
-    Other handshakes begin at a rate of ``connections`` in ``PROTECTED`` seconds, so none loses its slot sooner.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class _Unproven:
-    """Connections of clients that are not proven."""
-
-    proven: ProvenClients
-    slots: PendingSlots
-    budget: HandshakeBudget
+    """Addresses whose connections have slots of their own before the handshake, too, and handshakes at once."""
 
 
 class _PendingConnection(asyncio.Protocol):
@@ -114,50 +97,48 @@ class BoundedServer:
         self._tls = tls
         self._arrivals = arrivals
         self._unauthenticated = unauthenticated
-        self._known = ConnectionSlots(
+        self._slots = ConnectionSlots(
             limits.connections, limits.connections_of_client, replaces_oldest=limits.replaces_oldest
         )
+        self._anonymous = self._arriving = self._slots
+        """Slots of unauthenticated connections, and of those of proven clients before their handshake."""
+        self._budget: HandshakeBudget | None = None
+        if unauthenticated is not None:
+            most = unauthenticated.connections
+            self._anonymous = ConnectionSlots(most, most, replaces_oldest=True)
+            self._arriving = ConnectionSlots(most, most, replaces_oldest=True)
+            self._budget = HandshakeBudget(unauthenticated.handshakes)
+            if unauthenticated.proven is not None:
+                unauthenticated.proven.on_add = self._move
         self._allowed = allowed
         self._disallowed_log = RateLimiter(burst=1, per_second=1 / _LOG_PERIOD, clock=time.monotonic)
-        self._arriving: ConnectionSlots | PendingSlots = self._known
-        self._unproven: _Unproven | None = None
-        """None: these are among ``_arriving``."""
-        if unauthenticated is not None:
-            self._arriving = _pending(unauthenticated)
-            if unauthenticated.proven is not None:
-                budget = HandshakeBudget(unauthenticated.connections / PROTECTED)
-                self._unproven = _Unproven(unauthenticated.proven, _pending(unauthenticated), budget)
-                unauthenticated.proven.on_add = self._move
         self._over = 0
         """Connections over the rate limit, or the limit of those that wait."""
-        self._inside: dict[asyncio.BaseProtocol, tuple[ConnectionSlots | PendingSlots, str, asyncio.Transport]] = {}
-        self._scheduler = FairScheduler(_WAITING, delay=self._arriving.delay)
-        """For handshakes, which cost more than most requests."""
+        self._open: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, str, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._memory = FreeMemory()
         self._listening: asyncio.Server | None = None
 
     @property
     def turned_away(self) -> int:
         """Connections that were closed because there were too many, for metrics."""
-        unproven = self._unproven.slots.turned_away if self._unproven else 0
-        return self._over + unproven + sum(slots.turned_away for slots in {self._known, self._arriving})
+        return self._over + sum(slots.turned_away for slots in {self._slots, self._anonymous, self._arriving})
 
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        use_small_buffers()
-        reuse_freed()
         try:
             self._listening = await loop.create_server(
                 lambda: _PendingConnection(self._on_connect),
                 self._address.host or None,
                 self._address.port,
                 backlog=_BACKLOG,
+                start_serving=False,
             )
+            for listening in self._listening.sockets:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            await self._listening.start_serving()
         except OSError as error:
-            why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            raise SettingsError(f"expected an address to listen on, got {self._address}: {why}") from None
+            raise cannot_listen(self._address, error) from None
         self.port = int(self._listening.sockets[0].getsockname()[1])
 
     def close(self) -> None:
@@ -170,75 +151,57 @@ class BoundedServer:
 
     def ended(self, protocol: asyncio.BaseProtocol) -> None:
         """Note that a connection has ended."""
-        held = self._inside.pop(protocol, None)
+        held = self._open.pop(protocol, None)
         if held is not None:
-            slots, client, transport = held
-            self._leave(slots, client, transport)
-            self._memory.connections(len(self._inside) + len(self._handshakes))
+            slots, _, transport = held
+            slots.leave(transport)
 
     def keep(self, protocol: asyncio.BaseProtocol, owner: str) -> None:
         """Replace a connection by no other while a request of this authenticated caller is in progress on it."""
-        held = self._inside.get(protocol)
-        if held is not None and held[0] is self._known:
-            _, client, transport = held
-            self._known.keep(client, transport, owner)
+        held = self._open.get(protocol)
+        if held is not None:
+            slots, _, transport = held
+            slots.keep(transport, owner)
 
     def request_ended(self, protocol: asyncio.BaseProtocol, *, authenticated: bool) -> None:
         """Note the end of a request, and whether it was that of an authenticated caller."""
-        held = self._inside.get(protocol)
-        if held is not None and held[0] is self._known:
-            _, client, transport = held
-            self._known.request_ended(client, transport, authenticated=authenticated)
-
-    def _leave(self, slots: ConnectionSlots | PendingSlots, client: str, transport: asyncio.Transport) -> None:
-        """Free a connection's slot, which a handshake may wait for."""
-        slots.leave(client, transport)
-        self._scheduler.resume()
+        held = self._open.get(protocol)
+        if held is not None:
+            slots, _, transport = held
+            slots.request_ended(transport, authenticated=authenticated)
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""
         peer = transport.get_extra_info("peername")
         client = client_of(peer)
-        if not self._is_allowed(peer):
+        slots = self._arriving if self._is_proven(client) else self._anonymous
+        if not self._is_allowed(peer) or not slots.may_come(client):
             transport.abort()
-            return
-        if not self._arriving.may_come(client):
-            transport.abort()
-            return
-        if self._arrivals is not None and not self._arrivals.take(client):
+        elif self._arrivals is not None and not self._arrivals.take(client):
             self._over += 1
             transport.abort()
-            return
-        if self._tls is None:
-            if not self._arriving.take(client, transport):
-                transport.abort()
-                return
+        elif self._tls is not None:
+            transport.pause_reading()
+            task = asyncio.get_running_loop().create_task(self._handshake(transport, client, slots, self._tls))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+        elif slots.take(client, transport):
             protocol = self._make()
             transport.set_protocol(protocol)
-            self._accept(protocol, transport, client, transport, self._arriving)
-            return
-        transport.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._handshake(transport, client, self._tls))
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshake_ended)
-        self._memory.connections(len(self._inside) + len(self._handshakes))
+            self._accept(protocol, transport, client, transport, slots)
+        else:
+            transport.abort()
 
-    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
-        self._handshakes.discard(task)
-        self._memory.connections(len(self._inside) + len(self._handshakes))
-
-    async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
+    async def _handshake(
+        self, transport: asyncio.Transport, client: str, slots: ConnectionSlots, tls: ssl.SSLContext
+    ) -> None:
         """Do the TLS handshake; any failure ends the connection."""
-        unproven = self._unproven if self._unproven and client not in self._unproven.proven else None
-        slots = unproven.slots if unproven else self._arriving
+        secured: asyncio.Transport | None = None
         try:
-            turn = unproven.budget.wait(client) if unproven else self._scheduler.wait(ScheduleKey(client))
-            if not await turn:
+            if self._budget is not None and slots is self._anonymous and not await self._budget.wait(client):
                 self._over += 1
-                transport.abort()
                 return
             if not slots.take(client, transport):
-                transport.abort()
                 return
             protocol = self._make()
             transport.set_write_buffer_limits(high=_UNSENT)
@@ -250,24 +213,26 @@ class BoundedServer:
                 ssl_handshake_timeout=_HANDSHAKE,
                 ssl_shutdown_timeout=_HANDSHAKE,
             )
-        except BaseException as error:  # the end of the task: whatever ended it, the connection does, too
-            transport.abort()
-            self._leave(slots, client, transport)
-            if isinstance(error, OSError):  # ssl.SSLError, a reset and a time limit are OSErrors
-                error.__traceback__ = None  # its frames hold TLS's buffers in a cycle, until gc has time
-                return
-            raise
-        if secured is None:
-            self._leave(slots, client, transport)
-            return
-        self._accept(protocol, secured, client, transport, slots)
+            if secured is not None:
+                self._accept(protocol, secured, client, transport, slots)
+        except OSError as error:  # ssl.SSLError, a reset and a time limit are OSErrors
+            error.__traceback__ = None  # its frames hold TLS's buffers in a cycle, until gc has time
+        finally:
+            if secured is None:
+                transport.abort()
+                slots.leave(transport)
 
     def _move(self, client: str) -> None:
         """Give the connections of a client that has become proven slots of authenticated ones."""
-        for protocol, (slots, name, transport) in list(self._inside.items()):
-            if name == client and not self._is_unauthenticated(transport) and self._known.take(client, transport):
-                self._leave(slots, client, transport)
-                self._inside[protocol] = self._known, client, transport
+        for protocol, (slots, name, transport) in list(self._open.items()):
+            if name == client and slots is self._anonymous and not self._is_unauthenticated(transport):
+                slots.leave(transport)
+                if self._slots.take(client, transport):
+                    self._open[protocol] = self._slots, client, transport
+
+    def _is_proven(self, client: str) -> bool:
+        proven = None if self._unauthenticated is None else self._unauthenticated.proven
+        return proven is not None and client in proven
 
     def _is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
         return self._unauthenticated is None or self._unauthenticated.is_unauthenticated(transport)
@@ -287,24 +252,26 @@ class BoundedServer:
         spoken: asyncio.Transport,
         client: str,
         transport: asyncio.Transport,
-        slots: ConnectionSlots | PendingSlots,
+        slots: ConnectionSlots,
     ) -> None:
         if transport.is_closing():  # its slot was given away meanwhile
-            self._leave(slots, client, transport)
+            slots.leave(transport)
             return
-        if self._unauthenticated is not None and not self._unauthenticated.is_unauthenticated(spoken):
-            self._leave(slots, client, transport)
-            slots = self._known
-            if not slots.take(client, transport):
+        is_authenticated = self._unauthenticated is not None and not self._is_unauthenticated(spoken)
+        wanted = self._slots if is_authenticated else self._anonymous
+        if wanted is not slots:
+            slots.leave(transport)
+            if not wanted.take(client, transport):
                 transport.abort()
                 return
-        self._inside[protocol] = slots, client, transport
-        self._memory.connections(len(self._inside) + len(self._handshakes))
+        self._open[protocol] = wanted, client, transport
         protocol.connection_made(spoken)
 
 
-def _pending(limits: UnauthenticatedLimits) -> PendingSlots:
-    return PendingSlots(limits.connections, limits.connections_of_client)
+def cannot_listen(address: BindAddress, error: OSError) -> SettingsError:
+    """Return the error of an address that cannot be had."""
+    why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
+    return SettingsError(f"expected an address to listen on, got {address}: {why}")
 
 
 def client_of(peer: object) -> str:

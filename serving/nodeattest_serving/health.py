@@ -10,7 +10,6 @@ Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``.
 from __future__ import annotations
 
 import asyncio
-import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -18,9 +17,9 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from nodeattest_serving.connection import CountedServer, quiet_log
-from nodeattest_serving.sequential_connection import SequentialConnection
-from nodeattest_serving.settings import BindAddress, SettingsError
+from nodeattest_serving.bounded_server import cannot_listen
+from nodeattest_serving.http_server import quiet_log
+from nodeattest_serving.settings import BindAddress
 
 __all__ = ["HealthCheck", "HealthServer", "MetricsServer", "MetricsSource"]
 
@@ -49,16 +48,8 @@ class MetricsSource(Protocol):
         ...
 
 
-class _BoundedHttpServer(CountedServer):
+class _BoundedHttpServer(web.Server):
     """A server with a limit of connections, which closes the oldest one itself."""
-
-    def __call__(self) -> web.RequestHandler:
-        """Make a connection's protocol."""
-        quiet = quiet_log()
-        loop = asyncio.get_running_loop()
-        return SequentialConnection(
-            self, loop=loop, keepalive_timeout=_KEEPALIVE, access_log=quiet, logger=quiet, lingering_time=0.0
-        )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Accept a connection; above the limit, abort the oldest one."""
@@ -79,15 +70,17 @@ class _PlainServer(ABC):
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        server = _BoundedHttpServer(self._handle)
+        quiet = quiet_log()
+        server = _BoundedHttpServer(
+            self._handle, keepalive_timeout=_KEEPALIVE, access_log=quiet, logger=quiet, lingering_time=0.0
+        )
         runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
         await runner.setup()
         try:
             await web.TCPSite(runner, self._address.host or None, self._address.port, backlog=_BACKLOG).start()
         except OSError as error:
             await runner.cleanup()
-            why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            raise SettingsError(f"expected an address to listen on, got {self._address}: {why}") from None
+            raise cannot_listen(self._address, error) from None
         self._runner = runner
         self.port = int(runner.addresses[0][1])
 

@@ -1,10 +1,8 @@
-"""An HTTPS server for unauthenticated clients: bounded in connections, time and bytes before a request is parsed.
+"""An HTTP server for unauthenticated clients, whose handler returns a ``Reply``.
 
-The number of connections is limited in total and per client, before the handshake (``bounded_server``). A connection
-ends after one answer, or, with ``idle_seconds``, when no further request comes in that time; after
-``connection_seconds``; and after 32 KiB plus the allowed body for one request. aiohttp refuses every ambiguous framing;
-forwarded addresses are ignored.
-Leaves to others: the answers (``Handler``).
+A connection ends after one answer, or, with ``idle_seconds``, when no further request comes in that time; and after
+``connection_seconds``. Forwarded addresses are ignored.
+Out of scope: the answers (``Handler``), and how much of a body they read.
 """
 
 from __future__ import annotations
@@ -14,88 +12,35 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from aiohttp import web
 
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits, client_of
-from nodeattest_serving.connection import BoundedConnection, CountedServer, HttpServer, requester, send
-from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.bounded_server import UnauthenticatedLimits, client_of
+from nodeattest_serving.http_server import HttpLimits, HttpListener, InvalidRequest, ServerConnection
+from nodeattest_serving.replies import USUAL_HEADERS, Reply, refusal
 from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
-__all__ = ["Handler", "HttpListener", "Listener", "client_of"]
+__all__ = ["Handler", "Listener", "client_of"]
 
-_SHUTDOWN: Final = 3.0
-"""Seconds for requests in progress at shutdown."""
-_MOST_HEAD: Final = 32 * 1024
-"""Bytes of a request without its body: a line and a dozen headers, one of 4 KiB."""
+_MAX_LINE: Final = 2048
+"""Bytes of a request line; ours has 80."""
+_MAX_FIELD: Final = 8190
+_MAX_FIELDS: Final = 64
+_MAX_HEAD: Final = 32 * 1024
+"""Bytes of request line and header: a line and a dozen headers, one of 4 KiB."""
 
-_log = logging.getLogger(__name__)
+_PIECE: Final = 64 * 1024
 
-S = TypeVar("S", bound=CountedServer)
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
 """Answers a request of a client (``client_of``)."""
 
 
-class HttpListener(Generic[S]):
-    """A bounded server on one address, and the HTTP server behind it while it runs."""
-
-    def __init__(
-        self,
-        address: BindAddress,
-        tls: ssl.SSLContext | None,
-        limits: ConnectionLimits,
-        *,
-        arrivals: RateLimiter | None = None,
-        unauthenticated: UnauthenticatedLimits | None = None,
-        allowed: Collection[IPNetwork] = (),
-    ) -> None:
-        """``tls`` and what follows ``limits``: see ``BoundedServer``."""
-        self._http: S | None = None
-        self._server = BoundedServer(
-            self._connection,
-            address,
-            tls,
-            limits,
-            arrivals=arrivals,
-            unauthenticated=unauthenticated,
-            allowed=allowed,
-        )
-
-    @property
-    def port(self) -> int:
-        """Where it listens; the chosen one where 0 was asked for."""
-        return self._server.port
-
-    @property
-    def turned_away(self) -> int:
-        """Connections that were closed because there were too many, for metrics."""
-        return self._server.turned_away
-
-    async def stop(self) -> None:
-        """Stop listening, let requests end, close every connection."""
-        if self._http is None:
-            return
-        self._server.close()
-        self._http.pre_shutdown()
-        await self._http.shutdown(_SHUTDOWN)
-        self._http = None
-
-    async def _open(self, http: S) -> None:
-        """Listen; raises ``SettingsError`` when the address cannot be had."""
-        http.ended = self._server.ended
-        self._http = http
-        await self._server.open()
-
-    def _connection(self) -> asyncio.Protocol:
-        assert self._http is not None  # noqa: S101 - for the type checker: there is a server before there are connections
-        return self._http()
-
-
-class Listener(HttpListener[HttpServer]):
+class Listener(HttpListener):
     """A server on one address with one handler."""
 
     def __init__(
@@ -105,35 +50,75 @@ class Listener(HttpListener[HttpServer]):
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
         *,
-        most_body: int = 0,
         arrivals: RateLimiter | None = None,
         unauthenticated: UnauthenticatedLimits | None = None,
         allowed: Collection[IPNetwork] = (),
     ) -> None:
-        """``most_body``: bytes of the longest request body. Others: see ``BoundedServer``."""
-        super().__init__(address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated, allowed=allowed)
-        self._handler = handler
+        """Others than ``handler``: see ``BoundedServer``."""
+        self._answer = handler
         self._limits = limits
-        self._most_bytes = _MOST_HEAD + most_body
+        idle = limits.connection_seconds if limits.idle_seconds is None else limits.idle_seconds
+        lifetime = limits.connection_seconds + (limits.idle_seconds or 0.0)
+        super().__init__(
+            self._handle,
+            address,
+            tls,
+            limits,
+            HttpLimits(
+                line=_MAX_LINE,
+                field=_MAX_FIELD,
+                fields=_MAX_FIELDS,
+                head=_MAX_HEAD,
+                header_seconds=idle,
+                idle_seconds=idle,
+                unread_seconds=limits.connection_seconds,
+            ),
+            refuse=_refuse,
+            lifetime=lambda _: lifetime,
+            arrivals=arrivals,
+            unauthenticated=unauthenticated,
+            allowed=allowed,
+        )
 
-    async def start(self) -> None:
-        """Listen; raises ``SettingsError`` when the address cannot be had."""
-        http = HttpServer(self._answer)
-        http.most_bytes = self._most_bytes
-        http.limits = self._limits
-        await self._open(http)
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; an exception is logged and answered with 500."""
-        connection = request.protocol
-        assert isinstance(connection, BoundedConnection)  # noqa: S101 - for the type checker: ``HttpServer`` makes no other
-        connection.request_started()
+        transport = request.transport
+        client = client_of(None if transport is None else transport.get_extra_info("peername"))
         try:
-            reply = await self._handler(request, requester(request))
-        except Exception:  # noqa: BLE001 - one request's bug must not end the server
-            _log.exception("answering a request failed")
+            reply = await self._answer(request, client)
+        except Exception:
+            log.exception("answering a request failed")
             reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
-            return await send(request, reply, last=not connection.request_finished())
+            return await _send(request, reply, last=self._is_last(request))
         finally:
             reply.written()
+
+    def _is_last(self, request: web.BaseRequest) -> bool:
+        """Whether the connection ends after this answer."""
+        connection, now = request.protocol, asyncio.get_running_loop().time()
+        opened = connection.opened if isinstance(connection, ServerConnection) else now
+        return self._limits.idle_seconds is None or now >= opened + self._limits.connection_seconds
+
+
+async def _send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.StreamResponse:
+    """Write a reply, and wait until the client has read all but some 200 KiB; ``last``: the connection ends after it.
+
+    By pieces: asyncio's TLS takes a single one whole, however large, and says nothing of what waits.
+    """
+    answer = web.StreamResponse(status=reply.status, headers={**USUAL_HEADERS, **reply.headers})
+    answer.content_length = len(reply.body)
+    if last:
+        answer.force_close()
+    await answer.prepare(request)
+    if request.method != "HEAD":
+        for start in range(0, len(reply.body), _PIECE):
+            await answer.write(reply.body[start : start + _PIECE])
+    await answer.write_eof()
+    return answer
+
+
+def _refuse(kind: InvalidRequest) -> Reply:
+    return refusal(
+        HTTPStatus.INTERNAL_SERVER_ERROR if kind is InvalidRequest.INTERNAL_ERROR else HTTPStatus.BAD_REQUEST
+    )

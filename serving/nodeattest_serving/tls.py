@@ -25,16 +25,27 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_serving.files import Stamp, describe_error, no_password, stamp
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["ServingCertificate", "common_name", "harden", "self_signed_context", "verify_clients"]
+__all__ = [
+    "ServingCertificate",
+    "Stamp",
+    "common_name",
+    "describe_error",
+    "harden",
+    "no_password",
+    "self_signed_context",
+    "stamp",
+    "verify_clients",
+]
 
 _CHECK_PERIOD: Final = 1.0
 """Seconds between two checks of the files."""
 
 _log = logging.getLogger(__name__)
 
+Stamp = tuple[int, int, int]
+"""Time of the last change, inode and size of a file."""
 _State = tuple[Stamp | None, ...]
 _C = TypeVar("_C", bound=ssl.SSLContext)
 
@@ -169,3 +180,24 @@ def common_name(transport: asyncio.BaseTransport | None) -> str | None:
     subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
     names = [value for attributes in subject for name, value in attributes if name == "commonName"]
     return names[0] if len(names) == 1 else None
+
+
+def no_password() -> str:
+    """Keep OpenSSL from asking the terminal for the password of an encrypted key."""
+    return ""
+
+
+def stamp(path: Path) -> Stamp | None:
+    """Identify a file's content by stat; None if the file cannot be read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def describe_error(error: Exception) -> str:
+    """Describe what was found in place of a certificate and its key, without quoting it."""
+    if isinstance(error, ssl.SSLError):
+        return "something else, or the key of another certificate"
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__

@@ -45,8 +45,8 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_serving.handshakes import ProvenClients
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.proven_clients import ProvenClients
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.settings import BindAddress, SettingsError
 
@@ -168,7 +168,6 @@ async def serving(
             BindAddress(LOOPBACK, 0),
             context,
             limits,
-            most_body=MAX_BODY,
             unauthenticated=strangers,
         )
         await listener.start()

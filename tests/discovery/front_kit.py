@@ -150,12 +150,11 @@ async def listening(
     *,
     limits: FrontLimits | None = None,
     client_ca: Path | None = None,
-    most_body: int = 0,
 ) -> AsyncGenerator[Listener]:
     """Listen on loopback."""
     certificate, key = authority.certify(directory)
     tls = ServingCertificate(certificate, key, client_ca)
-    listener = Listener(handler, BindAddress(LOOPBACK, 0), tls.context, limits or FrontLimits(), most_body=most_body)
+    listener = Listener(handler, BindAddress(LOOPBACK, 0), tls.context, limits or FrontLimits())
     await listener.start()
     try:
         yield listener

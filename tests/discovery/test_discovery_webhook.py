@@ -39,7 +39,7 @@ def known(authority: Authority) -> KnownCluster:
 @pytest.fixture
 async def webhook(known: KnownCluster, authority: Authority, tmp_path: Path) -> AsyncGenerator[Listener]:
     service = TokenReviewService(known, audience="cluster-1", metrics=Metrics(), now=lambda: NOW)
-    async with listening(service.handle, tmp_path, authority, most_body=tokenreview.MAX_BODY) as listener:
+    async with listening(service.handle, tmp_path, authority) as listener:
         yield listener
 
 

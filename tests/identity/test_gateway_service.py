@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 import pytest
-from aiohttp import ClientError, ClientSession, TCPConnector, web
+from aiohttp import ClientError, ClientSession, TCPConnector
 from front_kit import LOOPBACK, Authority
 from gateway_kit import AddOn, FixedEndpoints, certify
 from multidict import CIMultiDict
@@ -38,7 +38,6 @@ from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwt import Expected, verify
 from nodeattest_identity.tokens.signing import SigningKey, signing_key
-from nodeattest_serving.fair_scheduler import ScheduleKey
 from nodeattest_serving.settings import BindAddress
 
 ISSUER: Final = "https://gateway.example/addons"
@@ -66,7 +65,6 @@ class Site:
     uids: list[str] = field(default_factory=list[str])
     """Of the users that were authorized."""
     asked: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    scheduled: list[ScheduleKey] = field(default_factory=list[ScheduleKey])
     """The queue of each request."""
     clock: float = 0.0
     port: int = 0
@@ -121,17 +119,12 @@ async def running(site: Site) -> AsyncGenerator[Site]:
             parts, limits=site.limits, request_seconds=site.proxy.request_seconds, clock=lambda: site.clock
         )
 
-        def schedule_by(request: web.BaseRequest) -> ScheduleKey:
-            site.scheduled.append(gateway.schedule_key(request))
-            return site.scheduled[-1]
-
         server = ProxyServer(
             gateway.handle,
             BindAddress(LOOPBACK, 0),
             site.tls.context,
             site.proxy,
             is_unauthenticated=site.tls.is_unauthenticated,
-            schedule_by=schedule_by,
         )
         await server.start()
         site.port = server.port
@@ -228,14 +221,13 @@ async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
     async with running(site), site.client(site.front) as client:
         async with client.get(site.url(f"{DASHBOARD}/stream"), headers=JANE) as open_answer:
             assert await open_answer.content.readline() == b"first\n"
-            more = [asyncio.create_task(get(client, site, f"{DASHBOARD}/")) for _ in range(2)]
-            (refused,), (waiting,) = await asyncio.wait(more, return_when=asyncio.FIRST_COMPLETED)
-            assert refused.result()[0] == 429
-            assert "at most 1 requests of one user at once" in json.loads(refused.result()[2])["message"]
+            status, _, body = await get(client, site, f"{DASHBOARD}/")
+            assert status == 429
+            assert "at most 1 requests of one user at once" in json.loads(body)["message"]
             assert (await get(client, site, f"{DASHBOARD}/", {"X-Remote-User": "jim"}))[0] == 200
             site.add_on.go_on.set()
             assert await open_answer.content.read() == b"second\n"
-        assert (await waiting)[0] == 200
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
 
 
 async def test_an_answer_and_a_websocket_end_at_the_longest_duration(tmp_path: Path) -> None:
@@ -418,18 +410,3 @@ async def test_unauthenticated_clients_cannot_fill_the_log(tmp_path: Path, caplo
             await get(client, site, DASHBOARD)
     assert f"{flood - len(lines)} similar lines were skipped" in caplog.text
     assert f'code="401",what="proxy"}} {flood + 1}' in site.metrics.render().decode()
-
-
-async def test_requests_are_scheduled_by_user_and_unauthenticated_ones_by_address(tmp_path: Path) -> None:
-    """All users come from kube-apiserver's address; who has no certificate of its front proxy names no user."""
-    async with running(Site(tmp_path)) as site:
-        async with site.client(site.front) as front_proxy:
-            await get(front_proxy, site, DASHBOARD)
-            await get(front_proxy, site, DASHBOARD, {"X-Remote-User": "john"})
-        async with site.client() as stranger:
-            await get(stranger, site, DASHBOARD)
-    assert site.scheduled == [
-        ScheduleKey("jane", "users"),
-        ScheduleKey("john", "users"),
-        ScheduleKey(LOOPBACK, "addresses"),
-    ]

@@ -118,9 +118,9 @@ def _kept(slots: ConnectionSlots, client: str, owner: str, *, busy: bool = False
     """Open a connection on which a caller asks, or has asked."""
     one = _Transport()
     assert slots.take(client, one)
-    slots.keep(client, one, owner)
+    slots.keep(one, owner)
     if not busy:
-        slots.request_ended(client, one, authenticated=True)
+        slots.request_ended(one, authenticated=True)
     return one
 
 
@@ -135,8 +135,8 @@ def test_the_client_with_the_most_replaceable_connections_loses_one_and_kept_one
     assert slots.take("c", _Transport())
     assert last.ended
     for one in kept:
-        slots.leave("a", one)
-        slots.leave("a", one)  # again, as a lost connection is reported twice
+        slots.leave(one)
+        slots.leave(one)  # again, as a lost connection is reported twice
     assert not any(one.ended for one in kept)
     for _ in range(3):
         assert slots.take("d", _Transport())
@@ -147,8 +147,8 @@ def test_where_all_are_kept_the_owner_who_has_most_loses_the_idle_one_that_was_u
     busy = [_kept(slots, "a", "alice", busy=True)]
     idle = [_kept(slots, "a", "alice") for _ in range(2)]
     others = [_kept(slots, "a", owner) for owner in ("bob", "carol", "dave", "erin") * 2 + ("frank",)]
-    slots.keep("a", idle[0], "alice")
-    slots.request_ended("a", idle[0], authenticated=True)
+    slots.keep(idle[0], "alice")
+    slots.request_ended(idle[0], authenticated=True)
     assert slots.take("b", _Transport())
     assert [one.ended for one in (*busy, *idle, *others)] == [False, False, True] + [False] * 9
     assert slots.turned_away == 1
@@ -178,9 +178,9 @@ def test_idle_connections_of_one_owner_over_a_quarter_of_all_are_replaced_like_u
 def test_a_connection_is_kept_no_longer_once_a_request_on_it_is_not_authenticated() -> None:
     slots = ConnectionSlots(2, 2)
     one, other = _kept(slots, "a", "alice"), _kept(slots, "a", "bob")
-    slots.request_ended("a", other, authenticated=False)
+    slots.request_ended(other, authenticated=False)
     assert slots.take("b", _Transport())
     assert (one.ended, other.ended) == (False, True)
-    slots.leave("a", other)
+    slots.leave(other)
     assert slots.take("b", _Transport()), "an idle one"
     assert one.ended

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.cluster_cache import ClusterCache
 from nodeattest_discovery.front.metrics import Metrics
 from nodeattest_discovery.front.service import DiscoveryService
@@ -66,9 +65,7 @@ async def run(
         if settings.webhook is not None:
             reviews = TokenReviewService(view, audience=settings.audience, metrics=metrics, now=now)
             tls = ServingCertificate(settings.certificate, settings.key, settings.webhook.client_ca, clock=clock)
-            listener = Listener(
-                reviews.handle, settings.webhook.address, tls.context, settings.limits, most_body=tokenreview.MAX_BODY
-            )
+            listener = Listener(reviews.handle, settings.webhook.address, tls.context, settings.limits)
             webhook = (await _listen(stack, listener)).port
         health = None
         if settings.health is not None:

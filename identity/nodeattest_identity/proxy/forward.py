@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import (
+    AddrInfoType,
     ClientConnectorError,
     ClientError,
     ClientResponse,
@@ -31,7 +32,6 @@ from aiohttp import (
     hdrs,
     web,
 )
-from aiohttp.http_writer import StreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -42,7 +42,8 @@ from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request_body import RequestBody
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_serving.read_ahead import not_read
+from nodeattest_serving.bounded_server import RECEIVE_BUFFER
+from nodeattest_serving.http_server import READ_AHEAD
 
 __all__ = ["ForwardOptions", "Forwarder", "Upstream", "sender_of"]
 
@@ -101,6 +102,13 @@ def sender_of(request: web.BaseRequest, trusted: Sequence[IPNetwork] = ()) -> Se
     return Sender(peer=peer, scheme="http" if request.protocol.ssl_context is None else "https", trusted=trusted)
 
 
+def _open_socket(address: AddrInfoType) -> socket.socket:  # pyright: ignore[reportUnknownParameterType] - aiohttp's
+    """Open a socket to an upstream that reads little ahead."""
+    opened = socket.socket(*address[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    return opened
+
+
 class Forwarder:
     """Forwards requests; an async context manager that holds the upstream connections."""
 
@@ -125,11 +133,14 @@ class Forwarder:
                 await session.close()
 
     def _open(self, *, kept: bool) -> ClientSession:
-        most = self._limits.upstream_connections
         return ClientSession(
-            connector=TCPConnector(limit=most, keepalive_timeout=_IDLE_UPSTREAM)
-            if kept
-            else TCPConnector(limit=most, force_close=True),
+            connector=TCPConnector(
+                limit=self._limits.upstream_connections,
+                force_close=not kept,
+                keepalive_timeout=_IDLE_UPSTREAM if kept else None,
+                socket_factory=_open_socket,
+            ),
+            read_bufsize=READ_AHEAD,
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),
             skip_auto_headers=_SKIPPED_HEADERS,
@@ -163,7 +174,7 @@ class Forwarder:
             headers[hdrs.CONTENT_LENGTH] = str(body_stream.length)
         if key is not None:
             headers.update(upgrade.HEADERS)
-        exchange = _Exchange(request, key, options.replace)
+        exchange = _Exchange(request, key, options.replace, self._limits.forwarded_unread_seconds)
         now = asyncio.get_running_loop().time()
         answer_by = min(options.deadline, now + self._limits.answer_seconds)
         try:
@@ -222,11 +233,13 @@ class _Exchange:
         request: web.BaseRequest,
         key: str | None,
         replace: Callable[[web.StreamResponse], web.StreamResponse],
+        unread_seconds: float,
     ) -> None:
-        """``key``: of a request for WebSocket."""
+        """``key``: of a request for WebSocket. ``unread_seconds``: how long a client that does not read has."""
         self._request = request
         self._key = key
         self._replace = replace
+        self._unread_seconds = unread_seconds
         self._sent: web.StreamResponse | None = None
 
     async def relay(self, response: ClientResponse) -> web.StreamResponse:
@@ -234,7 +247,7 @@ class _Exchange:
         try:
             if self._key is not None and response.status == HTTPStatus.SWITCHING_PROTOCOLS:
                 sent = self._sent = upgrade.accepted(response, self._key)
-                await upgrade.tunnel(self._request, response, sent)
+                await upgrade.tunnel(self._request, response, sent, self._unread_seconds)
                 return sent
             sent = self._sent = self._replace(_new_response(response))
             if self._key is not None:
@@ -243,22 +256,18 @@ class _Exchange:
             if isinstance(sent, web.Response):
                 await sent.write_eof()
                 return sent
-            await self._relay_body(response)
+            await self._relay_body(response, sent)
             await sent.write_eof()
             return sent
         finally:
             response.close()
 
-    async def _relay_body(self, response: ClientResponse) -> None:
-        """Relay a body; while the client does not read, one piece of it is held, once, and nothing more is read."""
-        writer, client = self._request.writer, self._request.protocol
-        assert isinstance(writer, StreamWriter)  # noqa: S101 - for the type checker: aiohttp has no other
+    async def _relay_body(self, response: ClientResponse, sent: web.StreamResponse) -> None:
+        """Relay a body, piece by piece, while the client reads."""
         while piece := await response.content.readany():
-            await writer.write(piece, drain=False)
-            del piece  # the transport has it
-            if client.writing_paused:
-                with not_read(response.connection and response.connection.protocol):
-                    await writer.drain()
+            async with asyncio.timeout(self._unread_seconds):
+                await sent.write(piece)
+                await self._request.writer.drain()
 
     def abort(self, refused: RefusalError) -> web.StreamResponse:
         """Abort an incomplete response so that the client notices; raises if none has begun."""

@@ -32,7 +32,6 @@ class ProxyLimits:
 
     Handshakes in progress count, too.
     """
-    unauthenticated_connections_of_client: int = 16
     unauthenticated_seconds: float = 15.0
     """Lifetime of an unauthenticated connection: to fetch a document takes milliseconds."""
     upstream_connections: int = 4096

@@ -7,7 +7,6 @@ Source: companion proposal 003; RFC 9110 §15, RFC 6750 §3, RFC 6585 §4 and §
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from http import HTTPStatus
@@ -15,7 +14,9 @@ from typing import Final
 
 from aiohttp import web
 
-__all__ = ["STATUS", "Refusal", "RefusalError", "answer", "body"]
+from nodeattest_serving.replies import Reply, failure_status, response
+
+__all__ = ["STATUS", "Refusal", "RefusalError", "answer", "reply"]
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
@@ -42,7 +43,6 @@ class Refusal(StrEnum):
     USER_BUSY = "UserBusy"
     # Proxy and upstream
     VERIFICATION_UNAVAILABLE = "VerificationUnavailable"
-    PROXY_BUSY = "ProxyBusy"
     UPSTREAM_UNREACHABLE = "UpstreamUnreachable"
     UPSTREAM_MALFORMED = "UpstreamMalformed"
     UPSTREAM_TOO_SLOW = "UpstreamTooSlow"
@@ -67,7 +67,6 @@ STATUS: Final[Mapping[Refusal, HTTPStatus]] = {
     Refusal.USER_NOT_ALLOWED: HTTPStatus.FORBIDDEN,
     Refusal.USER_BUSY: HTTPStatus.TOO_MANY_REQUESTS,
     Refusal.VERIFICATION_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    Refusal.PROXY_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.UPSTREAM_UNREACHABLE: HTTPStatus.BAD_GATEWAY,
     Refusal.UPSTREAM_MALFORMED: HTTPStatus.BAD_GATEWAY,
     Refusal.UPSTREAM_TOO_SLOW: HTTPStatus.GATEWAY_TIMEOUT,
@@ -106,30 +105,17 @@ class RefusalError(Exception):
         self.headers = headers
 
 
-def answer(refused: RefusalError, kind: type[web.Response] = web.Response) -> web.Response:
-    """Make the response to a request that is not forwarded."""
+def reply(refused: RefusalError) -> Reply:
+    """Make the reply to a request that is not forwarded."""
     status = refused.status
-    response = kind(status=status, body=body(refused.refusal, status), headers=refused.headers)
-    response.content_type = "application/json"
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Server"] = "nodeattest"
-    if status in _RETRY and "Retry-After" not in response.headers:
-        response.headers["Retry-After"] = _RETRY[status]
-    if refused.close:
-        response.force_close()
-    return response
+    retry = {"Retry-After": _RETRY[status]} if status in _RETRY else {}
+    return Reply(
+        status=status,
+        body=failure_status(status, f"{status.phrase}: {refused.refusal}", refused.refusal.value),
+        headers={"Cache-Control": "no-store", **retry, **refused.headers},
+    )
 
 
-def body(refusal: Refusal, status: HTTPStatus) -> bytes:
-    """Return a ``Status`` object."""
-    said: dict[str, object] = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": f"{status.phrase}: {refusal}",
-        "reason": refusal.value,
-        "code": status.value,
-    }
-    return json.dumps(said, separators=(",", ":")).encode()
+def answer(refused: RefusalError) -> web.Response:
+    """Make the response to a request that is not forwarded."""
+    return response(reply(refused), last=refused.close)

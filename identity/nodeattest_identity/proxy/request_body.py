@@ -16,7 +16,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_serving.read_ahead import not_read_while_waiting
 
 __all__ = ["RequestBody"]
 
@@ -69,8 +68,7 @@ class RequestBody:
             if self._limits.max_body is not None and count > self._limits.max_body:
                 self.refused = self._too_large()
                 raise self.refused
-            with not_read_while_waiting(self._request.protocol):
-                yield chunk
+            yield chunk
         if self._timer is not None and not self.answered:
             timer, deadline = self._timer
             timer.reschedule(min(deadline, asyncio.get_running_loop().time() + self._limits.answer_seconds))

@@ -17,6 +17,7 @@ from typing import Final
 
 from aiohttp import ClientResponse, hdrs, web
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_writer import StreamWriter
 
 from nodeattest_identity.proxy.headers import response_headers
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
@@ -73,8 +74,10 @@ def accepted(response: ClientResponse, key: str) -> web.StreamResponse:
     return sent
 
 
-async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.StreamResponse) -> None:
-    """Send the 101 and tunnel bytes both ways until one side ends."""
+async def tunnel(
+    request: web.BaseRequest, response: ClientResponse, sent: web.StreamResponse, unread_seconds: float
+) -> None:
+    """Send the 101 and tunnel bytes both ways until one side ends, or does not read for so long."""
     connection = response.connection
     server = connection.protocol if connection is not None else None
     if server is None:
@@ -82,7 +85,8 @@ async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.S
     await sent.prepare(request)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     client = request.protocol
-    to_client, to_server = _Pipe(server, client, ended), _Pipe(client, server, ended)
+    to_client = _Pipe(server, client, ended, unread_seconds)
+    to_server = _Pipe(client, server, ended, unread_seconds)
     try:
         server.set_parser(to_client, to_client)
         client.set_parser(to_server)  # pyright: ignore[reportArgumentType] - it feeds bytes, as it would aiohttp's reader
@@ -95,12 +99,15 @@ async def tunnel(request: web.BaseRequest, response: ClientResponse, sent: web.S
 class _Pipe:
     """One direction of a tunnel; aiohttp feeds it every byte as it would a parser."""
 
-    __slots__ = ("_ended", "_sink", "_source", "_waiting")
+    __slots__ = ("_ended", "_sink", "_source", "_unread_seconds", "_waiting")
 
-    def __init__(self, source: BaseProtocol, sink: BaseProtocol, ended: asyncio.Future[None]) -> None:
+    def __init__(
+        self, source: BaseProtocol, sink: BaseProtocol, ended: asyncio.Future[None], unread_seconds: float
+    ) -> None:
         self._source = source
         self._sink = sink
         self._ended = ended
+        self._unread_seconds = unread_seconds
         self._waiting: asyncio.Task[None] | None = None
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
@@ -136,8 +143,9 @@ class _Pipe:
     async def _resume(self) -> None:
         """Resume reading once the sink has drained."""
         try:
-            await self._sink._drain_helper()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as aiohttp's own writers wait
-        except ConnectionError:
+            async with asyncio.timeout(self._unread_seconds):
+                await StreamWriter(self._sink, asyncio.get_running_loop()).drain()
+        except (ConnectionError, TimeoutError):
             self.feed_eof()
         finally:
             self._waiting = None

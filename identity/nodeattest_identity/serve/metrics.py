@@ -8,8 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from nodeattest_serving.build_info import export_build_info
-from nodeattest_serving.counter_func import CounterFunc
+from nodeattest_serving.metrics import CounterFunc, export_build_info
 
 __all__ = ["Metrics"]
 

@@ -19,7 +19,7 @@ from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, 
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_pem
 from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
-from nodeattest_serving.files import stamp
+from nodeattest_serving.tls import stamp
 
 __all__ = ["KeyFileReader", "SourceError", "read_api_server"]
 

@@ -45,7 +45,7 @@ from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.printable import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_serving.proven_clients import ProvenClients
+from nodeattest_serving.handshakes import ProvenClients
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
-from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler, is_api_server
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
@@ -26,8 +25,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_serving import settings as serving
 from nodeattest_serving.bounded_server import UnauthenticatedLimits, client_of
+from nodeattest_serving.handshakes import ProvenClients
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.proven_clients import ProvenClients
 from nodeattest_serving.settings import SettingsError
 
 __all__ = ["WebhookServer", "unproven_limits"]
@@ -99,7 +98,6 @@ class WebhookServer:
                 serving.BindAddress(host, port),
                 self._certificate.context,
                 _LIMITS,
-                most_body=MAX_BODY,
                 unauthenticated=unproven_limits(
                     proven, None if self._client_ca is None else self._settings.webhook_client_names
                 ),
@@ -133,7 +131,7 @@ def unproven_limits(proven: ProvenClients, names: Collection[str] | None) -> Una
     return UnauthenticatedLimits(
         is_unauthenticated=is_unauthenticated,
         connections=_MOST_UNPROVEN,
-        connections_of_client=_MOST_UNPROVEN,
+        handshakes=_MOST_UNPROVEN,
         proven=proven,
     )
 

@@ -116,7 +116,6 @@ def _server(settings: GatewaySettings, tls: GatewayTls, gateway: Gateway) -> Pro
         tls.context,
         settings.proxy,
         is_unauthenticated=tls.is_unauthenticated,
-        schedule_by=gateway.schedule_key,
     )
 
 

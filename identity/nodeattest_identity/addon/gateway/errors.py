@@ -5,13 +5,12 @@ Promises: a message quotes nothing of the request. Source: apimachinery metav1.S
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.printable import one_line
+from nodeattest_serving.replies import failure_status
 
 __all__ = ["StatusError", "status_body"]
 
@@ -46,13 +45,5 @@ class StatusError(Exception):
 
 def status_body(error: StatusError) -> bytes:
     """Write the ``Status`` object."""
-    status: JsonObject = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": one_line(error.message, _MAX_MESSAGE),
-        "reason": _REASONS.get(error.status, ""),
-        "code": error.status.value,
-    }
-    return json.dumps(status, separators=(",", ":")).encode()
+    message = one_line(error.message, _MAX_MESSAGE)
+    return failure_status(error.status, message, _REASONS.get(error.status, ""))

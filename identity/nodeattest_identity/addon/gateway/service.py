@@ -35,10 +35,8 @@ from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import read_target
-from nodeattest_identity.proxy.user_slots import UserBusyError, UserSlots
+from nodeattest_identity.proxy.user_requests import UserBusyError, UserRequests
 from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_serving.connection import requester
-from nodeattest_serving.fair_scheduler import ScheduleKey
 
 __all__ = ["Authorizer", "Gateway", "GatewayDeps"]
 
@@ -82,23 +80,13 @@ class Gateway:
         self._limits = limits
         self._request_seconds = request_seconds
         self._buckets = RateLimiter(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
-        self._slots = UserSlots(limits.user_requests)
+        self._requests = UserRequests(limits.user_requests)
         self._log_sampler = LogSampler(clock)
 
     @property
     def open_now(self) -> int:
         """Number of requests in flight."""
-        return self._slots.held
-
-    def schedule_key(self, request: web.BaseRequest) -> ScheduleKey:
-        """Name the queue of a request: the user's, or the client's address where the user is not authenticated.
-
-        All users come from kube-apiserver's address. No number of unauthenticated clients lengthens the users' queues.
-        """
-        try:
-            return ScheduleKey(self._identity(request).user, group="users")
-        except StatusError:
-            return ScheduleKey(requester(request), group="addresses")
+        return self._requests.total
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -150,7 +138,7 @@ class Gateway:
         target = parse(request.raw_path)  # 2
         self._admit(identity)  # 3
         try:
-            async with self._slots.hold(identity.user):
+            with self._requests.hold(identity.user):
                 return await self._forward(request, identity, target)
         except UserBusyError:
             raise _too_many(

@@ -10,13 +10,12 @@ Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import asyncio
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
-from nodeattest_identity.proxy.wait_queue import WaitQueue
 from nodeattest_providers.errors import Reason, Unavailable
 
 __all__ = ["FairSemaphore"]
@@ -45,7 +44,7 @@ class FairSemaphore:
         """By peer."""
         self._max_waiting = max_waiting
         self._timeout = timeout
-        self._queues: OrderedDict[str, WaitQueue] = OrderedDict()
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """The waiters of each peer that has any; the peer that is served next is the first."""
 
     @property
@@ -75,21 +74,37 @@ class FairSemaphore:
         if self.waiting >= self._max_waiting:
             self._evict_for(peer)
         # 2
-        queue = self._queues.setdefault(peer, WaitQueue())
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(peer, deque()).append(turn)
         try:
-            await queue.wait(self._timeout, pass_on=partial(self._release, peer))
-        except TimeoutError:
-            raise _busy() from None
-        finally:
-            if not queue and self._queues.get(peer) is queue:
-                del self._queues[peer]
+            async with asyncio.timeout(self._timeout):
+                await turn
+        except BaseException as error:  # a cancelled waiter leaves the queue, too
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._release(peer)  # it was served in the same moment
+            else:
+                self._forget(peer, turn)
+            if isinstance(error, TimeoutError):
+                raise _busy() from None
+            raise
 
     def _evict_for(self, peer: str) -> None:
         """Remove the newest waiter of the longest queue; raises ``Unavailable`` if that is about the peer's own."""
         longest = max(self._queues, key=lambda each: len(self._queues[each]))
         if len(self._queues[longest]) <= len(self._queues.get(peer, ())) + 1:
             raise _busy()
-        self._queues[longest].evict_newest(_busy())
+        newest = self._queues[longest][-1]
+        self._forget(longest, newest)
+        if not newest.done():
+            newest.set_exception(_busy())
+
+    def _forget(self, peer: str, turn: asyncio.Future[None]) -> None:
+        """Remove a waiter from its queue."""
+        queue = self._queues.get(peer)
+        if queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._queues[peer]
 
     def _release(self, peer: str) -> None:
         """Serve the first waiter of the next peer that is below its limit, which then is the last of the peers."""
@@ -98,10 +113,13 @@ class FairSemaphore:
             del self._held[peer]
         for waiting in [each for each in self._queues if self._held[each] < self._limit_of_peer]:
             queue = self._queues.pop(waiting)
-            served = queue.serve()
+            turn = queue.popleft()
+            while turn.done() and queue:  # cancelled, and its task has not run yet
+                turn = queue.popleft()
             if queue:
                 self._queues[waiting] = queue
-            if served:
+            if not turn.done():
+                turn.set_result(None)
                 self._held[waiting] += 1
                 return
         self._free += 1

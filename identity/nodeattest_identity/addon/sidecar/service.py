@@ -28,10 +28,10 @@ from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.log_sampler import LogSampler
 from nodeattest_identity.proxy.paths import RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_identity.proxy.server import note_authenticated
-from nodeattest_identity.proxy.user_slots import UserBusyError, UserSlots
+from nodeattest_identity.proxy.user_requests import UserBusyError, UserRequests
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.connection_slots import share_of_owner
+from nodeattest_serving.http_server import ServerConnection
 
 __all__ = ["SidecarService"]
 
@@ -67,13 +67,12 @@ class SidecarService:
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
         self._log_sampler = LogSampler(now)
         self._max_user_requests = min(settings.max_user_requests, share_of_owner(settings.limits.connections))
-        self._slots = UserSlots(self._max_user_requests)
-        """By user; None: unauthenticated."""
+        self._requests = UserRequests(self._max_user_requests)
 
     @property
     def in_flight(self) -> int:
         """Number of requests in flight."""
-        return self._slots.held
+        return self._requests.total
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; raises ``RefusalError``."""
@@ -137,9 +136,9 @@ class SidecarService:
             without=CREDENTIALS if caller is None else frozenset(),
         )
         try:
-            async with self._slots.hold(None if caller is None else caller.user):
-                if caller is not None:
-                    note_authenticated(request, caller.user)
+            with self._requests.hold(None if caller is None else caller.user):
+                if caller is not None and isinstance(request.protocol, ServerConnection):
+                    request.protocol.keep(caller.user)
                 return await self._forwarder.forward(request, options)
         except UserBusyError:
             raise RefusalError(

@@ -1,0 +1,367 @@
+"""An HTTP/1.1 server by aiohttp's public interface: bounded in bytes and in time before a request is handled.
+
+A header that exceeds its time or size is refused, and its connection ends. aiohttp refuses every ambiguous framing, and
+bounds how many requests wait behind the one that is answered. A client that does not read its response is disconnected.
+Bodies are passed unchanged, also compressed ones.
+Out of scope: connections (``bounded_server``), responses.
+Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.http_websocket import WebSocketReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+
+from nodeattest_kube.addresses import IPNetwork
+from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
+from nodeattest_serving.replies import Reply, raw_response, response
+from nodeattest_serving.settings import BindAddress, ConnectionLimits
+
+__all__ = ["READ_AHEAD", "HttpLimits", "HttpListener", "InvalidRequest", "Lifetime", "ServerConnection", "quiet_log"]
+
+_LINGER: Final = 1.0
+"""Seconds to keep reading after an early response: a reset could overtake the response."""
+READ_AHEAD: Final = 16 * 1024
+"""Bytes of a body that are read before they are wanted, of a connection."""
+_SHUTDOWN: Final = 3.0
+"""Seconds for requests in progress at shutdown."""
+
+
+class InvalidRequest(Enum):
+    """Why what came is no request that a handler gets."""
+
+    MALFORMED = auto()
+    HEADER_TOO_LARGE = auto()
+    HEADER_TOO_SLOW = auto()
+    INTERNAL_ERROR = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Limits of one request and its connection."""
+
+    line: int
+    """Bytes of a request line."""
+    field: int
+    """Bytes of one header field."""
+    fields: int
+    head: int
+    """Bytes of request line and header together."""
+    header_seconds: float
+    """From the first byte of a request, or of a connection, to the end of its header."""
+    idle_seconds: float
+    """Between two requests of a connection."""
+    unread_seconds: float
+    """How long a response waits for a client that does not read."""
+
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Lifetime = Callable[[asyncio.Transport], float | None]
+"""Returns the seconds after which a connection is aborted; None: it has no limit."""
+
+
+class _LastResponse(web.Response):
+    """The response to invalid HTTP; the connection stays open for a moment, so that no reset overtakes it."""
+
+    transport: asyncio.Transport | None = None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """End the response, and wait for the client to close."""
+        await super().write_eof(data)
+        if self.transport is not None:
+            _half_close(self.transport)
+            await asyncio.sleep(_LINGER)
+
+
+class ServerConnection(web.RequestHandler):
+    """aiohttp's connection with limits for the header's bytes and seconds."""
+
+    def __init__(self, server: _Server, limits: HttpLimits) -> None:
+        quiet = quiet_log()
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=quiet,
+            logger=quiet,
+            max_line_size=limits.line,
+            max_field_size=limits.field,
+            max_headers=limits.fields,
+            keepalive_timeout=limits.idle_seconds,
+            lingering_time=_LINGER,
+            read_bufsize=READ_AHEAD,
+            auto_decompress=False,
+        )
+        self._server = server
+        self._limits = limits
+        self.opened = 0.0
+        """Loop time."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._header_bytes = 0
+        """Of the incomplete header."""
+        self._incoming_body: StreamReader = EMPTY_PAYLOAD
+        """Of the last request."""
+        self._is_answering = False
+        self._is_kept = False
+        self._is_refused = False
+        self._is_tunnel = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the timers; bytes may have come with the end of the handshake."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker: streams have no others
+        transport.set_write_buffer_limits(
+            high=1
+        )  # who drains knows that nothing is left to send; with TLS 0 never ends
+        self.opened = asyncio.get_running_loop().time()
+        lifetime = self._server.lifetime(transport)
+        if lifetime is not None:
+            self._start_timer("life", lifetime, transport.abort)
+        self._await_header()
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_soon(self._check_header)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop the timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        super().connection_lost(exc)
+        self._server.accepted_by.ended(self)
+
+    def set_parser(self, parser: WebSocketReader, data_received_cb: Callable[[], None] | None = None) -> None:
+        """Give all further bytes to a tunnel."""
+        self._is_tunnel = True
+        super().set_parser(parser, data_received_cb)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of a header; what follows a body within one piece is counted with the next one."""
+        if self._is_refused:
+            return
+        is_header = not self._is_tunnel and self._incoming_body.is_eof()
+        super().data_received(data)
+        if is_header:
+            self._header_bytes += len(data)
+            if self.transport is None:
+                return
+            if not self._is_answering and "header" not in self._timers:
+                self._await_header()
+            if self._header_bytes > self._limits.head:  # unless the request begins before
+                asyncio.get_running_loop().call_soon(self._check_header)
+
+    def request_began(self, body: StreamReader) -> None:
+        """Note that a header is complete."""
+        self._incoming_body, self._header_bytes, self._is_answering = body, 0, True
+        timer = self._timers.pop("header", None)
+        if timer is not None:
+            timer.cancel()
+
+    def request_ended(self) -> None:
+        """Note that a request is answered."""
+        self._server.accepted_by.request_ended(self, authenticated=self._is_kept)
+        self._is_answering = self._is_kept = False
+        if self._header_bytes:
+            self._await_header()
+
+    def keep(self, caller: str) -> None:
+        """Keep the connection of an authenticated caller's request until it ends, however many others come.
+
+        A caller's requests in progress must be limited to ``share_of_owner`` of all connections: nothing ends theirs.
+        """
+        self._is_kept = True
+        self._server.accepted_by.keep(self, caller)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Refuse invalid HTTP with a fixed response; aiohttp's quotes the request and reveals versions."""
+        del message
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was under way")
+        kind = InvalidRequest.INTERNAL_ERROR
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            is_large = isinstance(exc, LineTooLong) or "Too many" in str(exc)
+            kind = InvalidRequest.HEADER_TOO_LARGE if is_large else InvalidRequest.MALFORMED
+        self._is_refused = True
+        self.close()
+        refused = response(self._server.refuse(kind), last=True, kind=_LastResponse)
+        refused.transport = self.transport
+        return refused
+
+    def _await_header(self) -> None:
+        self._start_timer("header", self._limits.header_seconds, lambda: self._refuse(InvalidRequest.HEADER_TOO_SLOW))
+
+    def _start_timer(self, name: str, seconds: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, callback)
+
+    def _check_header(self) -> None:
+        if self._header_bytes > self._limits.head:
+            self._refuse(InvalidRequest.HEADER_TOO_LARGE)
+
+    def _refuse(self, kind: InvalidRequest) -> None:
+        """Refuse an incomplete header; what is being answered is answered first."""
+        transport = self.transport
+        if self._is_refused or transport is None or transport.is_closing():
+            return
+        self._is_refused = True
+        reply = self._server.refuse(kind)
+        if self._is_answering:
+            self.close()
+        elif not self._header_bytes:
+            transport.abort()
+        else:
+            transport.write(raw_response(reply))
+            _half_close(transport)
+            self._start_timer("linger", _LINGER, transport.abort)
+
+
+class _Server(web.Server):
+    """aiohttp's server of ``ServerConnection``."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: HttpLimits,
+        accepted_by: BoundedServer,
+        lifetime: Lifetime,
+        refuse: Callable[[InvalidRequest], Reply],
+        *,
+        handler_cancellation: bool,
+    ) -> None:
+        self._handler = handler
+        self._limits = limits
+        self.accepted_by = accepted_by
+        self.lifetime = lifetime
+        self.refuse = refuse
+        super().__init__(self._answer, request_factory=_new_request, handler_cancellation=handler_cancellation)
+
+    def __call__(self) -> ServerConnection:
+        """Make a connection's protocol."""
+        return ServerConnection(self, self._limits)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, ServerConnection)  # noqa: S101 - for the type checker: we make no others
+        try:
+            answer = await self._handler(request)
+            if "Upgrade" in request.headers and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
+                answer.force_close()  # what follows a declined upgrade is of another protocol
+            try:
+                async with asyncio.timeout(self._limits.unread_seconds):
+                    await answer.prepare(request)
+                    await answer.write_eof()
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+            return answer
+        finally:
+            connection.request_ended()
+
+
+def _new_request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    """Make the request that is answered next."""
+    if isinstance(protocol, ServerConnection):
+        protocol.request_began(payload)
+    return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
+class HttpListener:
+    """A bounded server on one address, and the HTTP server behind it while it runs."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        address: BindAddress,
+        tls: ssl.SSLContext | None,
+        limits: ConnectionLimits,
+        http: HttpLimits,
+        *,
+        refuse: Callable[[InvalidRequest], Reply],
+        lifetime: Lifetime,
+        handler_cancellation: bool = False,
+        arrivals: RateLimiter | None = None,
+        unauthenticated: UnauthenticatedLimits | None = None,
+        allowed: Collection[IPNetwork] = (),
+    ) -> None:
+        """``refuse``: returns the reply to what is no request. Others: see ``BoundedServer``.
+
+        ``handler_cancellation``: a client that disconnects cancels its request.
+        """
+        self._handler, self._http, self._lifetime, self._refuse = handler, http, lifetime, refuse
+        self._handler_cancellation = handler_cancellation
+        self._server: _Server | None = None
+        self._bounded = BoundedServer(
+            self._connection,
+            address,
+            tls,
+            limits,
+            arrivals=arrivals,
+            unauthenticated=unauthenticated,
+            allowed=allowed,
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the chosen one where 0 was asked for."""
+        return self._bounded.port
+
+    @property
+    def turned_away(self) -> int:
+        """Connections that were closed because there were too many, for metrics."""
+        return self._bounded.turned_away
+
+    async def start(self) -> None:
+        """Listen; raises ``SettingsError`` when the address cannot be had."""
+        self._server = _Server(
+            self._handler,
+            self._http,
+            self._bounded,
+            self._lifetime,
+            self._refuse,
+            handler_cancellation=self._handler_cancellation,
+        )
+        await self._bounded.open()
+
+    async def stop(self) -> None:
+        """Stop listening, let requests end, close every connection."""
+        server, self._server = self._server, None
+        if server is not None:
+            self._bounded.close()
+            server.pre_shutdown()
+            await server.shutdown(_SHUTDOWN)
+
+    def _connection(self) -> asyncio.Protocol:
+        assert self._server is not None  # noqa: S101 - for the type checker: there is a server before there are connections
+        return self._server()
+
+
+def quiet_log() -> logging.Logger:
+    """Make a logger without output: aiohttp's own lines quote requests."""
+    return logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - a logger without a parent, so that no handler gets its lines
+
+
+def _half_close(transport: asyncio.Transport) -> None:
+    """Close our direction only."""
+    if transport.can_write_eof() and not transport.is_closing():
+        transport.write_eof()
