@@ -30,7 +30,7 @@ INSTRUMENTED: Final = [
         "nodeattest_authenticator",
     ),
     *("nodeattest_controller", "nodeattest_sandbox.apiserver.tokens"),
-    *("nodeattest_cli.token", "nodeattest_cli.cluster_info.view"),
+    *("nodeattest_cli.token", "nodeattest_cli.cluster_info"),
     *("pyasn1", "yaml"),
 ]
 """Packages whose coverage guides the fuzzer: the parsers, those of their libraries that are Python, second opinions."""

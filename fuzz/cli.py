@@ -12,13 +12,12 @@ from fuzz.keys import NOW
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_cli.cluster_info.view import view_of
+from nodeattest_cli.cluster_info import view_of
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.endorsement_keys.key_file import HostRef, parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import to_yaml
-from nodeattest_cli.token.model import read, warnings
-from nodeattest_cli.token.output import format_tokens
+from nodeattest_cli.token import format_tokens, stored_view, warnings
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import JsonObject, parse_json
 from nodeattest_parsing.durations import format_duration, parse_duration
@@ -50,7 +49,7 @@ def _token_secret(data: bytes) -> bool:
         return False
     require(all(line.isprintable() for line in warnings(secret)), "a warning of one line")
     try:
-        seen = read(secret)
+        seen = stored_view(secret)
     except Denied as denied:
         return refused(denied, Reason.TOKEN_MALFORMED)
     lines = format_tokens([seen], "text", NOW).split("\n")

@@ -49,7 +49,7 @@ def pages(group: click.Group = cli, words: tuple[str, ...] = ()) -> Iterator[Pag
     """Yield every command that does something, in the order of ``--help``."""
     parent = click.Context(group, info_name=" ".join((_NAME, *words)), terminal_width=_WIDTH)
     for name in group.list_commands(parent):
-        command = group.get_command(parent, name)
+        _, command, _ = group.resolve_command(parent, [name])
         if isinstance(command, click.Group):
             yield from pages(command, (*words, name))
         elif command is not None:

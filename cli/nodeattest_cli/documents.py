@@ -7,9 +7,8 @@ in which one counts; times stay text. Leaves to others what the objects mean.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import click
 
@@ -20,9 +19,7 @@ from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
 
-__all__ = ["MAX_FILE", "file_option", "read_objects", "read_text"]
-
-T = TypeVar("T")
+__all__ = ["MAX_FILE", "read_objects", "read_text"]
 
 MAX_FILE: Final = 8 << 20
 """Bytes of a file; one object has at most 1.5 MiB in etcd."""
@@ -31,17 +28,6 @@ _MAX_DEPTH: Final = 64
 _MAX_VALUES: Final = 1 << 19
 """Values and keys of all objects of a file."""
 _MAX_DOCUMENTS: Final = 1 << 14
-
-
-def file_option(text: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Add ``-f`` to a command that takes one file: of several, click alone would take the last."""
-    return click.option("-f", "--file", "path", multiple=True, callback=_only_file, metavar="FILE", help=text)
-
-
-def _only_file(_context: click.Context, _option: click.Parameter, paths: tuple[str, ...]) -> str | None:
-    if len(paths) > 1:
-        raise click.BadParameter(f"expected one file, got {len(paths)}")
-    return paths[0] if paths else None
 
 
 def read_text(path: str) -> str:

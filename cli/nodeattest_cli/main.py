@@ -1,7 +1,7 @@
 """``nodeattest``: the operator's tool, also ``kubectl nodeattest``.
 
-Promises: what goes wrong is one line on standard error and an exit code of ``errors.ExitCode``, never a traceback;
-each command is imported only when it runs, so ``--help`` is quick. The environment is read by the commands' options
+What goes wrong is one line on standard error and an exit code of ``errors.ExitCode``, never a traceback. Each command
+is imported only when it runs, so ``--help`` and completion are quick. The environment is read by the commands' options
 and by the demo's command, and nowhere below.
 """
 
@@ -9,82 +9,188 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Final
 
 import click
+from click.shell_completion import get_completion_class
 
 from nodeattest_cli.errors import ExitCode, UserError
-from nodeattest_cli.lazy import LazyGroup
 from nodeattest_controller import logs
 from nodeattest_parsing.printable import visible_lines
+from nodeattest_providers.version import describe
 
 __all__ = ["cli", "main"]
 
 _NAME: Final = "nodeattest"
 _EXPECTED: Final = (click.ClickException, click.exceptions.Abort, KeyboardInterrupt, OSError, UserError)
 _OURS: Final = "nodeattest_"
-"""How our packages' names begin: one of these that is missing is a bug or a broken installation."""
-
-_COMMANDS: Final = {
-    "addon-auth": (
-        "nodeattest_cli.addon_auth.command:addon_auth",
-        "Pass on to add-ons who calls, without credentials.",
-    ),
-    "cluster-info": (
-        "nodeattest_cli.cluster_info.command:cluster_info",
-        "Publish, show, sign, verify or take over where a cluster is.",
-    ),
-    "completion": ("nodeattest_cli.completion:completion", "Print a script that completes commands in your shell."),
-    "discovery": ("nodeattest_cli.discovery:discovery", "Serve cluster-info to nodes that know a bootstrap token."),
-    "doctor": (
-        "nodeattest_cli.doctor.command:doctor",
-        "Look at an installation in both clusters: what is wrong, and what to do.",
-    ),
-    "endorsement-keys": (
-        "nodeattest_cli.endorsement_keys.command:endorsement_keys",
-        "Register the endorsement keys of machines' TPMs.",
-    ),
-    "evidence": (
-        "nodeattest_cli.evidence.command:evidence",
-        "Export what explains a machine, without secrets.",
-    ),
-    "explain": ("nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."),
-    "issuer": ("nodeattest_cli.issuer.command:issuer", "Let tokens of service accounts be verified anywhere."),
-    "machines": (
-        "nodeattest_cli.machines.command:machines",
-        "Which machines are attested, until when; reset or readmit one.",
-    ),
-    "policy": ("nodeattest_cli.policies:policy", "Check attestation policies; learn register values for them."),
-    "render": ("nodeattest_cli.render:render", "Render Cluster API's bootstrap configuration for attested machines."),
-    "token": ("nodeattest_cli.token.command:token", "Create, list and delete bootstrap tokens, as kubeadm token does."),
-    "version": (
-        "nodeattest_cli.version:version",
-        "Print version and commit, and which evidence is understood.",
-    ),
-}
-"""Name to ``module:command`` and the line that ``--help`` shows."""
+"""Prefix of our packages: a missing one is a bug or a broken installation."""
 _PLUGINS: Final = "nodeattest.commands"
 """Entry points of further commands: ``demo`` comes with nodeattest-sandbox."""
 _PLUGIN_HELP: Final = {"demo": "Watch nodes with TPMs join and attackers be refused, on this machine."}
 
 
+class _LazyCommand(click.Command):
+    """A command that is known by its name and its line of ``--help`` until it runs."""
+
+    def __init__(self, name: str, target: str, line: str) -> None:
+        """``target``: ``module:command``."""
+        super().__init__(name, help=line, short_help=line)
+        self._target = target
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        module, _, name = self._target.partition(":")
+        command: object = getattr(import_module(module), name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"expected a command at {self._target}, got {type(command).__name__}")
+        return command
+
+
+class _Group(click.Group):
+    """A group of commands in the order of its table; each is imported when it is called."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command to call."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, _LazyCommand) else command, rest
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(self.commands)
+
+
+def _group(name: str, line: str, **commands: tuple[str, str]) -> _Group:
+    """Make a group; ``commands``: name to ``module:command`` below this package, and its line of ``--help``."""
+    group = _Group(name, help=line, short_help=line)
+    for command, (target, said) in commands.items():
+        group.add_command(_LazyCommand(command, f"nodeattest_cli.{target}", said))
+    return group
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, *, shell: str) -> None:
+    """Print a script that completes nodeattest's commands and options in SHELL.
+
+    bash: source <(nodeattest completion bash). zsh: source <(nodeattest completion zsh), after compinit. fish:
+    nodeattest completion fish | source.
+    """
+    completer = get_completion_class(shell)
+    if completer is None:
+        raise UserError(f"this version of click does not complete in {shell}")
+    script = completer(ctx.find_root().command, {}, _NAME, "_NODEATTEST_COMPLETE").source()
+    click.echo(visible_lines(*script.splitlines()), nl=False)
+
+
+@click.command()
+def version() -> None:
+    """Print version and commit, and which evidence is understood."""
+    click.echo(visible_lines(*describe(_NAME, "signer").splitlines()), nl=False)
+
+
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        from nodeattest_cli.version import version
-
         context.exit(context.invoke(version))
 
 
-@click.group(
-    cls=LazyGroup,
-    lazy=_COMMANDS,
-    plugins=_PLUGINS,
-    plugin_help=_PLUGIN_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="As version.")
 def cli() -> None:
     """Let only attested machines become nodes of Cluster API clusters."""
+
+
+_COMMANDS: Final[tuple[click.Command, ...]] = (
+    _group(
+        "addon-auth",
+        "Tell add-ons who calls, without credentials (docs/addon-auth.md).",
+        gateway=("addon_auth:gateway", "Forward users' requests to add-ons, with who asks."),
+        sidecar=("addon_auth:sidecar", "Verify who calls the add-on beside it."),
+    ),
+    _group(
+        "cluster-info",
+        "Publish, show, sign, verify or take over where a cluster is and whom to trust (docs/discovery.md).",
+        publish=("cluster_info:publish", "Publish where the cluster is and whom to trust, and make a token."),
+        show=("cluster_info:show", "Show it: server, CAs with their pins, who signed."),
+        sign=("cluster_info:sign", "Sign it, where no bootstrap signer runs."),
+        verify=("cluster_info_verify:verify", "Verify it as a machine that joins does."),
+        refresh=("cluster_info_verify:refresh", "Bring a kubeconfig's CAs up to date with it."),
+    ),
+    completion,
+    _group(
+        "discovery",
+        "Serve cluster-info to nodes that know a bootstrap token.",
+        serve=("discovery:serve", "Serve cluster-info of one workload cluster."),
+    ),
+    _LazyCommand(
+        "doctor",
+        "nodeattest_cli.doctor.command:doctor",
+        "Look at an installation in both clusters: what is wrong, and what to do.",
+    ),
+    _group(
+        "endorsement-keys",
+        "Register the endorsement keys of machines' TPMs.",
+        **{"import": ("endorsement_keys.command:import_keys", "Register the endorsement keys of a CSV or JSON file.")},
+    ),
+    _group(
+        "evidence",
+        "Keep what explains a machine, for a place without access to the clusters.",
+        export=("explain.command:export", "Write what explains a machine into one file without secrets."),
+    ),
+    _LazyCommand(
+        "explain", "nodeattest_cli.explain.command:explain", "Replay a stored request: each check, expected and got."
+    ),
+    _group(
+        "issuer",
+        "Let anybody verify tokens of a cluster's service accounts without asking its API server (docs/issuer.md).",
+        verify=("issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
+        publish=("issuer.publish:publish", "Keep a bucket, blobs or a directory equal to an issuer's keys."),
+        serve=("issuer.serve:serve", "Serve the documents of one issuer or of many, over HTTPS."),
+    ),
+    _group(
+        "machines",
+        "Show which machines are attested, and let one bind itself anew or come back.",
+        list=("machines.list:list_machines", "Show which machines are attested, by what, until when."),
+        reset=("machines.reset:reset_machine", "Forget what a machine is pinned to, so that it can bind itself anew."),
+        rejoin=(
+            "machines.rejoin:rejoin",
+            "Make a short token for a machine that was off for longer than its certificate.",
+        ),
+        adopt=("machines.adopt:adopt", "Say what to run for nodes that joined without attestation."),
+    ),
+    _group(
+        "policy",
+        "Check attestation policies, simulate them, or propose register values for one.",
+        check=("policy.check:check", "Check every NodeAttestationPolicy of some files."),
+        simulate=("policy.simulate:simulate", "Show which machines a policy would refuse at their next renewal."),
+        learn=("policy.learn:learn", "Propose allowed PCR values from what machines booted."),
+    ),
+    _LazyCommand(
+        "render",
+        "nodeattest_cli.render:render",
+        "Render Cluster API's bootstrap configuration for attested machines.",
+    ),
+    _group(
+        "token",
+        "Manage bootstrap tokens, with kubeadm's options and output (docs/bootstrap-tokens.md).",
+        create=("token:create", "Create a bootstrap token in the cluster, and print it."),
+        delete=("token:delete", "Delete bootstrap tokens."),
+        generate=("token:generate_token", "Print a random token, and create nothing."),
+        list=("token:list_tokens", "List the cluster's bootstrap tokens, secrets included."),
+    ),
+    version,
+)
+for _each in (
+    *_COMMANDS,
+    *(_LazyCommand(one.name, one.value, _PLUGIN_HELP.get(one.name, one.name)) for one in entry_points(group=_PLUGINS)),
+):
+    if _each.name not in cli.commands:  # no plugin replaces a built-in command
+        cli.add_command(_each)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,12 +205,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith(_OURS):
             raise
-        return _fail(_not_installed(error.name), ExitCode.USAGE)
+        missing = error.name.partition(".")[0]
+        install = "install requirements-cli.txt of the release (docs/install.md)"
+        return _fail(f"the Python package {missing} is not installed; {install}", ExitCode.USAGE)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
 def _exit_code(error: BaseException) -> ExitCode:
-    """Say what went wrong, and with which code that ends."""
+    """Print what went wrong, and return the exit code for it."""
     match error:
         case OSError():
             return _give_up_output(error)
@@ -120,19 +228,13 @@ def _exit_code(error: BaseException) -> ExitCode:
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:
-    """Say why on one line; a message may hold what a server or an object said."""
+    """Print a message on one line; it may hold what a server or an object said."""
     click.echo(visible_lines(f"{_NAME}: {' '.join(message.split())}"), err=True, nl=False)
     return code
 
 
-def _not_installed(module: str) -> str:
-    """Say what brings a package."""
-    what = "requirements-cli.txt of the release (docs/install.md)"
-    return f"the Python package {module.partition('.')[0]} is not installed; install {what}"
-
-
 def _give_up_output(error: OSError) -> ExitCode:
-    """Say why, unless the reader has gone; Python must not stumble over the output once more at exit."""
+    """Print the error unless the reader has gone; Python must not stumble over the output once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):
         where = f"{error.filename}: " if error.filename is not None else ""

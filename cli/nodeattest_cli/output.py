@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Sequence
+from typing import Final, cast
 
 import click
 import yaml
@@ -22,16 +22,14 @@ from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing.printable import visible, visible_lines
 
 __all__ = [
+    "format_fields",
     "format_table",
-    "output_option",
     "print_document",
     "print_exactly",
     "print_lines",
     "to_json",
     "to_yaml",
 ]
-
-T = TypeVar("T")
 
 _HTML: Final = frozenset("<>&")
 """What Go's encoding/json escapes besides, so that JSON can be embedded in HTML."""
@@ -63,24 +61,21 @@ def print_exactly(text: str) -> None:
         click.echo(text, nl=False, color=True)  # click would take what looks like colours from it
 
 
-def output_option(*formats: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Add ``-o`` to a command; the first format is the default."""
-    return click.option(
-        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print it."
-    )
-
-
 def to_json(value: JsonValue, *, indent: int | None = 2) -> str:
     """Write JSON, without a line end after it."""
     return "".join(map(_escaped, json.dumps(value, indent=indent, ensure_ascii=False)))
 
 
-def format_table(rows: Sequence[Sequence[str]], *, gap: int = 3, widths: Sequence[int] = ()) -> list[str]:
-    """Make a line of each row, the headings first; ``widths`` are the least of the columns."""
+def format_table(rows: Sequence[Sequence[str]], *, gap: int = 3) -> list[str]:
+    """Make a line of each row, the headings first; a column is as wide as its widest cell."""
     shown = [[visible(cell) for cell in row] for row in rows]
-    least = [*widths, *(0 for _ in shown[0][len(widths) :])]
-    found = [max(least[column], *(len(row[column]) for row in shown)) for column in range(len(shown[0]))]
-    return ["".join(cell.ljust(width + gap) for cell, width in zip(row, found, strict=True)).rstrip() for row in shown]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["".join(cell.ljust(width + gap) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+
+
+def format_fields(fields: Sequence[tuple[str, str]], *, indent: int = 2) -> list[str]:
+    """Make a line of each name and value, the values in one column."""
+    return [" " * indent + line for line in format_table([(name, value) for name, value in fields], gap=2)]
 
 
 def _escaped(one: str) -> str:

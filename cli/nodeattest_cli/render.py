@@ -19,6 +19,7 @@ import click
 
 from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import ExitCode, UserError
+from nodeattest_cli.options import files_option
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_cli.yaml_edit import edit
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
@@ -55,9 +56,7 @@ class _Part:
 
 
 @click.command()
-@click.option(
-    "-f", "--file", "paths", required=True, multiple=True, metavar="FILE", help="YAML or JSON; - is standard input."
-)
+@files_option()
 @click.option("--policy", "policy_path", metavar="FILE", help="A NodeAttestationPolicy, which names the provider.")
 @click.option("--provider", metavar="NAME", help="How machines attest, where the policy names several or is not given.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A provider setting on the node.")

@@ -9,9 +9,14 @@ from functools import cache
 
 from cert_manager import ca_until
 
-from nodeattest_cli.doctor.access import management_folders, workload_folders
-from nodeattest_cli.doctor.facts import HealthFacts, ManagementFacts, WorkloadFacts
-from nodeattest_cli.doctor.shipped_rights import shipped_rights
+from nodeattest_cli.doctor.facts import (
+    HealthFacts,
+    ManagementFacts,
+    WorkloadFacts,
+    management_folders,
+    shipped_rights,
+    workload_folders,
+)
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE

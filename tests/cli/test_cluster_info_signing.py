@@ -58,10 +58,9 @@ def test_what_is_shown_is_what_machines_will_believe(tool: ClusterInfoTool) -> N
     assert found["server"] == tool.plane.server
     assert found["certificateAuthorities"][0]["pin"] == pin(tool)  # type: ignore[index,call-overload]
     said = tool("show")
-    assert said.startswith(f"server:      {tool.plane.server}\n")
-    assert f"pin:       {pin(tool)}\n" in said
-    assert said.endswith(f"signatures:  {token.id}  valid\n")
-    assert yaml.safe_load(tool("show", "-o", "yaml")) == found
+    assert said.startswith(f"server:     {tool.plane.server}\n")
+    assert f"pin:      {pin(tool)}\n" in said
+    assert said.endswith(f"signature:  {token.id}  valid\n")
     assert tool("show", "-o", "kubeconfig") == tool.kubeconfig()
 
 
@@ -94,7 +93,7 @@ def test_signatures_are_not_checked_where_tokens_cannot_be_read(tool: ClusterInf
 def test_what_no_machine_can_use_is_shown_as_such(tool: ClusterInfoTool, kubeconfig: str) -> None:
     tool.publish()
     put(tool, kubeconfig=kubeconfig)
-    assert tool("show", code=1).startswith("unusable:    expected ")
+    assert tool("show", code=1).startswith("unusable:   expected ")
     assert shown(tool, code=1)["server"] is None
 
 
@@ -222,8 +221,8 @@ def test_a_signed_file_without_the_pinned_ca_or_without_sense_is_refused(tool: C
         ),
         (["h:1", "--discovery-token-ca-cert-hash", "sha256:12"], "64 hexadecimal digits"),
         (["h:1", UNSAFE, "--timeout", "5"], "--timeout: expected a duration"),
-        (["h:1", UNSAFE, "--timeout", "0"], "--timeout: expected more than nothing"),
-        (["h:1", UNSAFE, "--timeout=-5s"], "--timeout: expected more than nothing"),
+        (["h:1", UNSAFE, "--timeout", "0"], "--timeout: expected 1ms to"),
+        (["h:1", UNSAFE, "--timeout=-5s"], "--timeout: expected 1ms to"),
         (["h", UNSAFE], "SERVER: expected host:port"),
         (["h:1", "http://h:1", UNSAFE], "SERVER: expected host:port"),
         (["-f", "-", UNSAFE], "in two places"),

@@ -32,9 +32,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"--webhook-bind-address": ":9444"}, "say --webhook-client-ca-file"),
         ({"--webhook-client-ca-file": "ca.pem"}, "expected --webhook-bind-address beside it"),
         ({"--max-stale": "5"}, "expected at least 120 s, got 5"),
-        ({"--max-stale": "nan"}, "--max-stale: expected more than 0, got nan"),
-        ({"--client-rate": "0"}, "--client-rate: expected more than 0, got 0"),
-        ({"--token-burst": "-1"}, "--token-burst: expected more than 0, got -1"),
+        ({"--max-stale": "nan"}, "expected a number, got nan"),
+        ({"--client-rate": "0"}, "'--client-rate': 0.0 is not in the range"),
+        ({"--token-burst": "-1"}, "'--token-burst': -1 is not in the range"),
     ],
 )
 def test_a_wrong_setting_is_one_line(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
-from datetime import UTC, datetime
 
 from fake_api import FakeApi
 from health_facts import cluster, policy, webhook
 
-from nodeattest_cli.doctor.collect import HealthTarget, gather
+from nodeattest_cli.doctor.collect import HealthTarget, gather, read_source
+from nodeattest_cli.doctor.command import examine
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
-from nodeattest_cli.doctor.groups import examine
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code
-from nodeattest_cli.doctor.move import read_source
 from nodeattest_cli.doctor.webhook import MUTATING
 from nodeattest_cli.main import main
 from nodeattest_controller.model.objects import mapping, text
@@ -61,7 +59,7 @@ class Installation(FakeApi):
 
 async def looked(client: FakeApi, *, timeout_seconds: float = 600.0) -> HealthFacts:
     target = HealthTarget(namespace=None, timeout=timeout_seconds)
-    work = gather(client, target, workload=None, now=lambda: datetime.now(UTC))
+    work = gather(client, target)
     return await asyncio.wait_for(work, HANG_GUARD)
 
 

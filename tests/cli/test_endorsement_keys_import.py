@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS
@@ -164,27 +163,6 @@ def test_a_dry_run_and_a_no_change_nothing(
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
         assert scene.run() == code
     assert scene.versions() == before
-
-
-def test_manifests_are_printed_without_a_server(
-    scene: Scene, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    scene.keys(("BareMetalHost/metal3/node-7", "", ONE), ("", "metal://8", TWO))
-    nowhere = str(tmp_path / "none")
-    words = ["--kubeconfig", nowhere, "-n", "fleet", "--policy", "metal", "-o", "yaml"]
-    assert main(["endorsement-keys", "import", str(scene.file), *words]) == 0
-    host, policy = yaml.safe_load_all(capsys.readouterr().out)
-    assert host == {
-        "apiVersion": "metal3.io/v1alpha1",
-        "kind": "BareMetalHost",
-        "metadata": {
-            "namespace": "metal3",
-            "name": "node-7",
-            "annotations": {ANNOTATION_TPM_ENDORSEMENT_KEY: ONE},
-        },
-    }
-    assert policy["metadata"] == {"namespace": "fleet", "name": "metal"}
-    assert policy["spec"] == {"tpm": {"endorsementKeys": [{"providerID": "metal://8", "sha256": TWO}]}}
 
 
 def test_another_key_is_replaced_only_where_that_is_asked_for(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from nodeattest_cli.explain.bundle import make_bundle, read_bundle
 from nodeattest_cli.explain.collect import Collected
-from nodeattest_cli.machines.row import rows_of
+from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import summarize
 from nodeattest_controller.model.machine_kinds import machine_views
@@ -179,9 +179,8 @@ def recorded() -> list[JsonObject]:
 
 def collected() -> Collected:
     found = Collected(documents=documents(), left_out=["Node m: forbidden"])
-    members, records = ([one for one in found.documents if one["kind"] == kind]
-                         for kind in ("Machine", "MachineAttestation"))  # fmt: skip
-    found.row, _gone = rows_of(members, records, NOW)
+    kinds = ("Machine", "MachineAttestation")
+    found.row, _gone = rows_of([one for one in found.documents if one["kind"] in kinds], NOW)
     return found
 
 

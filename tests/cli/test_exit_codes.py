@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def leaves(group: click.Group = cli, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
+        _, command, _ = group.resolve_command(context, [name])
         assert command is not None
         if isinstance(command, click.Group):
             yield from leaves(command, (*words, name))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from stored import EK_ANNOTATION, MACHINE, MASTER, NODE, PROVIDER_ID, Join, changed, stored_csr, without
 
 from nodeattest_cli.explain.collect import newest
-from nodeattest_cli.explain.model import CheckOutcome, Explanation
-from nodeattest_cli.explain.replay import explain_request, first_request_name
+from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request, first_request_name
 from nodeattest_cli.main import main
 from nodeattest_controller.model.bound_tokens import bound_group
 from nodeattest_controller.model.csr_request import parse_request
@@ -279,33 +278,15 @@ def test_the_command_explains_a_file_and_tells_by_its_exit_code(
 ) -> None:
     first, second = join.round()
     facts = write(tmp_path / "facts.yaml", {"kind": "List", "items": [*join.documents(), first]})
-    assert main(["explain", "-f", write(tmp_path / "csr.yaml", second), "--with", facts]) == 0
+    assert main(["explain", write(tmp_path / "csr.yaml", second), "--with", facts]) == 0
     said = capsys.readouterr().out
     assert said.endswith("nothing refuses it\n")
     assert "pass  quote binding  [TPM protocol §3, step 11]" in said
     spoilt = write(tmp_path / "spoilt.yaml", join.round(mac=bytes(32))[1])
-    assert main(["explain", "-f", spoilt, "--with", facts, "-o", "json"]) == 1
+    assert main(["explain", spoilt, "--with", facts, "-o", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["refused"] is True
     assert {"name", "section", "outcome", "expected", "got"} <= set(document["checks"][0])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "machine/NAME, node/NAME, csr/NAME or a file"),
-        (["-f", "a", "--csr", "b"], "machine/NAME, node/NAME, csr/NAME or a file"),
-        (["-f", "/nowhere"], "/nowhere: No such file"),
-        (["--csr", "x", "--kubeconfig", "/nowhere"], "a kubeconfig at /nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", *arguments]) == 2
-    errors = capsys.readouterr().err
-    assert said in errors
-    assert errors.count("\n") == 1
 
 
 def test_of_requests_of_one_second_the_answer_is_the_newest_and_equals_are_all_named(join: Join) -> None:
@@ -335,7 +316,7 @@ def test_a_file_that_is_no_request_is_told(
 ) -> None:
     path = tmp_path / "file"
     path.write_text(content)
-    assert main(["explain", "-f", str(path)]) == 2
+    assert main(["explain", str(path)]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -358,11 +339,11 @@ def test_a_denial_that_nothing_given_explains_names_what_is_missing(
 ) -> None:
     facts = write(tmp_path / "facts.yaml", *without(join.documents(), "DevMachine"))
     csr = write(tmp_path / "csr.yaml", {**join.first, "status": DENIED})
-    assert main(["explain", "-f", csr, "--with", facts]) == 1
+    assert main(["explain", csr, "--with", facts]) == 1
     said = capsys.readouterr().out
     assert "it was denied at the time, and nothing that could be checked here says why" in said
     assert "not given: infrastructure machine DevMachine" in said.splitlines()[-1]
-    assert main(["explain", "-f", csr, "--with", facts, "-o", "json"]) == 1
+    assert main(["explain", csr, "--with", facts, "-o", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["refusedThen"] is True
 
 
@@ -376,7 +357,7 @@ def test_a_first_request_that_its_answer_superseded_was_refused_by_nobody(join: 
 def test_a_denial_that_what_is_given_explains_has_exit_code_1(join: Join, tmp_path: Path) -> None:
     spoilt = changed(join.documents(), "DevMachine", "metadata", "annotations", EK_ANNOTATION, value="sha256:00")
     facts = write(tmp_path / "facts.yaml", *spoilt)
-    assert main(["explain", "-f", write(tmp_path / "csr.yaml", {**join.first, "status": DENIED}), "--with", facts]) == 1
+    assert main(["explain", write(tmp_path / "csr.yaml", {**join.first, "status": DENIED}), "--with", facts]) == 1
 
 
 CLOUDY = """

@@ -10,8 +10,7 @@ import pytest
 from aws_world import POLICY, Node, filed_aws, trust_bundle
 from stored import stored_csr
 
-from nodeattest_cli.explain.model import CheckOutcome
-from nodeattest_cli.explain.replay import explain_request
+from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_cli.main import main
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -65,8 +64,8 @@ def test_the_command_reads_the_controllers_configuration_and_tells_a_mistake_in_
     config.write_text(HEAD + f"platforms: {{aws: {{trustBundle: {bundle}}}}}\n")
     (tmp_path / "policy.json").write_text(json.dumps(policy()))
     given = ["--with", str(tmp_path / "policy.json"), "--config", str(config)]
-    assert main(["explain", "-f", str(csr), *given]) == 0
+    assert main(["explain", str(csr), *given]) == 0
     assert "AWS STS is not asked here" in capsys.readouterr().out
     config.write_text(HEAD + "platforms: {aws: {trustBundel: x}}\n")
-    assert main(["explain", "-f", str(csr), *given]) == 2
+    assert main(["explain", str(csr), *given]) == 2
     assert "did you mean 'trustBundle'?" in capsys.readouterr().err

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from stored import NODE, PROVIDER_ID, Join, changed, stored_csr, without
 
-from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts
-from nodeattest_cli.explain.inputs import pick
-from nodeattest_cli.explain.model import CheckOutcome, Explanation
-from nodeattest_cli.explain.replay import explain_request
+from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, pick
+from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.objects import mapping

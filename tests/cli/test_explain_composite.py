@@ -7,8 +7,7 @@ import base64
 import pytest
 from stored import MACHINE, Join, changed, stored_csr, without
 
-from nodeattest_cli.explain.model import CheckOutcome
-from nodeattest_cli.explain.replay import explain_request
+from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope

@@ -7,8 +7,7 @@ from csr_world import World, request
 from late_machines import put_machine, serve_metal3
 from tpm_world import SoftTpm
 
-from nodeattest_cli.explain.model import CheckOutcome
-from nodeattest_cli.explain.replay import explain_request
+from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID

@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from stored import stored_csr
 
-from nodeattest_cli.explain.model import CheckOutcome, Explanation
-from nodeattest_cli.explain.replay import explain_request
+from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr

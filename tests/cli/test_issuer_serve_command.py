@@ -75,7 +75,7 @@ def test_it_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
         ([FILE, ISSUER, "--tls-cert-file=a"], "together, got one of them"),
         ([FILE, ISSUER, "--max-age=-1"], "--max-age: expected 0"),
         ([FILE, ISSUER, "--max-stale=5"], "--max-stale: expected at least"),
-        ([FILE, ISSUER, "--period=nan"], "--period: expected 1 or more, got nan"),
+        ([FILE, ISSUER, "--period=nan"], "expected a number, got nan"),
         (
             [FILE, ISSUER, "--health-bind-address=x"],
             "--health-bind-address: expected host:port",

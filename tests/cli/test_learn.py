@@ -10,8 +10,8 @@ import yaml
 
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.main import main
-from nodeattest_cli.policies import problems
-from nodeattest_cli.policy_learn.baseline import BootRecord, propose, registers_from_attestation
+from nodeattest_cli.policy.check import problems
+from nodeattest_cli.policy.learn import BootRecord, propose, registers_from_attestation
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_kube.jsontypes import JsonObject
@@ -185,7 +185,7 @@ def test_a_policy_is_proposed_from_a_management_cluster(tmp_path: Path, capsys: 
             (1, ["learn", "c", *access], "c has no register values"),
             (2, ["learn", "a", *access[:4]], "set --cluster"),
             (1, ["learn", "--all", *access[:4], "--cluster", "none"], "no Cluster or ClusterRecord none"),
-            (1, ["learn", "--all", *access[:4], "--cluster", "green"], "404"),
+            (1, ["learn", "--all", *access[:4], "--cluster", "green"], "green of these machines is gone"),
         ):
             assert main(["policy", *words]) == code
             assert problem in capsys.readouterr().err

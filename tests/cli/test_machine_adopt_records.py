@@ -77,5 +77,5 @@ def test_a_server_without_clusters_of_any_kind_is_one_clear_line(
 ) -> None:
     assert adopt(plane.admin_kubeconfig, "--all", namespace="default") == 1
     said = capsys.readouterr().err
-    assert "no ClusterRecord in namespace default" in said
+    assert "no Cluster or ClusterRecord in namespace default" in said
     assert said.count("\n") == 1

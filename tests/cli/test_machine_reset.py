@@ -198,6 +198,6 @@ def test_a_workload_cluster_is_told_from_a_management_cluster(
 ) -> None:
     with start_sandbox(tmp_path, name="workload") as plane:
         access = ["--kubeconfig", str(plane.admin_kubeconfig)]
-        for words in (["reset", "x", "--reason", "r"], ["rejoin", "x"], []):
+        for words in (["reset", "x", "--reason", "r"], ["rejoin", "x"], ["list"]):
             assert main(["machines", *words, *access]) == 1
             assert "point --kubeconfig at the management cluster" in capsys.readouterr().err

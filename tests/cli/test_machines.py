@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
-import subprocess
-import sys
-import threading
-from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import pytest
 import yaml
-from polling import eventually, until
 
-from nodeattest_cli.machines.list import Wanted, outage_budget, read_rows, watch_rows
-from nodeattest_cli.machines.row import MachineRow, row_from_attestation, rows_of
+from nodeattest_cli.fleet import MachineRow, rows_of
+from nodeattest_cli.machines.list import outage_budget
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
 from nodeattest_controller.model.objects import mapping, rfc3339
-from nodeattest_kube.client import ApiClient, WatchEvent
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -53,7 +45,8 @@ def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None)
 
 
 def row(attestation: JsonObject) -> MachineRow:
-    return row_from_attestation(attestation, NOW)
+    (found,) = rows_of([attestation], NOW)
+    return found
 
 
 def machine(name: str, *, provider_id: str | None = None, **status: JsonValue) -> JsonObject:
@@ -101,7 +94,7 @@ def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
     ]
     for one in ledgers:
         mapping(one, "metadata")["namespace"] = "default"
-    found = {one.machine: one for one in rows_of(machines, ledgers, NOW)}
+    found = {one.machine: one for one in rows_of([*machines, *ledgers], NOW)}
     assert {name: (one.state, one.refused, one.attested) for name, one in found.items()} == {
         "m-a": ("Attested", "", True),
         "m-b": ("NotYetAttested", "TokenNotThisMachines", False),
@@ -121,7 +114,7 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         access = ["--kubeconfig", str(plane.admin_kubeconfig)]
 
         def shown(*words: str, code: int = 0) -> str:
-            assert main(["machines", *words, *access]) == code
+            assert main(["machines", "list", *words, *access]) == code
             return capsys.readouterr().out
 
         table = shown().splitlines()
@@ -134,92 +127,16 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
             ["NotYetAttested", "-", "-"],
             ["MachineGone", "-", "-"],
         ]
-        document = json.loads(shown("list", "--cluster", "green", "-o", "json"))
+        document = json.loads(shown("--cluster", "green", "-o", "json"))
         assert document["machines"][0]["resets"] == 0
         assert [entry["node"] for entry in document["machines"]] == ["c"]
         assert document["survivesSeconds"] > 86400 * 2
-        again = yaml.safe_load(shown("--cluster", "green", "-o", "yaml"))
-        assert {**again, "survivesSeconds": 0} == {**document, "survivesSeconds": 0}
-        assert shown("--not-attested", "-o", "name") == "machine.cluster.x-k8s.io/m-new\n"
-        assert shown("-l", "pool=b", "-o", "name") == "machine.cluster.x-k8s.io/m-b\n"
-        assert shown("list", "a", "metal://b", "--no-headers").count("\n") == 2  # by node, by provider ID
-        assert shown("list", "b", "-o", "wide").splitlines()[1].split()[10:12] == ["metal://b", "blue-b"]
+        assert [one["machine"] for one in json.loads(shown("--not-attested", "-o", "json"))["machines"]] == ["m-new"]
+        assert [one["machine"] for one in json.loads(shown("-l", "pool=b", "-o", "json"))["machines"]] == ["m-b"]
+        assert shown("a", "metal://b", "--no-headers").count("\n") == 2  # by node, by provider ID
+        assert shown("b", "-o", "wide").splitlines()[1].split()[10:12] == ["metal://b", "blue-b"]
         assert shown("-n", "nowhere") == "no machine in namespace nowhere; -A looks in every one\n"
-        assert shown("list", "nobody", code=1) == ""
-        assert shown("list", "-w", "-o", "json", code=2) == ""
-
-
-def test_a_machine_that_changes_is_printed_while_it_is_watched(tmp_path: Path) -> None:
-    with start_sandbox(tmp_path, name="management") as plane:
-        client = plane.client()
-        install_cluster_api(client)
-        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
-        _fill(client)
-        words = ["machines", "list", "-w", "-o", "name", "--not-attested", "--kubeconfig", str(plane.admin_kubeconfig)]
-        program = [sys.executable, "-u", "-m", "nodeattest_cli.main", *words]
-        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as running:
-            try:
-                assert running.stdout is not None
-                assert running.stdout.readline() == "machine.cluster.x-k8s.io/m-new\n"
-                path = "/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines"
-                lines: list[str] = []
-                threading.Thread(target=_read_line, args=(running.stdout, lines), daemon=True).start()
-                numbers = itertools.count()
-
-                def created() -> bool:  # the watch begins some time after the list
-                    client.create(path, {**machine(f"late-{next(numbers)}"), "apiVersion": "cluster.x-k8s.io/v1beta1"})
-                    return bool(lines)
-
-                eventually(created)
-                assert lines[0].startswith("machine.cluster.x-k8s.io/m-late-")
-            finally:
-                running.terminate()
-
-
-class Deaf(ApiClient):
-    """Of a server that ends each watch at once, without an event."""
-
-    async def watch(self, *_: object, **__: object) -> AsyncGenerator[WatchEvent]:
-        await asyncio.sleep(0)
-        for nothing in ():
-            yield nothing
-
-
-@pytest.mark.parametrize("kind", [ApiClient, Deaf])
-async def test_what_changed_between_the_list_and_the_watch_is_printed_and_what_changes_later(
-    kind: type[ApiClient], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with start_sandbox(tmp_path, name="management") as plane:
-        client = plane.client()
-        install_cluster_api(client)
-        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
-        _fill(client)
-
-        def create(name: str) -> None:
-            body = {**machine(name), "apiVersion": "cluster.x-k8s.io/v1beta1"}
-            client.create("/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines", body)
-
-        async with kind.from_kubeconfig_file(plane.admin_kubeconfig) as reader:
-            wanted = Wanted(namespace="default")
-            listed = await read_rows(reader, wanted, datetime.now(UTC))
-            create("between")
-            watching = asyncio.create_task(watch_rows(reader, wanted, listed, "name"))
-            seen: list[str] = []
-
-            def printed() -> list[str]:
-                seen.extend(capsys.readouterr().out.splitlines())
-                return seen
-
-            await until(printed)
-            create("later")
-            await until(lambda: len(printed()) > 1)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-    assert seen == ["machine.cluster.x-k8s.io/m-between", "machine.cluster.x-k8s.io/m-later"]
-
-
-def _read_line(stream: IO[str], lines: list[str]) -> None:
-    lines.append(stream.readline())
+        assert shown("nobody", code=1) == ""
 
 
 def test_the_contexts_namespace_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,9 +147,9 @@ def test_the_contexts_namespace_counts(tmp_path: Path, capsys: pytest.CaptureFix
         kubeconfig["contexts"][0]["context"]["namespace"] = "fleet"
         chosen = tmp_path / "kubeconfig"
         chosen.write_text(yaml.safe_dump(kubeconfig))
-        assert main(["machines", "--kubeconfig", str(chosen)]) == 0
+        assert main(["machines", "list", "--kubeconfig", str(chosen)]) == 0
         assert "namespace fleet;" in capsys.readouterr().out
-        assert main(["machines", "--kubeconfig", str(chosen), "-n", "other"]) == 0
+        assert main(["machines", "list", "--kubeconfig", str(chosen), "-n", "other"]) == 0
         assert "namespace other;" in capsys.readouterr().out
         assert main(["machines", "reset", "x", "--reason", "r", "--kubeconfig", str(chosen)]) == 1
         assert "no machine x has a MachineAttestation in namespace fleet" in capsys.readouterr().err
@@ -257,7 +174,7 @@ def _fill(client: Client) -> None:
 
 def test_a_server_that_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with start_sandbox(tmp_path, name="management") as plane:
-        assert main(["machines", "--kubeconfig", str(plane.token_kubeconfig("abcdef.0123456789abcdef"))]) == 3
+        assert main(["machines", "list", "--kubeconfig", str(plane.token_kubeconfig("abcdef.0123456789abcdef"))]) == 3
     errors = capsys.readouterr().err
     assert errors.startswith("nodeattest: 401")
     assert errors.count("\n") == 1

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nodeattest_cli import policy_machines
 from nodeattest_cli.main import main
-from nodeattest_cli.policies import notes, problems
+from nodeattest_cli.policy import machines as policy_machines
+from nodeattest_cli.policy.check import notes, problems
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_kube.jsontypes import JsonObject, JsonValue

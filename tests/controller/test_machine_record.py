@@ -10,7 +10,7 @@ import pytest
 from builders import make_member, make_request
 from polling import until
 
-from nodeattest_cli.explain.inputs import pick
+from nodeattest_cli.explain.facts import pick
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.attestation import new_attestation, owner_of, render_attestation
 from nodeattest_controller.model.identity_rules import (

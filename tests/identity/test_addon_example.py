@@ -7,7 +7,7 @@ from typing import cast
 import yaml
 from addon_kit import documents, sidecar_arguments
 
-from nodeattest_cli.addon_auth.sidecar import sidecar
+from nodeattest_cli.addon_auth import sidecar
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.api_group import GROUP
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES

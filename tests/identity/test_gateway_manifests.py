@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeattest_cli.addon_auth.gateway import gateway
+from nodeattest_cli.addon_auth import gateway
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_identity.addon.gateway.api_group import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION

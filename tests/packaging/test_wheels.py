@@ -120,7 +120,7 @@ def test_the_manifests_ship_where_the_controller_finds_them(wheels: dict[str, Pa
 
 def test_the_page_of_remedies_ships_where_explain_finds_it(wheels: dict[str, Path], tmp_path: Path) -> None:
     unpacked = unpack(wheels, tmp_path, "common", "agent", "controller", "cli")
-    code = "from nodeattest_cli.explain.remedies import remedy_of; print(remedy_of('EvidenceMalformed'))"
+    code = "from nodeattest_cli.explain.command import remedy_of; print(remedy_of('EvidenceMalformed'))"
     assert run(unpacked, "-c", code).startswith("use versions of agent and controller")
 
 

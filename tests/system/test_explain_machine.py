@@ -15,7 +15,7 @@ from operator_commands import nodeattest
 from polling import eventually
 from world import BIN, CSRS, NAMESPACE, Controller, World
 
-from nodeattest_cli.explain.remedies import remedy_of
+from nodeattest_cli.explain.command import remedy_of
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

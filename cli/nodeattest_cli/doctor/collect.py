@@ -10,35 +10,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from nodeattest_cli.connection import explained
-from nodeattest_cli.doctor.access import (
+from nodeattest_cli.connection import Connection, explained
+from nodeattest_cli.doctor.clusters import joiners
+from nodeattest_cli.doctor.facts import (
     SECRET_LIMIT,
     SECRET_LIMIT_RESOURCES,
+    HealthFacts,
+    MoveFacts,
+    ShippedRight,
+    TrialRefusal,
+    Unread,
+    WorkloadFacts,
+    longest_wait,
     management_folders,
+    readable,
+    shipped_rights,
     workload_folders,
 )
-from nodeattest_cli.doctor.bootstrap import joiners
-from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts, TrialRefusal, Unread, WorkloadFacts, readable
-from nodeattest_cli.doctor.renewals import longest_wait
-from nodeattest_cli.doctor.shipped_rights import ShippedRight, shipped_rights
 from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.machines.rejoin import workload_client
-from nodeattest_cli.management import CLUSTER_API, OWN, cluster_api_version, list_objects
+from nodeattest_cli.fleet import CLUSTER_API, OWN, cluster_api_version, list_objects, list_served, workload_client
 from nodeattest_controller import manifests
+from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
-from nodeattest_controller.model.objects import flag, items, text
+from nodeattest_controller.model.objects import flag, items, mapping, text
+from nodeattest_controller.model.webhook_label import needs_webhook
+from nodeattest_discovery.clusterinfo import PATH as CLUSTER_INFO
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, TooLarge, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of, version_of
 
-__all__ = ["HealthTarget", "gather"]
+__all__ = ["HealthTarget", "cluster_uid", "gather", "read_source"]
 
 T = TypeVar("T")
 
@@ -71,39 +79,34 @@ class HealthTarget:
 
 
 async def gather(
-    client: ApiClient,
-    target: HealthTarget,
-    *,
-    workload: Callable[[], ApiClient] | None,
-    now: Callable[[], datetime],
-    move: MoveFacts | None = None,
+    client: ApiClient, target: HealthTarget, *, workload: Connection | None = None, move: MoveFacts | None = None
 ) -> HealthFacts:
-    """Fetch everything; ``workload`` makes a client where the operator gave a kubeconfig of his own.
+    """Fetch everything; ``workload``: where the operator gave a kubeconfig of his own.
 
-    ``move``: what was read of its source, where this is the target of one.
-
-    What was not asked for in time is an ``Unread``, too, but for the first question.
+    ``move``: what was read of its source, where this is the target of one. What was not asked for in time is an
+    ``Unread``, too, but for the first question.
     """
     ends = time.monotonic() + target.timeout
     client.may_send = lambda: time.monotonic() < ends
-    facts = HealthFacts(now=now(), namespace=target.controller_namespace, lease_name=target.lease_name)
+    facts = HealthFacts(
+        now=datetime.now(UTC), namespace=target.controller_namespace, lease_name=target.lease_name, move=move
+    )
     await _read_versions(client, facts)
-    facts.move = move
     if move is not None:
         for name in move.namespaces:
-            move.namespaces[name] = await _optional(client.get(paths.core_path("namespaces", name)))
+            move.namespaces[name] = await _optional(client, paths.core_path("namespaces", name))
     await _read_fleet(client, target, facts)
     await _read_controller(client, facts)
     await _read_webhook(client, facts)
     await _read_configs(client, target, facts)
-    account = ReviewedUser(name=_user_of(facts), groups=_groups_of(facts))
+    account = _controller_account(facts)
     rights = shipped_rights(management_folders(facts), namespace=facts.namespace)
     facts.management.reviews = await _reviews(client, rights, account, facts.argument("--watch-namespace") or "")
     await _read_secret_limits(client, facts)
     await _read_workloads(client, facts, workload)
-    await _await_renewals(client, facts, now)
+    await _await_renewals(client, facts)
     theirs = client.server_time()
-    facts.management.ahead = (theirs - now()).total_seconds() if theirs is not None else None
+    facts.management.ahead = (theirs - datetime.now(UTC)).total_seconds() if theirs is not None else None
     return facts
 
 
@@ -115,13 +118,21 @@ async def _attempt(question: Awaitable[T]) -> T | Unread:
         return Unread(str(explained(error)))
 
 
-async def _optional(question: Awaitable[T]) -> T | Unread | None:
-    """Ask for one object, which need not be there."""
+async def _optional(client: ApiClient, path: str) -> JsonObject | Unread | None:
+    """Read one object, which need not be there."""
     try:
-        return await question
+        return await client.get(path)
     except NotFound:
         return None
     except ApiError as error:
+        return Unread(str(explained(error)))
+
+
+async def _version(client: ApiClient) -> str | Unread:
+    """Read the server's version; raises ``ApiError`` where it does not answer."""
+    try:
+        return text(await client.get("/version"), "gitVersion")
+    except (Forbidden, NotFound) as error:
         return Unread(str(explained(error)))
 
 
@@ -141,52 +152,40 @@ async def _listed(client: ApiClient, path: str, query: Mapping[str, str] | None 
 async def _read_versions(client: ApiClient, facts: HealthFacts) -> None:
     """Ask for versions first: a server that does not answer ends the command."""
     found = facts.management
-    try:
-        found.version = text(await client.get("/version"), "gitVersion")
-    except (Forbidden, NotFound) as error:
-        found.version = Unread(str(explained(error)))
+    found.version = await _version(client)
     found.cluster_api = await _attempt(cluster_api_version(client))
-    definitions: dict[str, JsonObject | Unread | None] = {}
-    for shipped in manifests.crds():
-        name = text(shipped, "metadata", "name")
-        path = paths.object_path("apiextensions.k8s.io", "v1", "customresourcedefinitions", name)
-        definitions[name] = await _optional(client.get(path))
-    found.definitions = definitions
+    definitions = paths.collection_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+    names = [text(shipped, "metadata", "name") for shipped in manifests.crds()]
+    found.definitions = {name: await _optional(client, f"{definitions}/{name}") for name in names}
 
 
 async def _read_fleet(client: ApiClient, target: HealthTarget, facts: HealthFacts) -> None:
     """Read policies, clusters, machines and their attestations."""
     found = facts.management
 
-    async def _own(resource: str) -> list[JsonObject]:
-        return await _listed(client, paths.collection_path(*OWN, resource, namespace=target.namespace))
+    async def read(own: str, *theirs: str) -> list[JsonObject]:
+        version = found.cluster_api if isinstance(found.cluster_api, str) else ""
+        wanted = [(CLUSTER_API, version, resource) for resource in theirs if version]
+        listed: list[JsonObject] = []
+        for group in (*wanted, (*OWN, own)):
+            listed += await _listed(client, paths.collection_path(*group, namespace=target.namespace))
+        return listed
 
-    async def _theirs(resource: str) -> list[JsonObject]:
-        version = found.cluster_api
-        if not isinstance(version, str) or not version:
-            return []
-        path = paths.collection_path(CLUSTER_API, version, resource, namespace=target.namespace)
-        return await _listed(client, path)
-
-    async def _both(own: str, *theirs: str) -> list[JsonObject]:
-        return [one for resource in theirs for one in await _theirs(resource)] + await _own(own)
-
-    found.policies = await _attempt(_own("nodeattestationpolicies"))
-    clusters = await _attempt(_both("clusterrecords", "clusters"))
+    found.policies = await _attempt(read("nodeattestationpolicies"))
+    clusters = await _attempt(read("clusterrecords", "clusters"))
     if not isinstance(clusters, Unread) and target.cluster is not None:
         clusters = [one for one in clusters if text(one, "metadata", "name") == target.cluster]
     found.clusters = clusters
-    found.machines = await _attempt(_both("machinerecords", "machines", "machinepools"))
-    found.attestations = await _attempt(_own("machineattestations"))
+    found.machines = await _attempt(read("machinerecords", "machines", "machinepools"))
+    found.attestations = await _attempt(read("machineattestations"))
 
 
 async def _read_controller(client: ApiClient, facts: HealthFacts) -> None:
     """Read what is known of the controller: its Leases and its Deployment."""
-    where = facts.namespace
     await _read_leases(client, facts)
-    leases = facts.management.leases
-    facts.management.earlier_leases = {key_of(one): version_of(one) for one in readable(leases)}
-    deployments = paths.collection_path("apps", "v1", "deployments", namespace=where)
+    leases = readable(facts.management.leases)
+    facts.management.earlier_leases = {key_of(one): version_of(one) for one in leases}
+    deployments = paths.collection_path("apps", "v1", "deployments", namespace=facts.namespace)
     query = {"labelSelector": f"app.kubernetes.io/name={_NAME}"}
     facts.management.deployments = await _attempt(_listed(client, deployments, query))
 
@@ -196,12 +195,12 @@ async def _read_leases(client: ApiClient, facts: HealthFacts) -> None:
     facts.management.leases = await _attempt(_listed(client, path))
 
 
-async def _await_renewals(client: ApiClient, facts: HealthFacts, now: Callable[[], datetime]) -> None:
+async def _await_renewals(client: ApiClient, facts: HealthFacts) -> None:
     """Read the Leases once more, and as long as one may yet be renewed that was not seen to be."""
     waited = 0.0
     while True:
         await _read_leases(client, facts)
-        facts.now = client.server_time() or now()
+        facts.now = client.server_time() or datetime.now(UTC)
         if waited >= longest_wait(facts):
             return
         await asyncio.sleep(_PAUSE)
@@ -209,32 +208,30 @@ async def _await_renewals(client: ApiClient, facts: HealthFacts, now: Callable[[
 
 
 async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:
-    """Read the webhook's configuration and where it leads."""
+    """Read the webhook's configurations and where the first leads."""
+
+    async def read(kind: str, resource: str) -> JsonObject | Unread | None:
+        name = text(shipped_configuration(kind), "metadata", "name")
+        return await _optional(client, paths.object_path(*_ADMISSION, resource, name))
+
     found = facts.management
-    name = text(shipped_configuration(MUTATING), "metadata", "name")
-    path = paths.object_path(*_ADMISSION, "mutatingwebhookconfigurations", name)
-    found.webhook = await _optional(client.get(path))
-    name = text(shipped_configuration(VALIDATING), "metadata", "name")
-    path = paths.object_path(*_ADMISSION, "validatingwebhookconfigurations", name)
-    found.validation = await _optional(client.get(path))
-    if not isinstance(found.webhook, dict):
-        return
-    service = next(
-        (one for one in items(found.webhook, "webhooks") if text(one, "clientConfig", "service", "name")), None
-    )
-    if service is None:
-        return
-    namespace, named = (text(service, "clientConfig", "service", field) for field in ("namespace", "name"))
-    slices = paths.collection_path("discovery.k8s.io", "v1", "endpointslices", namespace=namespace)
-    query = {"labelSelector": f"kubernetes.io/service-name={named}"}
-    found.endpoints = await _attempt(_listed(client, slices, query))
+    found.webhook = await read(MUTATING, "mutatingwebhookconfigurations")
+    found.validation = await read(VALIDATING, "validatingwebhookconfigurations")
+    webhooks = items(found.webhook, "webhooks") if isinstance(found.webhook, dict) else []
+    for service in (mapping(webhook, "clientConfig", "service") for webhook in webhooks):
+        if text(service, "name"):
+            namespace = text(service, "namespace")
+            slices = paths.collection_path("discovery.k8s.io", "v1", "endpointslices", namespace=namespace)
+            query = {"labelSelector": f"kubernetes.io/service-name={text(service, 'name')}"}
+            found.endpoints = await _attempt(_listed(client, slices, query))
+            return
 
 
 async def _read_secret_limits(client: ApiClient, facts: HealthFacts) -> None:
     """Read what limits the Secrets that the controller may create, where a policy has it create some."""
     if facts.creates_secrets():
         facts.management.secret_limits = {
-            kind: await _optional(client.get(paths.object_path(*_ADMISSION, resource, SECRET_LIMIT)))
+            kind: await _optional(client, paths.object_path(*_ADMISSION, resource, SECRET_LIMIT))
             for kind, resource in SECRET_LIMIT_RESOURCES.items()
         }
 
@@ -264,10 +261,10 @@ async def _read_configs(client: ApiClient, target: HealthTarget, facts: HealthFa
 
 def _on_trial(facts: HealthFacts) -> list[JsonObject]:
     """Choose one Cluster of each namespace for which the webhook renders: whether it does there is the namespace's."""
-    rendered = [one for one in facts.protected() if not flag(one, "spec", "paused") and facts.enforces(key_of(one))]
     chosen: dict[str, JsonObject] = {}
-    for one in rendered:
-        chosen.setdefault(text(one, "metadata", "namespace"), one)
+    for cluster in facts.protected():
+        if not flag(cluster, "spec", "paused") and facts.enforces(key_of(cluster)):
+            chosen.setdefault(text(cluster, "metadata", "namespace"), cluster)
     return list(chosen.values())
 
 
@@ -294,16 +291,13 @@ async def _try_webhook(client: ApiClient, cluster: JsonObject, version: str) -> 
         return TrialRefusal(str(error))
 
 
-def _user_of(facts: HealthFacts) -> str:
-    """Name the controller's user: its Deployment's ServiceAccount, else the shipped one."""
-    deployments = facts.management.deployments
-    found = readable(deployments)
-    named = (text(one, "spec", "template", "spec", "serviceAccountName") for one in found)
-    return f"system:serviceaccount:{facts.namespace}:{next((one for one in named if one), _NAME)}"
-
-
-def _groups_of(facts: HealthFacts) -> list[str]:
-    return ["system:serviceaccounts", f"system:serviceaccounts:{facts.namespace}", "system:authenticated"]
+def _controller_account(facts: HealthFacts) -> ReviewedUser:
+    """Return the controller's user: its Deployment's ServiceAccount, else the shipped one."""
+    deployments = readable(facts.management.deployments)
+    names = (text(one, "spec", "template", "spec", "serviceAccountName") for one in deployments)
+    name = f"system:serviceaccount:{facts.namespace}:{next(filter(None, names), _NAME)}"
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{facts.namespace}", "system:authenticated"]
+    return ReviewedUser(name=name, groups=groups)
 
 
 async def _reviews(
@@ -328,23 +322,18 @@ async def _reviews(
     return answers if isinstance(answers, Unread) else dict(zip(rights, answers, strict=True))
 
 
-async def _read_workloads(client: ApiClient, facts: HealthFacts, workload: Callable[[], ApiClient] | None) -> None:
+async def _read_workloads(client: ApiClient, facts: HealthFacts, workload: Connection | None) -> None:
     """Read each protected cluster, some at a time."""
     turn = asyncio.Semaphore(_AT_ONCE)
     protected = facts.protected()
     if workload is not None and len(protected) > 1:
         raise UserError("--workload-kubeconfig: is for one cluster; say --cluster and --namespace")
 
-    async def _one(cluster: JsonObject) -> WorkloadFacts:
+    async def read(cluster: JsonObject) -> WorkloadFacts:
         async with turn:
             try:
-                own = (
-                    workload()
-                    if workload is not None
-                    else await workload_client(
-                        client, text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
-                    )
-                )
+                namespace, name = (text(cluster, "metadata", field) for field in ("namespace", "name"))
+                own = workload.client() if workload else await workload_client(client, namespace, name)
                 own.may_send = client.may_send
                 async with own:
                     return await _read_workload(own, client, facts, is_operators=workload is not None)
@@ -353,23 +342,18 @@ async def _read_workloads(client: ApiClient, facts: HealthFacts, workload: Calla
             except UserError as error:
                 return WorkloadFacts(unreached=Unread(str(error)))
 
-    found = await asyncio.gather(*(_one(one) for one in protected))
-    facts.workloads = {key_of(one): each for one, each in zip(protected, found, strict=True)}
+    found = await asyncio.gather(*map(read, protected))
+    facts.workloads = {key_of(cluster): each for cluster, each in zip(protected, found, strict=True)}
 
 
 async def _read_workload(
     client: ApiClient, management: ApiClient, facts: HealthFacts, *, is_operators: bool
 ) -> WorkloadFacts:
     """Read one cluster; raises ``ApiError`` where it does not answer."""
-    found = WorkloadFacts()
-    try:
-        found.version = text(await client.get("/version"), "gitVersion")
-    except (Forbidden, NotFound) as error:
-        found.version = Unread(str(explained(error)))
+    found = WorkloadFacts(version=await _version(client))
     found.roles = await _attempt(_listed(client, paths.collection_path(*_RBAC, "clusterroles")))
     found.bindings = await _attempt(_listed(client, paths.collection_path(*_RBAC, "clusterrolebindings")))
-    info = paths.core_path("configmaps", "cluster-info", namespace="kube-public")
-    found.cluster_info = await _optional(client.get(info))
+    found.cluster_info = await _optional(client, CLUSTER_INFO)
     if is_operators:
         found.reviews = Unread("the given kubeconfig is not the controller's own, whose rights are asked for")
     else:
@@ -379,3 +363,36 @@ async def _read_workload(
     if theirs is not None and ours is not None:
         found.ahead = (theirs - ours).total_seconds()
     return found
+
+
+async def read_source(client: ApiClient, target: HealthTarget, kubeconfig: str) -> MoveFacts:
+    """Read of a move's source what is paused, and which namespaces have policies that need the label.
+
+    ``kubeconfig``: of the target. What may not be read, or not in time, is ``unread``, but for the first question.
+    """
+    ends = time.monotonic() + target.timeout
+    client.may_send = lambda: time.monotonic() < ends
+    found = MoveFacts(kubeconfig=kubeconfig, source_uid=await cluster_uid(client))
+    try:
+        for policy in await list_served(client, OWN, "nodeattestationpolicies", target.namespace):
+            if needs_webhook(policy):
+                found.namespaces.setdefault(text(policy, "metadata", "namespace"))
+    except ApiError as error:
+        found.unread["move-namespace"] = str(explained(error))
+    try:
+        group = (CLUSTER_API, await cluster_api_version(client))
+        for resource in ("clusters", "clusterclasses") if group[1] else ():
+            for one in await list_served(client, group, resource, target.namespace):
+                if cluster_paused(one):
+                    found.paused.append(f"{text(one, 'kind')} {key_of(one)}")
+    except ApiError as error:
+        found.unread["move-source"] = str(explained(error))
+    return found
+
+
+async def cluster_uid(client: ApiClient) -> str:
+    """Return the UID of namespace kube-system, which identifies a cluster; empty where it may not be read."""
+    try:
+        return text(await client.get(paths.core_path("namespaces", "kube-system")), "metadata", "uid")
+    except (Forbidden, NotFound):
+        return ""

@@ -1,29 +1,48 @@
-"""``nodeattest doctor``: fetches, has it looked at, prints the findings; with ``--fix``, what can safely be done."""
+"""``nodeattest doctor``: fetches, has it looked at, prints the findings; with ``--fix``, does what can safely be done.
+
+``--fix`` creates our CustomResourceDefinitions that are not there, and nothing else: nothing that exists is changed,
+nothing grants a right, and nothing is deleted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, run
-from nodeattest_cli.doctor.collect import HealthTarget, gather
+from nodeattest_cli.connection import Connection, run
+from nodeattest_cli.doctor.clusters import check_approval, check_bootstrap, check_machines, check_policies
+from nodeattest_cli.doctor.collect import HealthTarget, cluster_uid, gather, read_source
 from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts
-from nodeattest_cli.doctor.fix import create_definitions, safe_fixes
-from nodeattest_cli.doctor.groups import GROUPS, examine
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, counts, exit_code, to_document
-from nodeattest_cli.doctor.move import cluster_uid, read_source
-from nodeattest_cli.durations import seconds
+from nodeattest_cli.doctor.installation import (
+    check_clocks,
+    check_definitions,
+    check_leadership,
+    check_move,
+    check_rights,
+    check_versions,
+    safe_fixes,
+)
+from nodeattest_cli.doctor.model import GROUPS, HealthFinding, HealthSeverity, counts, exit_code, to_document
+from nodeattest_cli.doctor.webhook import check_webhook
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.management import no_cluster
-from nodeattest_cli.output import output_option, print_document, print_lines, to_json
+from nodeattest_cli.fleet import no_cluster
+from nodeattest_cli.options import Duration, cluster_option, connected, output_option, workload_option
+from nodeattest_cli.output import print_document, print_lines, to_json
 from nodeattest_controller.model.objects import text
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 
-__all__ = ["doctor"]
+__all__ = ["doctor", "examine"]
 
+_CHECKS: Final = (
+    *(check_move, check_versions, check_definitions, check_leadership, check_rights, check_webhook, check_policies),
+    *(check_approval, check_bootstrap, check_machines, check_clocks),
+)
 _MARKS: Final = {
     HealthSeverity.OK: "ok",
     HealthSeverity.WARNING: "warn",
@@ -35,16 +54,11 @@ _MARK: Final = 4
 
 
 @click.command()
-@kubeconfig_option
-@click.option("--context", help="Context of the kubeconfig.")
+@connected
 @click.option("-n", "--namespace", help="Namespace of the Clusters  [the context's; default]")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Clusters of every namespace.")
-@click.option("--cluster", help="Of this workload cluster only.")
-@click.option(
-    "--workload-kubeconfig",
-    metavar="FILE",
-    help="How to reach the one workload cluster  [the Secret <cluster>-kubeconfig]",
-)
+@cluster_option
+@workload_option
 @click.option(
     "--move-to", metavar="FILE", help="Look at this kubeconfig's cluster instead, the target of a clusterctl move."
 )
@@ -52,22 +66,27 @@ _MARK: Final = 4
 @click.option("--lease-name", default="node-attestation-controller", show_default=True, help="The controller's Lease.")
 @click.option("--fix", is_flag=True, help="Say what can safely be repaired: definitions that are not there.")
 @click.option("--yes", is_flag=True, help="With --fix: do it, then look again.")
-@click.option("--timeout", default="10m", show_default=True, help="How long to ask; what is left is not looked at.")
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default="10m",
+    show_default=True,
+    help="How long to ask; what is left is not looked at.",
+)
 @output_option("text", "json")
 def doctor(
     *,
-    kubeconfig: str | None,
-    context: str | None,
+    connection: Connection,
     namespace: str | None,
     all_namespaces: bool,
     cluster: str | None,
-    workload_kubeconfig: str | None,
+    workload: Connection | None,
     move_to: str | None,
     controller_namespace: str,
     lease_name: str,
     fix: bool,
     yes: bool,
-    timeout: str,
+    timeout: timedelta,
     output: str,
 ) -> int:
     """Look at an installation in both clusters: what is wrong, and what to do.
@@ -85,26 +104,24 @@ def doctor(
         raise UserError("--yes: is for --fix")
     if namespace and all_namespaces:
         raise UserError("say --namespace or --all-namespaces")
-    if move_to is not None and (cluster is not None or workload_kubeconfig is not None):
+    if move_to is not None and (cluster is not None or workload is not None):
         raise UserError("--move-to: is for all Clusters of a namespace; without --cluster and --workload-kubeconfig")
-    connection = Connection(kubeconfig, context)
     target = HealthTarget(
         namespace=None if all_namespaces else connection.namespace(namespace),
         cluster=cluster,
         controller_namespace=controller_namespace,
         lease_name=lease_name,
-        timeout=seconds("--timeout", timeout),
+        timeout=timeout.total_seconds(),
     )
-    workload = Connection(workload_kubeconfig, None).client if workload_kubeconfig is not None else None
     move = None
     if move_to is not None:
         source, connection = connection, Connection(move_to, None)
         move = _read_source(source, connection, target, move_to)
-    facts = run(connection, lambda client: _gather(client, target, workload, move))
+    facts = run(connection, lambda client: gather(client, target, workload=workload, move=move))
     if cluster is not None and not facts.clusters():
         raise no_cluster(cluster, target.namespace)
     if fix and _fix(connection, facts, yes=yes):
-        facts = run(connection, lambda client: _gather(client, target, workload, move))
+        facts = run(connection, lambda client: gather(client, target, workload=workload, move=move))
     found = examine(facts)
     if output == "json":
         print_document(to_json(to_document(found)))
@@ -113,42 +130,48 @@ def doctor(
     return exit_code(found)
 
 
+def examine(facts: HealthFacts) -> list[HealthFinding]:
+    """Look at everything; before a move, commands of remedies name the target's kubeconfig."""
+    found = [finding for check in _CHECKS for finding in check(facts)]
+    if facts.move is None:
+        return found
+    kubectl = f"kubectl --kubeconfig {shlex.quote(facts.move.kubeconfig)} "
+    return [replace(finding, remedy=finding.remedy.replace("kubectl ", kubectl)) for finding in found]
+
+
 def _read_source(source: Connection, other: Connection, target: HealthTarget, move_to: str) -> MoveFacts:
     """Read the source of a move; raises ``UserError`` where it is the target, too."""
-    one, two = source.endpoint(), other.endpoint()
-    is_same = (one.server, one.ca_pem, one.proxy_url) == (two.server, two.ca_pem, two.proxy_url)
-    if not is_same:
+    one, two = source.endpoint, other.endpoint
+    if (one.server, one.ca_pem, one.proxy_url) != (two.server, two.ca_pem, two.proxy_url):
         move = run(source, lambda client: read_source(client, target, move_to))
         if not move.source_uid or move.source_uid != run(other, cluster_uid):
             return move
     raise UserError("--move-to: expected another management cluster, got the one of --kubeconfig")
 
 
-async def _gather(
-    client: ApiClient, target: HealthTarget, workload: Callable[[], ApiClient] | None, move: MoveFacts | None
-) -> HealthFacts:
-    return await gather(client, target, workload=workload, now=lambda: datetime.now(UTC), move=move)
-
-
 def _fix(connection: Connection, facts: HealthFacts, *, yes: bool) -> bool:
-    """Say what would be done, and do it if that was agreed to; tells whether anything changed."""
+    """Say what would be done, and do it if that was agreed to; returns whether anything changed."""
     wanted = safe_fixes(facts)
-    if not wanted:
-        print_lines("nodeattest: nothing can safely be repaired here", err=True)
+    names = [f"create CustomResourceDefinition {text(definition, 'metadata', 'name')}" for definition in wanted]
+    said = names or ["nothing can safely be repaired here"]
+    said += ["nothing was done; --yes does it"] if wanted and not yes else []
+    print_lines(*(f"nodeattest: {line}" for line in said), err=True)
+
+    async def create(client: ApiClient) -> None:
+        for definition in wanted:
+            path = paths.collection_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+            await client.create(path, definition)
+
+    if not wanted or not yes:
         return False
-    for one in wanted:
-        print_lines(f"nodeattest: create CustomResourceDefinition {text(one, 'metadata', 'name')}", err=True)
-    if not yes:
-        print_lines("nodeattest: nothing was done; --yes does it", err=True)
-        return False
-    run(connection, lambda client: create_definitions(client, wanted))
+    run(connection, create)
     return True
 
 
 def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:
     """Write one line for what is ok, and what to do for everything else; then the counts."""
-    for title, group in GROUPS.items():
-        own = [one for one in found if one.id in group.IDS]
+    for title, ids in GROUPS.items():
+        own = [one for one in found if one.id in ids]
         if not own:
             continue
         yield title

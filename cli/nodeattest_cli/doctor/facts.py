@@ -1,24 +1,65 @@
-"""What ``nodeattest doctor`` fetched, for the modules that look at it. Pure.
+"""What ``nodeattest doctor`` fetched, and what follows from it at once: policies, rights to have, Leases. Pure.
 
-Promises: what could not be read is an ``Unread`` with its reason, and is never taken for what is not there (None, or an
-empty list).
+What could not be read is an ``Unread`` with its reason, and is never taken for what is not there (None, or an empty
+list). The shipped manifests are the only list of rights; a role counts where a binding gives it to the controller's
+ServiceAccount. A Lease is renewed if its version changes between two reads, as an elector sees it, whatever its
+holder's clock shows; a ``renewTime`` that agrees with the API server's time spares the wait. A Lease that changed was
+renewed a moment ago, so its ``renewTime`` is its holder's clock.
+Source: kubernetes staging/src/k8s.io/api/authorization/v1/types.go (ResourceAttributes); client-go
+tools/leaderelection/leaderelection.go (observedTime).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import Final
 
-from nodeattest_cli.doctor.shipped_rights import ShippedRight
-from nodeattest_controller.model.objects import flag, items, strings, text
+from nodeattest_controller import manifests
+from nodeattest_controller.model.objects import flag, items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import TokenBinding, selects
-from nodeattest_kube.jsontypes import JsonObject, key_of
+from nodeattest_controller.settings import Settings
+from nodeattest_kube.access_review import ResourceAttributes
+from nodeattest_kube.jsontypes import JsonObject, key_of, version_of
+from nodeattest_serving.settings import SettingsError
 
-__all__ = ["HealthFacts", "ManagementFacts", "MoveFacts", "TrialRefusal", "Unread", "WorkloadFacts", "readable"]
+__all__ = [
+    "SECRET_LIMIT",
+    "SECRET_LIMIT_RESOURCES",
+    "TOLERATED",
+    "HealthFacts",
+    "ManagementFacts",
+    "MoveFacts",
+    "ShippedRight",
+    "TrialRefusal",
+    "Unread",
+    "WorkloadFacts",
+    "is_renewed",
+    "leader_leases",
+    "longest_wait",
+    "management_folders",
+    "readable",
+    "shipped_rights",
+    "workload_folders",
+    "writer_ahead",
+]
 
-T = TypeVar("T")
+_ACCOUNT: Final = "node-attestation-controller"
+_NAMESPACE: Final = "nodeattest-system"
+"""The controller's, as the manifests have it."""
+SECRET_LIMIT: Final = "nodeattest-challenge-secrets"
+"""Name of the ValidatingAdmissionPolicy of manifests/challenge-secrets, and of its binding."""
+SECRET_LIMIT_RESOURCES: Final[Mapping[str, str]] = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+"""Both, by kind."""
+TOLERATED: Final = 60.0
+"""Seconds by which clocks may differ: a Date has whole ones, an answer takes its time, and a Lease is renewed every few
+seconds."""
+_LONGEST: Final = 30.0
+"""Seconds to wait for a renewal at most; Leases are renewed every two by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +79,74 @@ class TrialRefusal:
 def readable(found: Sequence[JsonObject] | Unread) -> Sequence[JsonObject]:
     """Return what was read; nothing where it could not be, for those to whom another finding says so."""
     return () if isinstance(found, Unread) else found
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class ShippedRight:
+    """One verb on one resource, perhaps of one name."""
+
+    folder: str
+    """Of the manifests: what to apply where it is missing."""
+    namespace: str
+    """Empty: everywhere."""
+    group: str
+    resource: str
+    subresource: str
+    verb: str
+    name: str
+    """Empty: any."""
+
+    def attributes(self, namespace: str = "") -> ResourceAttributes:
+        """Return how an API server is asked for it; ``namespace`` stands in for none."""
+        return ResourceAttributes(
+            verb=self.verb,
+            group=self.group,
+            resource=self.resource,
+            subresource=self.subresource,
+            name=self.name,
+            namespace=self.namespace or namespace,
+        )
+
+    def __str__(self) -> str:
+        """Say it as ``kubectl auth can-i`` is asked."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        named = f" {self.name}" if self.name else ""
+        where = f" -n {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {resource}{'.' if self.group else ''}{self.group}{named}{where}"
+
+
+def shipped_rights(folders: Sequence[str], *, namespace: str = _NAMESPACE) -> list[ShippedRight]:
+    """List what these folders give, in order; ``namespace``: where the controller is, instead of the manifests' own."""
+    return sorted({right for folder in folders for right in _of_folder(folder, namespace)})
+
+
+def _of_folder(folder: str, namespace: str) -> Iterator[ShippedRight]:
+    documents = manifests.objects(folder)
+    roles = {(text(one, "kind"), text(one, "metadata", "name")): one for one in documents}
+    for binding in documents:
+        if not any(text(subject, "name") == _ACCOUNT for subject in items(binding, "subjects")):
+            continue
+        role = roles.get((text(binding, "roleRef", "kind"), text(binding, "roleRef", "name")))
+        where = text(binding, "metadata", "namespace")
+        for rule in items(role or {}, "rules"):
+            yield from _of_rule(folder, rule, namespace if where == _NAMESPACE else where)
+
+
+def _of_rule(folder: str, rule: JsonObject, namespace: str) -> Iterator[ShippedRight]:
+    for group in strings(rule, "apiGroups"):
+        for whole in strings(rule, "resources"):
+            resource, _, subresource = whole.partition("/")
+            for verb in strings(rule, "verbs"):
+                for name in strings(rule, "resourceNames") or ("",):
+                    yield ShippedRight(
+                        folder=folder,
+                        namespace=namespace,
+                        group=group,
+                        resource=resource,
+                        subresource=subresource,
+                        verb=verb,
+                        name=name,
+                    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,15 +254,14 @@ class HealthFacts:
 
     def enforces(self, key: str) -> bool:
         """Tell whether a policy of a cluster says Enforce."""
-        cluster = next((one for one in self.clusters() if key_of(one) == key), None)
-        chosen = self.policies_of(cluster) if cluster is not None else []
-        return any(text(one, "spec", "enforcement") != "Audit" for one in chosen)
+        return any(text(one, "spec", "enforcement") != "Audit" for one in self._ruling(key))
 
     def requires_named_tokens(self, key: str) -> bool:
         """Return whether a policy of a cluster denies tokens that no KubeadmConfig names, as by default."""
-        cluster = next((one for one in self.clusters() if key_of(one) == key), None)
-        chosen = self.policies_of(cluster) if cluster is not None else []
-        return any(text(one, "spec", "tokenBinding") in {"", TokenBinding.REQUIRED} for one in chosen)
+        return any(text(one, "spec", "tokenBinding") in {"", TokenBinding.REQUIRED} for one in self._ruling(key))
+
+    def _ruling(self, key: str) -> list[JsonObject]:
+        return [policy for one in self.clusters() if key_of(one) == key for policy in self.policies_of(one)]
 
     def creates_secrets(self) -> bool:
         """Tell whether a policy has the controller create the secrets of provider ``challenge``."""
@@ -164,19 +272,80 @@ class HealthFacts:
         for deployment in readable(self.management.deployments):
             for container in items(deployment, "spec", "template", "spec", "containers"):
                 words = strings(container, "args")
-                for number, word in enumerate(words):
+                for position, word in enumerate(words):
                     option, equals, value = word.partition("=")
                     if option == name:
-                        return value if equals else next(iter(words[number + 1 :]), "")
+                        return value if equals else next(iter(words[position + 1 :]), "")
         return None
 
     def runs(self, controller: str) -> bool:
         """Tell whether a controller runs, by the Deployment's flag; unless it says otherwise, as by default."""
-        from nodeattest_controller.settings import Settings
-        from nodeattest_serving.settings import SettingsError
-
         given = self.argument("--controllers")
         try:
             return Settings(identity="doctor", controllers=tuple((given or "*").split(","))).enabled(controller)
         except SettingsError:
             return True
+
+
+def management_folders(facts: HealthFacts) -> list[str]:
+    """Name the folders of manifests whose rights the controller needs in the management cluster."""
+    folders = ["rbac"]
+    folders += ["challenge-secrets"] if facts.creates_secrets() else []
+    folders += ["webhook"] if isinstance(facts.management.webhook, dict) else []
+    return folders
+
+
+def workload_folders(facts: HealthFacts) -> list[str]:
+    """Name those of a workload cluster, by the controllers that run and by what policies say."""
+    policies = facts.management.policies
+    acts = any(mapping(one, "spec", "onFailure") for one in readable(policies))
+    wanted = {
+        "workload-rbac": True,
+        "workload-hardening": facts.runs("hardening"),
+        "workload-bootstrap-token": facts.runs("bootstrap-token"),
+        "workload-discovery": facts.runs("bootstrap-signer") or facts.runs("token-cleaner"),
+        "workload-on-failure": acts,
+    }
+    return [folder for folder, needed in wanted.items() if needed]
+
+
+def leader_leases(facts: HealthFacts) -> list[JsonObject]:
+    """Return the leader's Lease, where there is one."""
+    return [one for one in readable(facts.management.leases) if text(one, "metadata", "name") == facts.lease_name]
+
+
+def is_renewed(facts: HealthFacts, lease: JsonObject) -> bool:
+    """Tell whether a Lease is held by somebody who renews it."""
+    seconds, off = number(lease, "spec", "leaseDurationSeconds"), _offset(lease, facts.now)
+    if not text(lease, "spec", "holderIdentity"):
+        return False
+    return _changed(facts, lease) or (seconds is not None and off is not None and -seconds <= off <= TOLERATED)
+
+
+def writer_ahead(facts: HealthFacts, lease: JsonObject) -> float | None:
+    """Return the seconds by which the holder's clock is ahead of the API server's; None where no renewal was seen."""
+    off = _offset(lease, facts.now)
+    if off is None or not is_renewed(facts, lease):
+        return None
+    return off if _changed(facts, lease) else max(off, 0.0)  # an older renewal may have been some time ago
+
+
+def longest_wait(facts: HealthFacts) -> float:
+    """Return for how many seconds a renewal may yet be seen; 0 where nothing is left open."""
+    waiting = [
+        float(number(lease, "spec", "leaseDurationSeconds") or 0)
+        for lease in leader_leases(facts)
+        if text(lease, "spec", "holderIdentity") and not is_renewed(facts, lease)
+    ]
+    return min(max(waiting, default=0.0), _LONGEST)
+
+
+def _changed(facts: HealthFacts, lease: JsonObject) -> bool:
+    """Tell whether it was written between the two reads."""
+    before = facts.management.earlier_leases.get(key_of(lease))
+    return before is not None and before != version_of(lease)
+
+
+def _offset(lease: JsonObject, now: datetime) -> float | None:
+    written = moment(text(lease, "spec", "renewTime"))
+    return (written - now).total_seconds() if written is not None else None

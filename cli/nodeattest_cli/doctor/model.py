@@ -1,7 +1,7 @@
 """One finding of ``nodeattest doctor``, and what a list of findings amounts to. Pure.
 
-Promises: ids and the JSON form are stable (docs/doctor.md); a finding that is not ok says what was expected, what was
-found and what to do. Findings hold what objects say: whoever prints them makes that printable.
+Ids and the JSON form are stable (docs/doctor.md). A finding that is not ok says what was expected, what was found and
+what to do. Findings hold what objects say: whoever prints them makes that printable.
 """
 
 from __future__ import annotations
@@ -12,12 +12,29 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_cli.errors import ExitCode
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["HealthFinding", "HealthSeverity", "counts", "exit_code", "listed", "to_document", "worst"]
+__all__ = ["GROUPS", "HealthFinding", "HealthSeverity", "counts", "exit_code", "listed", "make_finding", "to_document"]
 
-_SHOWN: Final = 8
+_MAX_LISTED: Final = 8
 """Names that a finding lists."""
+GROUPS: Final = {
+    "move": ("move-source", "move-namespace"),
+    "versions": ("management-version", "workload-version", "cluster-api-version", "controller-version"),
+    "definitions": ("definitions-served", "definitions-of-release", "definitions-stored"),
+    "controller": ("controller-leader", "cluster-reachable"),
+    "rights": ("management-rights", "challenge-secrets-policy", "workload-rights"),
+    "webhook": ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers"),
+    "policies": (
+        *("policies-valid", "policies-providers", "policies-accepted", "policies-overlap"),
+        "clusters-without-policy",
+    ),
+    "automatic approval": ("automatic-approval",),
+    "bootstrap": ("bootstrap-data", "bootstrap-refused", "bootstrap-tokens"),
+    "machines": ("machines-attested", "certificates"),
+    "clocks": ("local-clock", "controller-clock", "workload-clock"),
+}
+"""Ids of findings by the title under which they are shown, in order."""
 
 
 class HealthSeverity(StrEnum):
@@ -55,37 +72,60 @@ class HealthFinding:
         }
 
 
-def worst(findings: Iterable[HealthFinding]) -> HealthSeverity:
-    """Return the worst severity of all; of none, ok."""
-    found = {one.severity for one in findings}
-    return next((severity for severity in HealthSeverity if severity in found), HealthSeverity.OK)
+def make_finding(
+    name: str,
+    expected: str,
+    ok: str,
+    *,
+    errors: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    also: Sequence[str] = (),
+    remedy: str = "",
+    cluster: str = "",
+) -> HealthFinding:
+    """Make a finding: as bad as the worst that was found, ``ok`` where nothing was; ``also`` follows what was found."""
+    severity = HealthSeverity.OK
+    for worse, said in (
+        (HealthSeverity.WARNING, warnings),
+        (HealthSeverity.UNKNOWN, unknown),
+        (HealthSeverity.ERROR, errors),
+    ):
+        severity = worse if said else severity
+    return HealthFinding(
+        id=name,
+        severity=severity,
+        expected=expected,
+        found="; ".join([*errors, *unknown, *warnings, *also]) or ok,
+        remedy="" if severity is HealthSeverity.OK else remedy,
+        cluster=cluster,
+    )
 
 
 def counts(findings: Sequence[HealthFinding]) -> dict[HealthSeverity, int]:
-    """Count the findings of each severity."""
+    """Count the findings of each severity, the worst first."""
     return {severity: sum(one.severity is severity for one in findings) for severity in HealthSeverity}
 
 
-def exit_code(findings: Iterable[HealthFinding]) -> ExitCode:
-    """Say how the command ends: 1 for an error, 3 where something could not be looked at, 0 otherwise."""
-    match worst(findings):
-        case HealthSeverity.ERROR:
-            return ExitCode.REFUSED
-        case HealthSeverity.UNKNOWN:
-            return ExitCode.NO_ACCESS
-        case HealthSeverity.WARNING | HealthSeverity.OK:
-            return ExitCode.DONE
+def _worst(findings: Sequence[HealthFinding]) -> HealthSeverity:
+    return next((severity for severity, number in counts(findings).items() if number), HealthSeverity.OK)
+
+
+def exit_code(findings: Sequence[HealthFinding]) -> ExitCode:
+    """Return the exit code: 1 for an error, 3 where something could not be looked at, 0 otherwise."""
+    codes = {HealthSeverity.ERROR: ExitCode.REFUSED, HealthSeverity.UNKNOWN: ExitCode.NO_ACCESS}
+    return codes.get(_worst(findings), ExitCode.DONE)
 
 
 def to_document(findings: Sequence[HealthFinding]) -> JsonObject:
     """Return what ``-o json`` prints."""
     numbers: JsonObject = {str(severity): number for severity, number in counts(findings).items()}
-    entries: list[JsonValue] = [one.to_json() for one in findings]
-    return {"severity": str(worst(findings)), "counts": numbers, "findings": entries}
+    entries = [finding.to_json() for finding in findings]
+    return {"severity": str(_worst(findings)), "counts": numbers, "findings": [*entries]}
 
 
 def listed(names: Iterable[str]) -> str:
     """Name the first of several, and how many more there are."""
     found = list(names)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+    more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
+    return ", ".join(found[:_MAX_LISTED]) + more

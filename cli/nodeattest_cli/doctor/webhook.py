@@ -12,7 +12,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
-from nodeattest_cli.doctor.model import HealthFinding, HealthSeverity, listed
+from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
 from nodeattest_controller.model.webhook_configuration import (
@@ -27,9 +27,8 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["IDS", "MUTATING", "VALIDATING", "look", "shipped_configuration"]
+__all__ = ["MUTATING", "VALIDATING", "check_webhook", "shipped_configuration"]
 
-IDS: Final = ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers")
 VALIDATING: Final = "ValidatingWebhookConfiguration"
 _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")
 """Fields that an installation has no reason to change."""
@@ -41,53 +40,38 @@ _ANSWERS: Final = "webhook-answers"
 _RENDERS: Final = "it renders a KubeadmConfig that is created on trial (dryRun)"
 
 
-def look(facts: HealthFacts) -> Iterator[HealthFinding]:
+def check_webhook(facts: HealthFacts) -> Iterator[HealthFinding]:
     """Look at the configurations, and at what they lead to."""
     found, validation = facts.management.webhook, facts.management.validation
     for one in (found, validation):
         if isinstance(one, Unread):
-            expected, remedy = "the webhook is configured", "let this user read it"
-            yield HealthFinding(
-                id="webhook-configuration",
-                severity=HealthSeverity.UNKNOWN,
-                expected=expected,
-                found=one.why,
-                remedy=remedy,
-            )
+            name, expected = "webhook-configuration", "the webhook is configured"
+            yield make_finding(name, expected, "", unknown=[one.why], remedy="let this user read it")
             return
     if not isinstance(found, dict):
         yield _absent(facts)
         return
-    there = [found, *([validation] if isinstance(validation, dict) else [])]
-    yield _configuration(facts, found, validation if isinstance(validation, dict) else {})
-    yield _authorities(facts, there)
+    validating = validation if isinstance(validation, dict) else JsonObject()
+    yield _configuration(facts, found, validating)
+    yield _authorities(facts, (found, validating))
     yield from _endpoints(facts, found)
     yield from _answers(facts, found)
 
 
 def _absent(facts: HealthFacts) -> HealthFinding:
     """Without the webhook, an installation is whole where the Deployment does not serve it."""
+    name, expected = "webhook-configuration", "the webhook is configured where the controller serves it"
     deployments = facts.management.deployments
     if isinstance(deployments, Unread) or not deployments:
         why = deployments.why if isinstance(deployments, Unread) else "no Deployment of the controller was found"
-        return HealthFinding(
-            id="webhook-configuration",
-            severity=HealthSeverity.UNKNOWN,
-            expected="the webhook is configured where the controller serves it",
-            found=f"there is no webhook, and whether the controller serves it is not known: {why}",
-            remedy=(
-                "see that --controller-namespace is right, and that this user may list Deployments in "
-                f"{facts.namespace}"
-            ),
+        unknown = [f"there is no webhook, and whether the controller serves it is not known: {why}"]
+        remedy = (
+            f"see that --controller-namespace is right, and that this user may list Deployments in {facts.namespace}"
         )
+        return make_finding(name, expected, "", unknown=unknown, remedy=remedy)
     serves = facts.argument("--webhook-bind-address") not in {None, "0"}
-    return HealthFinding(
-        id="webhook-configuration",
-        severity=HealthSeverity.ERROR if serves else HealthSeverity.OK,
-        expected="the webhook is configured where the controller serves it",
-        found="the controller serves it, and no API server calls it" if serves else "no webhook (manifests without it)",
-        remedy=_APPLY if serves else "",
-    )
+    wrong = ["the controller serves it, and no API server calls it"] if serves else []
+    return make_finding(name, expected, "no webhook (manifests without it)", errors=wrong, remedy=_APPLY)
 
 
 def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObject) -> HealthFinding:
@@ -110,17 +94,15 @@ def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObj
             weak += [f"{name}: {fault}" for fault in narrower]
             if is_passed_over(webhook) and not is_passed_over(wanted):
                 weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
-    severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if weak else HealthSeverity.OK
-    remedy = _APPLY if wrong else ""
-    if weak and not wrong:
-        remedy = "set failurePolicy Fail (with Ignore, machines are made without the agent while no replica answers)"
-        remedy += ", and take out selectors and conditions that this release does not have"
-    return HealthFinding(
-        id="webhook-configuration",
-        severity=severity,
-        expected="it is that of this release, with its failurePolicy",
-        found="; ".join([*wrong, *weak]) or "the same",
-        remedy=remedy,
+    remedy = "set failurePolicy Fail (with Ignore, machines are made without the agent while no replica answers)"
+    remedy += ", and take out selectors and conditions that this release does not have"
+    return make_finding(
+        "webhook-configuration",
+        "it is that of this release, with its failurePolicy",
+        "the same",
+        errors=wrong,
+        warnings=weak,
+        remedy=_APPLY if wrong else remedy,
     )
 
 
@@ -170,7 +152,7 @@ def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFindi
     """See that each bundle holds a CA that is good now, and how long."""
     ends: list[str] = []
     wrong: list[str] = []
-    soon = False
+    soon: list[str] = []
     for webhook in (one for configuration in found for one in items(configuration, "webhooks")):
         name = text(webhook, "name")
         bundle = _certificates(text(webhook, "clientConfig", "caBundle"))
@@ -181,25 +163,19 @@ def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFindi
         last = max(bundle, key=lambda one: one.not_valid_after_utc)
         begin, end = last.not_valid_before_utc, last.not_valid_after_utc
         if end <= facts.now:
-            wrong.append(f"{name}: its CA ended at {rfc3339(end)}")
+            wrong.append(f"{name}: its CA expired at {rfc3339(end)}")
         else:
-            soon = soon or end - facts.now < (end - begin) / _PARTS
-            ends.append(f"{name}: until {rfc3339(end)}")
-    severity = HealthSeverity.ERROR if wrong else HealthSeverity.WARNING if soon else HealthSeverity.OK
-    remedy = (
-        ""
-        if severity is HealthSeverity.OK
-        else (
-            "cert-manager's CA injector writes it: see the Certificate nodeattest-webhook (kubectl describe), and that "
-            "cert-manager runs"
-        )
-    )
-    return HealthFinding(
-        id="webhook-ca",
-        severity=severity,
-        expected="API servers know a CA of it that is valid",
-        found="; ".join([*wrong, *ends]),
-        remedy=remedy,
+            is_soon = end - facts.now < (end - begin) / _PARTS
+            (soon if is_soon else ends).append(f"{name}: until {rfc3339(end)}")
+    return make_finding(
+        "webhook-ca",
+        "API servers know a CA of it that is valid",
+        "",
+        errors=wrong,
+        warnings=soon,
+        also=ends,
+        remedy="cert-manager's CA injector writes it: see the Certificate nodeattest-webhook (kubectl describe), and "
+        "that cert-manager runs",
     )
 
 
@@ -219,27 +195,20 @@ def _endpoints(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]
     slices = facts.management.endpoints
     expected = f"the Service {listed(sorted(named))} leads to replicas that are ready"
     if isinstance(slices, Unread):
-        yield HealthFinding(
-            id="webhook-endpoints",
-            severity=HealthSeverity.UNKNOWN,
-            expected=expected,
-            found=slices.why,
-            remedy="let this user list EndpointSlices there",
-        )
+        remedy = "let this user list EndpointSlices there"
+        yield make_finding("webhook-endpoints", expected, "", unknown=[slices.why], remedy=remedy)
         return
     ready = sum(
         mapping(endpoint, "conditions").get("ready") is not False
         for one in slices
         for endpoint in items(one, "endpoints")
     )
-    yield HealthFinding(
-        id="webhook-endpoints",
-        severity=HealthSeverity.OK if ready else HealthSeverity.ERROR,
-        expected=expected,
-        found=f"{ready} are",
-        remedy=""
-        if ready
-        else "see that the Deployment's pods are ready, and that the Service's selector fits their labels",
+    yield make_finding(
+        "webhook-endpoints",
+        expected,
+        f"{ready} are",
+        errors=[] if ready else ["none are"],
+        remedy="see that the Deployment's pods are ready, and that the Service's selector fits their labels",
     )
 
 
@@ -249,34 +218,31 @@ def _answers(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]:
         yield _answer("", trials, found)
     elif not trials:
         said = "nothing to render yet: no Cluster has a policy that enforces, or no KubeadmConfig can be made"
-        yield HealthFinding(id=_ANSWERS, severity=HealthSeverity.OK, expected=_RENDERS, found=said)
+        yield make_finding(_ANSWERS, _RENDERS, said)
     else:
         for key, made in trials.items():
             yield _answer(key, made, found)
 
 
 def _answer(key: str, made: JsonObject | Unread | TrialRefusal, found: JsonObject) -> HealthFinding:
-    remedy = ""
+    errors: list[str] = []
+    unknown: list[str] = []
+    ok, remedy = "it does", ""
     match made:
         case Unread():
-            severity, said = HealthSeverity.UNKNOWN, made.why
-            remedy = "let this user create KubeadmConfigs, or ask one who may"
+            unknown, remedy = [made.why], "let this user create KubeadmConfigs, or ask one who may"
         case TrialRefusal() if f'admission webhook "{WEBHOOK_NAME}" denied' in made.why:
-            severity, said = HealthSeverity.OK, f"it answers: {made.why}"
+            ok = f"it answers: {made.why}"
         case TrialRefusal() if WEBHOOK_NAME in made.why:
-            severity, said = HealthSeverity.ERROR, made.why
-            remedy = "docs/runbooks.md#nodeattestationwebhookerrors"
+            errors, remedy = [made.why], "docs/runbooks.md#nodeattestationwebhookerrors"
         case TrialRefusal():
-            severity, said = HealthSeverity.UNKNOWN, f"the API server refused the trial for another reason: {made.why}"
+            unknown = [f"the API server refused the trial for another reason: {made.why}"]
             remedy = "docs/bootstrap-config.md"
-        case _ if is_rendered(made):
-            severity, said = HealthSeverity.OK, "it does"
-        case _:
-            severity, said = HealthSeverity.ERROR, "the KubeadmConfig stayed as it was" + _exempt(found)
+        case _ if not is_rendered(made):
+            ignores = any(text(one, "failurePolicy") != "Fail" for one in items(found, "webhooks"))
+            exempt = "; with failurePolicy Ignore, nothing says why" if ignores else ""
+            errors = [f"the KubeadmConfig stayed as it was{exempt}"]
             remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
-    return HealthFinding(id=_ANSWERS, severity=severity, expected=_RENDERS, found=said, remedy=remedy, cluster=key)
-
-
-def _exempt(found: JsonObject) -> str:
-    ignores = any(text(one, "failurePolicy") != "Fail" for one in items(found, "webhooks"))
-    return "; with failurePolicy Ignore, nothing says why" if ignores else ""
+        case _:
+            pass
+    return make_finding(_ANSWERS, _RENDERS, ok, errors=errors, unknown=unknown, remedy=remedy, cluster=key)

@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_cli.explain.collect import Collected
-from nodeattest_cli.machines.row import rows_of
+from nodeattest_cli.fleet import ATTESTATION, POLICY, named, of_kind, rows_of
 from nodeattest_controller.controllers.node_attested.conditions import CONDITION
-from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD, MACHINE_RECORD
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
@@ -35,7 +34,6 @@ _TOKEN_ID: Final = "bootstrapTokenID"
 """Field of a MachineRecord."""
 _VERSION: Final = "cli.attestation.cluster.x-k8s.io/v1alpha1"
 _CSR: Final = "CertificateSigningRequest"
-_RECORD: Final = "MachineAttestation"
 _LABELS: Final = (CONTROL_PLANE_LABEL,)
 """Those of a cluster are kept whole: a policy may select by any."""
 _ANNOTATIONS: Final = (ANNOTATION_TPM_ENDORSEMENT_KEY, MACHINE_ANNOTATION, PAUSED_ANNOTATION)
@@ -127,22 +125,12 @@ def read_bundle(documents: Sequence[JsonObject]) -> Collected | None:
     if head is None:
         return None
     spec, rest = mapping(head, "spec"), [one for one in documents if one is not head]
-    requests = [one for one in rest if text(one, "kind") == _CSR]
-    csr = next((one for one in requests if text(one, "metadata", "name") == text(spec, "request")), None)
-    machines = [one for one in rest if text(one, "kind") in MACHINE_KINDS]
-    records = [one for one in rest if text(one, "kind") == _RECORD]
+    csr = named(of_kind(rest, _CSR), text(spec, "request"))
     then = moment(text(spec, "exportedAt"))
-    rows = rows_of(machines, records, then) if then is not None else ()
+    rows = rows_of(rest, then) if then is not None else ()
     row = next((one for one in rows if one.provider_id and one.provider_id == text(spec, "providerID")), None)
-    record = next(
-        (one for one in records if row is not None and text(one, "metadata", "name") == row.attestation), None
-    )
     return Collected(
-        csr=csr,
-        row=row,
-        documents=[one for one in rest if one is not csr],
-        attestation=parse_attestation(record) if record is not None else None,
-        left_out=list(strings(spec, "leftOut")),
+        csr=csr, row=row, documents=[one for one in rest if one is not csr], left_out=[*strings(spec, "leftOut")]
     )
 
 
@@ -156,12 +144,14 @@ def _reduced(document: JsonObject, own: str) -> JsonObject:
 def _body(document: JsonObject, kind: str, *, is_own: bool) -> JsonObject:
     spec, status = mapping(document, "spec"), mapping(document, "status")
     body: JsonObject = _kept(document, _FIELDS.get(kind, _OF_POOL))
-    if kind == "NodeAttestationPolicy":
+    if kind == POLICY:
         body = {"spec": spec}
-    elif kind == _RECORD and is_own:
+    elif kind == ATTESTATION and is_own:
         body = {"spec": spec, "status": _only(status, ("refusals",))}
-    elif kind == _RECORD:
-        issued: list[JsonValue] = [_without(one, _UNUSED_ENTRY) for one in items(spec, "issued")]
+    elif kind == ATTESTATION:
+        issued: list[JsonValue] = [
+            {name: value for name, value in one.items() if name != _UNUSED_ENTRY} for one in items(spec, "issued")
+        ]
         body = {"spec": {**spec, "issued": issued}}
     elif kind == KUBEADM_CONFIG[1]:
         body = {**body, "spec": _token_ids(spec)}
@@ -230,25 +220,20 @@ def _id_only(token: str) -> str:
 
 def _kept(obj: JsonObject, paths: Iterable[str]) -> JsonObject:
     """Keep the values at these paths, in each entry of a list; no object, whatever is in it."""
-    return _below(obj, [path.split(".") for path in paths])
+    below: dict[str, list[str]] = {}
+    for path in paths:
+        name, _, rest = path.partition(".")
+        below.setdefault(name, []).append(rest)
+    return {name: _value(obj[name], rest) for name, rest in below.items() if name in obj}
 
 
-def _below(obj: JsonObject, paths: Sequence[Sequence[str]]) -> JsonObject:
-    inner = {name: [path[1:] for path in paths if path[0] == name] for name in obj}
-    return {name: _value(obj[name], below) for name, below in inner.items() if below}
-
-
-def _value(value: JsonValue, paths: Sequence[Sequence[str]]) -> JsonValue:
+def _value(value: JsonValue, paths: Sequence[str]) -> JsonValue:
     if isinstance(value, list):
-        return [_value(one, paths) for one in value]
+        return [_value(entry, paths) for entry in value]
     if isinstance(value, dict):
-        return _below(value, [path for path in paths if path])
-    return value if all(not path for path in paths) else None
+        return _kept(value, filter(None, paths))
+    return None if any(paths) else value
 
 
 def _only(obj: JsonObject, names: Iterable[str]) -> JsonObject:
     return {name: obj[name] for name in names if name in obj}
-
-
-def _without(obj: JsonObject, name: str) -> JsonObject:
-    return {key: value for key, value in obj.items() if key != name}

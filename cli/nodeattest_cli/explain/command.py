@@ -1,131 +1,123 @@
-"""``nodeattest explain``: reads or fetches the request and what it is evaluated by, prints the explanation."""
+"""``nodeattest explain`` and ``nodeattest evidence export``: read or fetch a request, print or keep the explanation.
+
+Remedies are those of docs/denials.md, which ships with the command; a reason that the page does not have, as another
+version's, has none.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
-from nodeattest_cli.documents import file_option, read_objects
+from nodeattest_authenticator.state.storage import write_atomically
+from nodeattest_cli.connection import Connection
+from nodeattest_cli.documents import MAX_FILE, read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.explain.bundle import read_bundle
-from nodeattest_cli.explain.collect import Collected, parse_target
-from nodeattest_cli.explain.eventlog import LoggedEvent, ShownLog
+from nodeattest_cli.explain.bundle import make_bundle, read_bundle
+from nodeattest_cli.explain.collect import Collected, fetch, parse_target
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
-from nodeattest_cli.explain.model import CheckOutcome, CheckStep, Explanation
-from nodeattest_cli.explain.record import record_lines, record_to_json
-from nodeattest_cli.explain.remedies import remedy_of
-from nodeattest_cli.explain.replay import explain_request, first_request_name
-from nodeattest_cli.explain.target import fetch_target
-from nodeattest_cli.machines.row import MachineRow
-from nodeattest_cli.output import output_option, print_document, print_lines, to_json
+from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
+from nodeattest_cli.fleet import MachineRow, of_kind
+from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, workload_option
+from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json
 from nodeattest_controller import configfile
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.objects import text
+from nodeattest_controller.model.objects import rfc3339, text
+from nodeattest_controller.model.refusals import Requester, render_refusals
 from nodeattest_controller.platforms import check_platforms
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, NotFound
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_serving.settings import SettingsError
 
-__all__ = ["config_option", "explain", "explanation_lines", "read_platforms"]
+__all__ = ["explain", "explanation_lines", "export", "remedy_of"]
 
 _KIND: Final = "CertificateSigningRequest"
-_SHORT: Final = 16
-"""Digits of a digest that are shown: enough to find it by."""
-_NAMES: Final = len("machine ")
+_MODE: Final = 0o600
+"""No secret is in a bundle, but what a fleet is made of."""
 _NO_REQUEST: Final = (
     "no request of it can be replayed: the workload cluster has none (decided ones are deleted after an hour) or was "
     "not reached; the lines above are what its record says"
 )
 _MARKS: Final = {CheckOutcome.PASSED: "pass", CheckOutcome.FAILED: "FAIL", CheckOutcome.NOT_CHECKED: "  ? "}
-
-config_option = click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The controller's configuration: its platforms name the trust bundles of clouds.",
-)
+_WHO: Final = {
+    Requester.NODE: "by the machine's own node",
+    Requester.BOOTSTRAP: "by a bootstrap token, whoever held it",
+    Requester.OTHER: "by somebody else",
+}
+_PAGE: Final = "denials.md"
+_ROW: Final = re.compile(r"^\| `(\w+)` \| .* \| (.*) \|$", re.MULTILINE)
+_AGENT_REASONS: Final = "\n## On the node\n"
+"""The last section's reasons are the agent's own, some of the same names."""
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
 @click.command()
-@click.argument("target", required=False)
-@file_option("The stored request, YAML or JSON; - is standard input.")
-@click.option("--csr", "name", metavar="NAME", help="Read the request from the workload cluster instead.")
+@click.argument("target")
 @click.option(
     "--with",
     "more",
     multiple=True,
     metavar="FILE",
-    help="What it is evaluated by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
-    "infrastructure machine, MachinePool, MachineAttestation, Node, first request, Secrets. As many files as you "
-    "like.",
+    help="For a file: what it is evaluated by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
+    "infrastructure machine, MachinePool, MachineAttestation, Node, first request, Secrets. As many files as you like.",
 )
-@config_option
-@kubeconfig_option
-@click.option("--context", help="Context of the kubeconfig.")
-@namespace_option
-@click.option("--cluster", help="Of this workload cluster only.")
 @click.option(
-    "--workload-kubeconfig",
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="For TARGET: how to reach the workload cluster  [the Secret <cluster>-kubeconfig]",
+    help="The controller's configuration: its platforms name the trust bundles of clouds.",
 )
 @output_option("text", "json")
+@connected
+@namespace_option
+@cluster_option
+@workload_option
 def explain(
     *,
-    target: str | None,
-    path: str | None,
-    name: str | None,
+    connection: Connection,
+    target: str,
     more: tuple[str, ...],
     config: Path | None,
-    kubeconfig: str | None,
-    context: str | None,
     namespace: str | None,
     cluster: str | None,
-    workload_kubeconfig: str | None,
+    workload: Connection | None,
     output: str,
 ) -> int:
     """Evaluate a request again, check by check.
 
     TARGET is machine/NAME, node/NAME or csr/NAME: the request and its objects are read from the management cluster and
     the workload cluster. When the request is gone, the machine's record is shown. NAME of a machine may be its provider
-    ID. TARGET may also be a file, for which no cluster is needed: of a request that was kept, or of nodeattest evidence
-    export.
+    ID. TARGET may also be a file, or - for standard input, for which no cluster is needed: of a request that was kept,
+    or of nodeattest evidence export.
 
     A check that lacks an object is shown as not checked, and so is what only a platform's API can tell: none is asked.
 
     Exit code 0: nothing refuses the request. 1: a check does, or it was denied at the time and nothing that could be
     checked here says why.
     """
-    if sum(one is not None for one in (target, path, name)) != 1:
-        raise UserError("say which request: machine/NAME, node/NAME, csr/NAME or a file; or --csr NAME")
-    platforms = read_platforms(config)
-    named = parse_target(target) if target is not None else None
+    platforms = _read_platforms(config)
+    named = parse_target(target)
     if named is not None:
         if more:
-            raise UserError("--with: is for a file or --csr; the objects of TARGET are read from the clusters")
-        connection, access = Connection(kubeconfig, context), workload_kubeconfig
-        found = fetch_target(named, connection, namespace=namespace, cluster=cluster, workload_kubeconfig=access)
+            raise UserError("--with: is for a file; the objects of TARGET are read from the clusters")
+        found = fetch(named, connection, namespace=namespace, cluster=cluster, workload=workload)
         return _show_collected(found, platforms, output)
-    path = path if path is not None else target
-    documents = [document for file in more for document in read_objects(file)]
-    if path is not None:
-        given = read_objects(path)
-        bundle = read_bundle(given)
-        if bundle is not None:
-            bundle.documents += documents
-            return _show_collected(bundle, platforms, output)
-        found = [document for document in given if text(document, "kind") == _KIND]
-        if len(found) != 1:
-            raise UserError(f"{path}: expected one {_KIND}, got {len(found)}")
-        csr = found[0]
-    else:
-        csr, first = run(Connection(kubeconfig, context), lambda client: _fetch(client, name or ""))
-        documents += [first] if first else []
-    explanation = explain_request(csr, documents, platforms)
+    documents, given = [document for file in more for document in read_objects(file)], read_objects(target)
+    bundle = read_bundle(given)
+    if bundle is not None:
+        bundle.documents += documents
+        return _show_collected(bundle, platforms, output)
+    requests = of_kind(given, _KIND)
+    if len(requests) != 1:
+        raise UserError(f"{target}: expected one {_KIND}, got {len(requests)}")
+    explanation = explain_request(requests[0], documents, platforms)
     if output == "json":
         print_document(to_json(explanation.to_json()))
     else:
@@ -133,53 +125,46 @@ def explain(
     return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
 
 
-def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
-    """Print the machine, then its request, check by check; returns the exit code."""
-    row = found.row
-    refused = row is not None and bool(row.refused)
-    explanation = explain_request(found.csr, found.documents, platforms) if found.csr is not None else None
-    if explanation is not None:
-        refused = explanation.failed or explanation.unexplained
-    if output == "json":
-        left_out: list[JsonValue] = [*found.left_out]
-        said: JsonObject = {"machine": row.to_json() if row is not None else None, "leftOut": left_out}
-        said["remedies"] = {row.refused: remedy_of(row.refused)} if row is not None and row.refused else {}
-        said["refusals"] = record_to_json(found.attestation.refusals) if found.attestation is not None else []
-        print_document(to_json({**said, **(explanation.to_json() if explanation is not None else {})}))
+@click.command()
+@click.argument("target")
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write; - is standard output.")
+@connected
+@namespace_option
+@cluster_option
+@workload_option
+def export(
+    *,
+    connection: Connection,
+    target: str,
+    output: str,
+    namespace: str | None,
+    cluster: str | None,
+    workload: Connection | None,
+) -> None:
+    """Write what explains a machine into one file without secrets.
+
+    TARGET is machine/NAME, node/NAME or csr/NAME, as for explain, and the same is read. nodeattest explain FILE shows
+    the same without any cluster.
+
+    The file has the request with its evidence, the machine's record and those of the other machines of its cluster,
+    policies, and the ids of bootstrap tokens without their secret parts. It has no kubeconfig, no key and no bootstrap
+    data.
+    """
+    named = parse_target(target)
+    if named is None:
+        raise UserError(f"say what to export: machine/NAME, node/NAME or csr/NAME, got {target}")
+    found = fetch(named, connection, namespace=namespace, cluster=cluster, workload=workload)
+    written = to_json(make_bundle(found, datetime.now(UTC).replace(microsecond=0))) + "\n"
+    if len(written.encode()) > MAX_FILE:
+        raise StateError(f"the bundle has more than {MAX_FILE} bytes, which explain reads: the cluster is too large")
+    if output == "-":
+        print_exactly(written)
     else:
-        lines = [f"{name.ljust(_NAMES)}  {value}" for name, value in _machine_facts(row)]
-        lines += [f"not read  {one}" for one in found.left_out]
-        recorded = _recorded(found.attestation)
-        lines += ["", *recorded] if recorded else []
-        lines += [""] if lines else []
-        print_lines(*lines, *(explanation_lines(explanation) if explanation is not None else (_NO_REQUEST,)))
-    return ExitCode.REFUSED if refused else ExitCode.DONE
+        write_atomically(os.fspath(output), written.encode(), mode=_MODE)
+    print_lines(*(f"not read  {said}" for said in found.left_out), err=True)
 
 
-def _machine_facts(row: MachineRow | None) -> list[tuple[str, str]]:
-    """Show a machine as its record and its condition have it."""
-    if row is None:
-        return []
-    expires = f", certificate until {row.expires:%Y-%m-%dT%H:%M:%SZ}" if row.expires else ""
-    facts = [
-        ("machine", f"{row.machine} of {row.namespace}/{row.cluster} ({row.provider_id or 'no provider ID'})"),
-        ("state", f"{row.state}{expires}"),
-        ("because", row.message),
-    ]
-    if row.refused:
-        facts += [("refused", f"{row.refused} (docs/denials.md)"), ("do", remedy_of(row.refused))]
-    return [(name, value) for name, value in facts if value]
-
-
-def _recorded(attestation: Attestation | None) -> list[str]:
-    """Show the refused requests that the machine's record keeps."""
-    if attestation is None:
-        return []
-    newest = attestation.newest_client
-    return record_lines(attestation.refusals, newest.issued_at if newest is not None else None)
-
-
-def read_platforms(config: Path | None) -> Platforms:
+def _read_platforms(config: Path | None) -> Platforms:
     """Read the controller's configuration for its platforms' trust bundles."""
     if config is None:
         return NO_PLATFORMS
@@ -191,75 +176,100 @@ def read_platforms(config: Path | None) -> Platforms:
     return platforms
 
 
-async def _fetch(client: ApiClient, name: str) -> tuple[JsonObject, JsonObject | None]:
-    """Read a request, and the first request that it answers."""
-    csr = await _get(client, name)
-    if csr is None:
-        raise StateError(f"{client.server} has no {_KIND} {name}")
-    first = first_request_name(csr)
-    return csr, await _get(client, first) if first else None
+def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
+    """Print the machine, then its request, check by check; returns the exit code."""
+    row, attestation = found.row, found.attestation
+    refused = row is not None and bool(row.refused)
+    explanation = explain_request(found.csr, found.documents, platforms) if found.csr is not None else None
+    if explanation is not None:
+        refused = explanation.failed or explanation.unexplained
+    if output == "json":
+        refusals = render_refusals(attestation.refusals) if attestation is not None else ()
+        document: JsonObject = {
+            "machine": row.to_json() if row is not None else None,
+            "leftOut": [*found.left_out],
+            "remedies": {row.refused: remedy_of(row.refused)} if row is not None and row.refused else {},
+            "refusals": [{**entry, "remedy": remedy_of(text(entry, "reason"))} for entry in refusals],
+        }
+        print_document(to_json({**document, **(explanation.to_json() if explanation is not None else {})}))
+    else:
+        fields = [*_machine_facts(row), *(("not read", said) for said in found.left_out)]
+        recorded = _recorded(attestation)
+        lines = [*(format_fields(fields, indent=0) if fields else ()), *([""] if recorded else ()), *recorded]
+        shown = explanation_lines(explanation) if explanation is not None else [_NO_REQUEST]
+        print_lines(*lines, *([""] if lines else ()), *shown)
+    return ExitCode.REFUSED if refused else ExitCode.DONE
 
 
-async def _get(client: ApiClient, name: str) -> JsonObject | None:
-    try:
-        found = await client.get(paths.object_path("certificates.k8s.io", "v1", "certificatesigningrequests", name))
-    except NotFound:
-        return None
-    return {"kind": _KIND, **found}
+def _machine_facts(row: MachineRow | None) -> Iterator[tuple[str, str]]:
+    """Show a machine as its record and its condition have it."""
+    if row is None:
+        return
+    expires = f", certificate until {rfc3339(row.expires)}" if row.expires else ""
+    yield "machine", f"{row.machine} of {row.namespace}/{row.cluster} ({row.provider_id or 'no provider ID'})"
+    yield "state", f"{row.state}{expires}"
+    if row.message:
+        yield "because", row.message
+    if row.refused:
+        yield "refused", f"{row.refused} (docs/denials.md)"
+        yield "do", remedy_of(row.refused)
+
+
+def _recorded(attestation: Attestation | None) -> list[str]:
+    """Show the refused requests that the machine's record keeps; those before its newest certificate are marked."""
+    if attestation is None or not attestation.refusals:
+        return []
+    newest = attestation.newest_client
+    lines = ["refused requests, as its MachineAttestation has them:"]
+    for one in attestation.refusals:
+        past = ", before its newest certificate" if newest is not None and one.time < newest.issued_at else ""
+        lines.append(f"  {one.reason}: {_WHO[one.requester]}, last at {rfc3339(one.time)}{past}")
+        details = [("CSR", one.request), ("found", one.message), ("do", remedy_of(one.reason))]
+        lines += format_fields([(name, value) for name, value in details if value], indent=6)
+    return lines
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:
     """Show the facts, each check, and how it ends."""
-    width = max(len(name) for name, _ in explanation.facts)
-    lines = [f"{name.ljust(width)}  {value}" for name, value in explanation.facts]
-    lines.append("")
+    lines = [*format_fields(explanation.facts, indent=0), ""]
     for step in explanation.steps:
-        lines += _step(step)
+        lines.append(f"{_MARKS[step.outcome]}  {step.name}  [{step.section}]")
+        match step.outcome:
+            case CheckOutcome.PASSED:
+                pass
+            case CheckOutcome.FAILED:
+                lines += [f"      expected  {step.expected}", f"      got       {step.got}"]
+            case CheckOutcome.NOT_CHECKED:
+                lines.append(f"      {step.got}")
+    return [*lines, "", _verdict(explanation), *(explanation.log.lines() if explanation.log else ())]
+
+
+def _verdict(explanation: Explanation) -> str:
+    """Say how it ends, and what was not checked and why."""
     refusal = next((step for step in explanation.steps if step.outcome is CheckOutcome.FAILED), None)
-    lines.append("")
     if refusal is not None:
-        lines.append(f"refused: {refusal.reason or refusal.name}")
-    elif explanation.unexplained:
-        lines.append(
-            "it was denied at the time, and nothing that could be checked here says why" + _missing(explanation)
-        )
-    elif _missing(explanation):
-        lines.append("nothing refuses it so far" + _missing(explanation))
-    else:
-        lines.append("nothing refuses it")
-    return [*lines, *(_log(explanation.log) if explanation.log else ())]
-
-
-def _missing(explanation: Explanation) -> str:
-    """Name what was not checked and why; empty when everything was."""
+        return f"refused: {refusal.reason or refusal.name}"
     unchecked = [step for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
     reasons = "; ".join(dict.fromkeys(step.got for step in unchecked))
-    return f"; {len(unchecked)} could not be checked ({reasons})" if unchecked else ""
+    missing = f"; {len(unchecked)} could not be checked ({reasons})" if unchecked else ""
+    if explanation.unexplained:
+        return f"it was denied at the time, and nothing that could be checked here says why{missing}"
+    return f"nothing refuses it so far{missing}" if missing else "nothing refuses it"
 
 
-def _log(log: ShownLog) -> list[str]:
-    """Show the event log; what is not verified is the node's word, which nothing covers."""
-    rows = [("#", "PCR", "TYPE", log.bank.upper(), "DATA", "SAYS")]
-    rows += [_event(event) for event in log.events]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    table = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    title = "event log, as the node reports it; data is verified where the quoted register was extended with its digest"
-    return ["", title, *table]
+def remedy_of(reason: str) -> str:
+    """Return what docs/denials.md says to do, as one line without markup; empty for a reason that it does not have."""
+    return _remedies().get(reason, "")
 
 
-def _event(event: LoggedEvent) -> tuple[str, ...]:
-    checked = "verified" if event.verified else "unverified"
-    pcr = "-" if event.pcr is None else str(event.pcr)
-    return str(event.index), pcr, event.kind, event.digest[:_SHORT] or "-", checked, event.says
+@cache
+def _remedies() -> dict[str, str]:
+    packaged = resources.files("nodeattest_cli") / _PAGE
+    page = packaged if packaged.is_file() else Path(__file__).parents[3] / "docs" / _PAGE
+    rows = _ROW.findall(page.read_text(encoding="utf-8").partition(_AGENT_REASONS)[0])
+    return {reason: _plain(remedy) for reason, remedy in rows}
 
 
-def _step(step: CheckStep) -> list[str]:
-    lines = [f"{_MARKS[step.outcome]}  {step.name}  [{step.section}]"]
-    match step.outcome:
-        case CheckOutcome.PASSED:
-            pass
-        case CheckOutcome.FAILED:
-            lines += [f"      expected  {step.expected}", f"      got       {step.got}"]
-        case CheckOutcome.NOT_CHECKED:
-            lines.append(f"      {step.got}")
-    return lines
+def _plain(markdown: str) -> str:
+    """Take links and emphasis out of a cell."""
+    return _LINK.sub(r"\1", markdown).replace("**", "")

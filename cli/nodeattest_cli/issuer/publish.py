@@ -11,25 +11,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import click
 
-from nodeattest_cli.durations import seconds
 from nodeattest_cli.errors import ExitCode, UserError
-from nodeattest_cli.output import format_table, output_option, print_document, print_lines, to_json
+from nodeattest_cli.options import Duration, output_option
+from nodeattest_cli.output import format_table, print_document, print_lines, to_json
+from nodeattest_controller.model.objects import rfc3339
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
 from nodeattest_identity.issuer.urls import UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.publish.location import FORMS, open_store, parse_location
-from nodeattest_identity.publish.plan import Plan, Write
-from nodeattest_identity.publish.publisher import PublishResult, dry_run
+from nodeattest_identity.publish.plan import Plan
+from nodeattest_identity.publish.publisher import PublishResult
+from nodeattest_identity.publish.publisher import dry_run as plan
 from nodeattest_identity.publish.publisher import publish as publish_to
-from nodeattest_identity.publish.state import Desired, IssuerState
+from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ObjectStore,
     PublishError,
@@ -48,28 +48,12 @@ _FILE: Final = click.Path(path_type=Path)
 _CA_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 _READ_INTERVAL: Final = 5.0
 """Seconds between two reads of the public URL."""
-_LONGEST_MAX_AGE: Final = 7 * 86_400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Public:
-    """Whether and how the public URL is read back."""
-
-    skipped: bool
-    ca_file: Path | None
-    wait: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Report:
-    """What is shown."""
-
-    location: str
-    writes: Sequence[Write]
-    notes: Sequence[str]
-    state: IssuerState
-    retire_after: int
-    check: PublicCheck | None
+_SECOND: Final = timedelta(seconds=1)
+_CODES: Final = {
+    PublicStatus.EQUAL: ExitCode.DONE,
+    PublicStatus.OLDER: ExitCode.NO_ACCESS,
+    PublicStatus.WRONG: ExitCode.REFUSED,
+}
 
 
 @click.command()
@@ -87,9 +71,16 @@ class _Report:
     metavar="FILE",
     help="As kube-apiserver's, all of them; of a private key the public half is taken.",
 )
-@click.option("--max-age", default=f"{MAX_AGE}s", show_default=True, help="How long caches may hold the documents.")
+@click.option(
+    "--max-age",
+    type=Duration(_SECOND, timedelta(days=7)),
+    default=f"{MAX_AGE}s",
+    show_default=True,
+    help="How long caches may hold the documents.",
+)
 @click.option(
     "--retire-after",
+    type=Duration(),
     default="8761h",
     show_default=True,
     help="How long a key stays published after its file is no longer given.",
@@ -100,7 +91,9 @@ class _Report:
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
 @click.option("--no-read-back", is_flag=True, help="Do not read the public URL afterwards.")
 @click.option("--ca-file", type=_CA_FILE, help="The only CAs trusted for the public URL  [this machine's]")
-@click.option("--wait", default="0s", show_default=True, help="How long to wait until the public URL shows it.")
+@click.option(
+    "--wait", type=Duration(), default="0s", show_default=True, help="How long to wait until the public URL shows it."
+)
 @output_option("text", "json")
 def publish(
     *,
@@ -110,15 +103,15 @@ def publish(
     region: str | None,
     endpoint_url: str | None,
     key_files: tuple[Path, ...],
-    max_age: str,
-    retire_after: str,
+    max_age: timedelta,
+    retire_after: timedelta,
     owner: str,
     adopt: bool,
     drop_key: tuple[str, ...],
     dry_run: bool,
     no_read_back: bool,
     ca_file: Path | None,
-    wait: str,
+    wait: timedelta,
     output: str,
 ) -> int:
     """Publish an issuer's documents, and check that the public sees them.
@@ -132,20 +125,27 @@ def publish(
         jwks_uri=service_account_jwks_uri or default_jwks_uri(service_account_issuer),
         keys=read_keys(key_files),
         owner=owner,
-        max_age=seconds("--max-age", max_age),
-        retire_after=seconds("--retire-after", retire_after),
+        max_age=int(max_age.total_seconds()),
+        retire_after=int(retire_after.total_seconds()),
         adopt=adopt,
         revoked=frozenset(drop_key),
     )
-    if not 0 < desired.max_age <= _LONGEST_MAX_AGE:
-        raise UserError(f"--max-age: expected 1s to 168h, got {max_age}")
-    public = _Public(skipped=no_read_back, ca_file=ca_file, wait=seconds("--wait", wait))
     access = StoreAccess(
         region=region, endpoint_url=endpoint_url, azure_key=os.environ.get("AZURE_STORAGE_KEY") or None
     )
+
+    async def work(store: ObjectStore) -> ExitCode:
+        if dry_run:
+            outcome = await plan(store, desired, clock=time.time)
+            _show(store, desired, outcome, None, output, done="would be written")
+            return _code_of_unknown(outcome) or (ExitCode.NO_ACCESS if outcome.writes else ExitCode.DONE)
+        published = await publish_to(store, desired, clock=time.time)
+        check = None if no_read_back else await _read_back(published, desired, ca_file, wait)
+        _show(store, desired, published, check, output, done="written")
+        return _code_of_unknown(published) or (_CODES[check.status] if check is not None else ExitCode.DONE)
+
     try:
-        store = open_store(parse_location(to), access)
-        return asyncio.run(_preview(store, desired, output) if dry_run else _publish(store, desired, public, output))
+        return asyncio.run(work(open_store(parse_location(to), access)))
     except (StoreUnavailableError, WriteConflictError) as error:
         print_lines(f"nodeattest: {error}; run it again", err=True)
         return ExitCode.NO_ACCESS
@@ -171,54 +171,22 @@ def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
     return tuple(keys)
 
 
-async def _preview(store: ObjectStore, desired: Desired, output: str) -> int:
-    ahead = await dry_run(store, desired, clock=time.time)
-    _show(_report(store, ahead, desired), output, done="would be written")
-    if _report_unknown(ahead.unknown, ahead.state):
-        return ExitCode.REFUSED
-    return ExitCode.NO_ACCESS if ahead.writes else 0
-
-
-async def _publish(store: ObjectStore, desired: Desired, public: _Public, output: str) -> int:
-    published = await publish_to(store, desired, clock=time.time)
-    check = None if public.skipped else await _read_back(published, desired, public)
-    _show(_report(store, published, desired, check), output, done="written")
-    if _report_unknown(published.unknown, published.state):
-        return ExitCode.REFUSED
-    if check is None or check.status is PublicStatus.EQUAL:
-        return 0
-    return ExitCode.NO_ACCESS if check.status is PublicStatus.OLDER else ExitCode.REFUSED
-
-
-def _report(
-    store: ObjectStore, outcome: Plan | PublishResult, desired: Desired, check: PublicCheck | None = None
-) -> _Report:
-    return _Report(
-        location=store.name,
-        writes=outcome.writes,
-        notes=outcome.notes,
-        state=outcome.state,
-        retire_after=desired.retire_after,
-        check=check,
-    )
-
-
-def _report_unknown(unknown: frozenset[str], state: IssuerState) -> bool:
+def _code_of_unknown(outcome: Plan | PublishResult) -> ExitCode:
     """Report keys to drop that are not published: a mistyped name leaves a leaked key public."""
-    published = ", ".join(printable(record.key.kid) for record in state.keys)
-    for kid in sorted(unknown):
+    published = ", ".join(printable(record.key.kid) for record in outcome.state.keys)
+    for kid in sorted(outcome.unknown):
         print_lines(
             f"nodeattest: --drop-key: expected the name of a published key, got {printable(kid)}: either that key is "
             f"removed already, or the name is wrong and nothing was dropped; published: {published}",
             err=True,
         )
-    return bool(unknown)
+    return ExitCode.REFUSED if outcome.unknown else ExitCode.DONE
 
 
-async def _read_back(published: PublishResult, desired: Desired, public: _Public) -> PublicCheck:
+async def _read_back(published: PublishResult, desired: Desired, ca_file: Path | None, wait: timedelta) -> PublicCheck:
     """Read the public URL until it is as published, or the time is over."""
-    https = HttpsFetcher(ca_file=public.ca_file)
-    until = time.monotonic() + public.wait
+    https = HttpsFetcher(ca_file=ca_file)
+    until = time.monotonic() + wait.total_seconds()
     while True:
         check = await check_public(https, published, max_age=desired.max_age, now=int(time.time()))
         if check.status is PublicStatus.EQUAL or time.monotonic() + _READ_INTERVAL > until:
@@ -226,64 +194,54 @@ async def _read_back(published: PublishResult, desired: Desired, public: _Public
         await asyncio.sleep(_READ_INTERVAL)
 
 
-def _show(report: _Report, output: str, *, done: str) -> None:
-    if output == "json":
-        print_document(to_json(_members(report), indent=None))
-        return
-    print_lines(f"{report.state.issuer} at {report.location}")
-    for path, why in {write.path: write.why for write in reversed(report.writes)}.items():
-        print_lines(f"  {path}: {why}, {done}")
-    if not report.writes:
-        print_lines("  everything is there already")
-    for note in report.notes:
-        print_lines(f"  {note}")
-    rows = [("KEY", "ALG", "STAYS UNTIL")]
-    rows += [(printable(kid), alg, until or "-") for kid, alg, until in _keys(report)]
-    print_lines(*format_table(rows, gap=2))
-    check = report.check
-    if check is None:
-        return
-    words = {
-        PublicStatus.EQUAL: "shows it",
-        PublicStatus.OLDER: f"older until {_moment(check.until)} at the latest",
-        PublicStatus.WRONG: "is wrong",
-    }
-    print_lines(f"public: {configuration_url(report.state.issuer)} {words[check.status]}")
-    for finding in check.findings:
-        print_lines(f"  {finding}")
-
-
-def _keys(report: _Report) -> list[tuple[str, str, str | None]]:
-    """Return name and algorithm of each key, and until when it stays if it is absent."""
-    return [
+def _show(
+    store: ObjectStore,
+    desired: Desired,
+    outcome: Plan | PublishResult,
+    check: PublicCheck | None,
+    output: str,
+    *,
+    done: str,
+) -> None:
+    """Print what was written, the keys, and what the public URL shows."""
+    state = outcome.state
+    keys = [
         (
-            record.key.kid,
-            record.key.alg,
-            None if record.absent_since is None else _moment(record.absent_since + report.retire_after),
+            one.key.kid,
+            one.key.alg,
+            None if one.absent_since is None else _moment(one.absent_since + desired.retire_after),
         )
-        for record in report.state.keys
+        for one in state.keys
     ]
-
-
-def _members(report: _Report) -> JsonObject:
-    keys: list[JsonObject] = [{"kid": kid, "alg": alg, "staysUntil": until} for kid, alg, until in _keys(report)]
-    public: JsonObject | None = None
-    if report.check is not None:
-        check = report.check
-        public = {
-            "seen": str(check.status),
-            "findings": [*check.findings],
-            "until": None if check.until is None else _moment(check.until),
+    if output == "json":
+        public: JsonObject | None = None
+        if check is not None:
+            until = None if check.until is None else _moment(check.until)
+            public = {"seen": str(check.status), "findings": [*check.findings], "until": until}
+        document: JsonObject = {
+            "issuer": state.issuer,
+            "location": store.name,
+            "writes": [{"path": write.path, "why": write.why} for write in outcome.writes],
+            "notes": [*outcome.notes],
+            "keys": [{"kid": kid, "alg": alg, "staysUntil": until} for kid, alg, until in keys],
+            "public": public,
         }
-    return {
-        "issuer": report.state.issuer,
-        "location": report.location,
-        "writes": [{"path": write.path, "why": write.why} for write in report.writes],
-        "notes": [*report.notes],
-        "keys": [*keys],
-        "public": public,
-    }
+        print_document(to_json(document, indent=None))
+        return
+    written = {write.path: write.why for write in reversed(outcome.writes)}
+    lines = [f"  {path}: {why}, {done}" for path, why in written.items()] or ["  everything is there already"]
+    print_lines(f"{state.issuer} at {store.name}", *lines, *(f"  {note}" for note in outcome.notes))
+    rows = [("KEY", "ALG", "STAYS UNTIL"), *((printable(kid), alg, until or "-") for kid, alg, until in keys)]
+    print_lines(*format_table(rows))
+    if check is not None:
+        words = {
+            PublicStatus.EQUAL: "shows it",
+            PublicStatus.OLDER: f"older until {_moment(check.until or 0)} at the latest",
+            PublicStatus.WRONG: "is wrong",
+        }
+        print_lines(f"public: {configuration_url(state.issuer)} {words[check.status]}")
+        print_lines(*(f"  {finding}" for finding in check.findings))
 
 
-def _moment(at: int | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _moment(at: int) -> str:
+    return rfc3339(datetime.fromtimestamp(at, UTC))

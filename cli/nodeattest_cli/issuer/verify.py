@@ -17,7 +17,8 @@ from typing import Final
 import click
 
 from nodeattest_cli.errors import ExitCode, UserError
-from nodeattest_cli.output import output_option, print_document, print_lines, to_json
+from nodeattest_cli.options import output_option
+from nodeattest_cli.output import format_fields, print_document, print_lines, to_json
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_key_files
@@ -76,15 +77,14 @@ def verify(
     try:
         claims = asyncio.run(party.verify(data))
     except Denied as denied:
-        lines = ("expected", denied.expected), ("got", denied.got), ("do", denied.remedy)
-        print_lines(f"nodeattest: refused: {denied.reason}", *_aligned(lines), err=True)
+        lines = [("expected", denied.expected), ("got", denied.got), ("do", denied.remedy)]
+        print_lines(f"nodeattest: refused: {denied.reason}", *format_fields(lines), err=True)
         return ExitCode.REFUSED
     except Unavailable as unavailable:
         print_lines(f"nodeattest: {unavailable}", err=True)
         return ExitCode.NO_ACCESS
-    said = _members(claims)
     if output == "json":
-        print_document(to_json(said, indent=None))
+        print_document(to_json(_members(claims), indent=None))
     else:
         print_lines(*_table(claims))
     return 0
@@ -123,12 +123,7 @@ def _table(claims: Claims) -> list[str]:
         ("key", f"{printable(claims.key_id)} ({claims.algorithm})"),
         *((printable(name), to_json(value, indent=None)) for name, value in claims.extra.items()),
     ]
-    return _aligned(rows)
-
-
-def _aligned(rows: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:{width}}  {value}" for name, value in rows]
+    return format_fields(rows)
 
 
 def _moment(seconds: float) -> str:

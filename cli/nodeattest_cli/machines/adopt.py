@@ -1,52 +1,176 @@
 """``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and opening one of them.
 
-Promises: listing changes nothing; ``--open`` opens one Machine at a time, after it was shown and agreed to, on record
-in its attestation record and in an Event, and its token is good for this Machine alone. What a workload cluster says
-of a Node is quoted where it is more than one plain word, and used in a command only as a whole and where a terminal
-shows it as it is. Leaves to the machine: proving itself.
+A Node counts as attested exactly as the controller ``hardening`` counts it. A cluster that cannot be reached is
+reported beside the others and hides none of them. Listing changes nothing. ``--open`` opens one Machine at a time,
+after it was shown and agreed to, on record in its attestation record and in an Event, and its token is good for this
+Machine alone; killed between record and token, it is done again with another entry of the record. What has certificates
+is never touched. What a workload cluster says of a Node is quoted where it is more than one plain word, and used in a
+command only as a whole and where a terminal shows it as it is.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, kubeconfig_option, namespace_option, run
+from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.machines.open import open_machine
-from nodeattest_cli.machines.rejoin import RejoinToken, check_lifetime, print_token
-from nodeattest_cli.machines.reset import ask_confirmation, check_reason
-from nodeattest_cli.machines.unattested import Action, Report, Unattested, survey
-from nodeattest_cli.output import output_option, print_document, print_lines, to_json
-from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.errors import Denied
+from nodeattest_cli.fleet import (
+    POLICY,
+    attestation_path,
+    index,
+    list_objects,
+    no_cluster,
+    of_kind,
+    read_fleet,
+    workload_client,
+)
+from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
+from nodeattest_cli.machines.reset import ask_confirmation, check_reason, operator, record_event
+from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
+from nodeattest_cli.output import print_document, print_lines, to_json
+from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
+from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.attestation_reset import new_for_adoption, reset
+from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import condition, items, key_of, text
+from nodeattest_controller.model.policy import policy_for
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_kube import paths
+from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import MAX_PROVIDER_ID, node_name, printable, provider_id
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.registry import INSECURE
 
 __all__ = ["adopt"]
 
-_SHOWN: Final = 10
+_MAX_LISTED: Final = 10
 _WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")
 """What is shown as it is: ASCII without blanks, so that it can neither end a line nor be padded to look like one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opening:
-    """The options of ``--open``."""
+class _Action(StrEnum):
+    """What is to be done about a Node."""
 
-    reason: str
-    lifetime: timedelta
-    provider: str | None
-    yes: bool
-    dry_run: bool
+    ADOPT = "adopt"
+    """Its kubelet takes itself over, by the certificate that it has."""
+    OPEN = "open"
+    """An operator opens its Machine: the policy's provider proves nothing."""
+    REJOIN = "rejoin"
+    """It joined attested, and its certificate has expired."""
+    NO_MACHINE = "none"
+    """No Machine is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unattested:
+    """One Node that is not in the ledger."""
+
+    cluster: ClusterKey
+    node: str
+    provider_id: str
+    """The Node's own, or its Machine's where it has none."""
+    ready: bool
+    member: MachineView | None
+    has_attestation: bool
+    providers: tuple[ProviderName, ...]
+    """Those that the policy names; empty where that is not known."""
+
+    @property
+    def todo(self) -> _Action:
+        """What is to be done about it."""
+        if self.member is None:
+            return _Action.NO_MACHINE
+        if self.has_attestation:
+            return _Action.REJOIN
+        return _Action.OPEN if self.providers and set(self.providers) <= INSECURE else _Action.ADOPT
+
+    @property
+    def names(self) -> set[str]:
+        """What an operator may call it."""
+        return {self.node, self.provider_id, self.member.name if self.member else ""} - {""}
+
+    @property
+    def can_be_asked_for(self) -> bool:
+        """Whether the controller would read both names in a request."""
+        try:
+            node_name(self.node)
+            provider_id(self.provider_id)
+        except Denied:
+            return False
+        return True
+
+    @property
+    def command(self) -> list[str]:
+        """The command for it: on the machine itself to adopt it, else on the operator's; may be empty."""
+        namespace, _, cluster = self.cluster.partition("/")
+        machine = self.member.name if self.member else ""
+        where = ["-n", namespace, "--cluster", cluster]
+        match self.todo:
+            case _Action.ADOPT if self.can_be_asked_for:
+                provider = self.providers[0] if len(self.providers) == 1 else "PROVIDER"
+                return ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", self.provider_id]
+            case _Action.OPEN if self.can_be_asked_for:
+                return ["nodeattest", "machines", "adopt", machine, "--open", "--reason", "WHY", *where]
+            case _Action.REJOIN:
+                return ["nodeattest", "machines", "rejoin", machine, *where]
+            case _:
+                return []
+
+    @property
+    def says(self) -> str:
+        """What to do, in words."""
+        match self.todo:
+            case _Action.ADOPT | _Action.OPEN if not self.can_be_asked_for:
+                wrong = _word(self.provider_id or "(none)")
+                return f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
+            case _Action.ADOPT:
+                how = "" if self.ready else "; it is not Ready: if its certificate expired, --open"
+                if len(self.providers) != 1:
+                    how = f"; PROVIDER is one of {', '.join(self.providers)}"
+                return (
+                    f"on the machine, as root{how if self.providers else '; no usable policy selects its Cluster yet'}"
+                )
+            case _Action.OPEN:
+                return "the policy's provider proves nothing, so a node cannot take itself over"
+            case _Action.REJOIN:
+                return "it joined attested, and its certificate has expired"
+            case _Action.NO_MACHINE if not self.provider_id:
+                return "it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node"
+            case _Action.NO_MACHINE:
+                return f"no Machine has its provider ID {_word(self.provider_id)}: make one, or delete the Node"
+
+    def to_json(self) -> JsonObject:
+        """Return the entry of ``nodes``."""
+        return {
+            "cluster": self.cluster,
+            "node": self.node,
+            "machine": self.member.name if self.member else None,
+            "providerID": self.provider_id,
+            "ready": self.ready,
+            "todo": str(self.todo),
+            "command": [*self.command],
+            "says": self.says,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """All that was found."""
+
+    unattested: tuple[_Unattested, ...]
+    attested: int
+    unreachable: tuple[tuple[ClusterKey, str], ...]
 
 
 @click.command()
@@ -54,28 +178,32 @@ class _Opening:
 @click.option("--all", "everything", is_flag=True, help="Every node that is not in the ledger.")
 @click.option("--open", "opens", is_flag=True, help="Open one MACHINE whose node has no certificate any more.")
 @click.option("--reason", default="", help="With --open: why, for the record.")
-@click.option("--ttl", default="15m", show_default=True, help="With --open: how long its token is good; at most 24h.")
+@click.option(
+    "--ttl",
+    type=TOKEN_LIFETIME,
+    default="15m",
+    show_default=True,
+    help="With --open: how long its token is good; at most 24h.",
+)
 @click.option("--provider", help="With --open: how the machine proves itself, where the policy names several.")
 @click.option("--yes", is_flag=True, help="With --open: do not ask.")
 @click.option("--dry-run", is_flag=True, help="With --open: print what would be done, and do nothing.")
 @output_option("text", "json")
-@kubeconfig_option
-@click.option("--context", help="Context of the kubeconfig.")
+@connected
 @namespace_option
-@click.option("--cluster", help="Of this workload cluster only.")
+@cluster_option
 def adopt(
     *,
+    connection: Connection,
     names: tuple[str, ...],
     everything: bool,
     opens: bool,
     reason: str,
-    ttl: str,
+    ttl: timedelta,
     provider: str | None,
     yes: bool,
     dry_run: bool,
     output: str,
-    kubeconfig: str | None,
-    context: str | None,
     namespace: str | None,
     cluster: str | None,
 ) -> int:
@@ -87,43 +215,97 @@ def adopt(
     """
     if everything == bool(names):
         raise UserError("expected names of Machines, or --all")
-    opening = _opening(names, reason, ttl, provider, yes=yes, dry_run=dry_run) if opens else None
-    connection, now = Connection(kubeconfig, context), datetime.now(UTC)
+    if opens and len(names) != 1:
+        raise UserError("--open opens one Machine: name it, and no other")
+    why = check_reason(reason) if opens else ""
     where = connection.namespace(namespace)
-    found = run(connection, lambda client: survey(client, namespace=where, cluster=cluster, now=now))
+    found = run(connection, lambda client: _survey(client, where, cluster))
     chosen = found.unattested if everything else _chosen(found, names)
     for key, said in found.unreachable:
         print_lines(f"nodeattest: {key} cannot be reached: {said}", err=True)
-    if opening is not None:
-        [one] = chosen
-        return _open(connection, one, opening, output, now)
-    if output == "json":
-        print_document(to_json(_document(chosen, found)))
-    else:
-        print_lines(*_lines(chosen, found))
-    return ExitCode.NO_ACCESS if found.unreachable else ExitCode.DONE
+    if not opens:
+        _print(chosen, found, output)
+        return ExitCode.NO_ACCESS if found.unreachable else ExitCode.DONE
+    [node] = chosen
+    by = _provider(node, provider)
+    print_lines(*_what_it_opens(node, by), err=output == "json")
+    if dry_run:
+        return ExitCode.DONE
+    if not yes and not ask_confirmation("Open it?"):
+        print_lines("nothing was changed", err=output == "json")
+        return ExitCode.REFUSED
+    trail, made = run(connection, lambda client: _open(client, node, why, ttl))
+    print_lines(trail, err=output == "json")
+    made.show(output, provider=by, replaces_kubeconfig=True)
+    return ExitCode.DONE
 
 
-def _opening(
-    names: Sequence[str], reason: str, ttl: str, provider: str | None, *, yes: bool, dry_run: bool
-) -> _Opening:
-    if len(names) != 1:
-        raise UserError("--open opens one Machine: name it, and no other")
-    lifetime = check_lifetime(ttl)
-    return _Opening(reason=check_reason(reason), lifetime=lifetime, provider=provider, yes=yes, dry_run=dry_run)
+async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Report:
+    """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
+    now = datetime.now(UTC)
+    resources = ("clusterrecords", "clusters", "nodeattestationpolicies", "machinerecords", "machines", "machinepools")
+    documents = await read_fleet(client, namespace, *resources, "machineattestations")
+    inventory, policies = index(documents), of_kind(documents, POLICY)
+    clusters = [one for one in of_kind(documents, *CLUSTER_KINDS) if cluster in {None, text(one, "metadata", "name")}]
+    if not clusters:
+        raise no_cluster(cluster, namespace)
+    unattested: list[_Unattested] = []
+    unreachable: list[tuple[ClusterKey, str]] = []
+    attested = 0
+    for one in clusters:
+        key = ClusterKey(key_of(one))
+        try:
+            recorded = policy_for(
+                one, policies, recorded=lambda name, key=key: inventory.machines_under(key, name, now)
+            )
+            providers = tuple(sorted(recorded.attestors))
+        except (Denied, Unavailable):
+            providers = ()
+        try:
+            async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
+                nodes = [node async for node in list_objects(workload, paths.core_path("nodes"))]
+        except (ApiError, UserError) as error:
+            unreachable.append((key, str(error)))
+            continue
+        outside = [node for node in nodes if not is_attested(node, key, inventory, now)]
+        attested += len(nodes) - len(outside)
+        unattested += [_unattested(node, key, inventory, providers) for node in outside]
+    return _Report(tuple(unattested), attested, tuple(unreachable))
 
 
-def _chosen(found: Report, names: Sequence[str]) -> tuple[Unattested, ...]:
-    chosen: list[Unattested] = []
+def _unattested(
+    node: JsonObject, key: ClusterKey, inventory: Inventory, providers: tuple[ProviderName, ...]
+) -> _Unattested:
+    name, own_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
+    members = inventory.members(key, own_id) if own_id else inventory.members_by_node_name(key, name)
+    if not own_id:
+        uid = text(node, "metadata", "uid")
+        members = [member for member in members if member.node_ref_uid == uid]
+    member = members[0] if len(members) == 1 else None
+    ready = condition(items(node, "status", "conditions"), "Ready")
+    record = inventory.attestation(key, member.provider_id) if member else None
+    return _Unattested(
+        cluster=key,
+        node=name,
+        provider_id=own_id or (member.provider_id if member else ""),
+        ready=ready is not None and ready.get("status") == "True",
+        member=member,
+        has_attestation=record is not None and bool(record.issued) and record.node_name == NodeName(name),
+        providers=providers,
+    )
+
+
+def _chosen(found: _Report, names: Sequence[str]) -> tuple[_Unattested, ...]:
+    chosen: list[_Unattested] = []
     for name in names:
-        fits = [one for one in found.unattested if name in one.names()]
+        fits = [one for one in found.unattested if name in one.names]
         if not fits:
             raise StateError(
                 f"no node {name} is outside of the ledger: it is attested, is in another namespace or cluster, or its "
-                "cluster is out of reach; nodeattest machines lists the ledger"
+                "cluster is out of reach; nodeattest machines list shows the ledger"
             )
         if len(fits) > 1:
-            listed = "; ".join(f"{one.cluster} {_word(one.node)}" for one in fits[:_SHOWN])
+            listed = "; ".join(f"{one.cluster} {_word(one.node)}" for one in fits[:_MAX_LISTED])
             raise UserError(
                 f"{name} is one of {len(fits)} nodes, set --cluster or name it by its provider ID: {listed}"
             )
@@ -131,119 +313,26 @@ def _chosen(found: Report, names: Sequence[str]) -> tuple[Unattested, ...]:
     return tuple(chosen)
 
 
-def command_for(one: Unattested) -> list[str]:
-    """Return the command for a node: on the machine itself to adopt it, else on the operator's; may be empty."""
-    namespace, _, cluster = one.cluster.partition("/")
-    machine = one.member.name if one.member else ""
-    where = ["-n", namespace, "--cluster", cluster]
-    match one.todo:
-        case Action.ADOPT | Action.OPEN if not _can_be_asked_for(one):
-            return []
-        case Action.ADOPT:
-            provider = one.providers[0] if len(one.providers) == 1 else "PROVIDER"
-            return ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", one.provider_id]
-        case Action.OPEN:
-            return ["nodeattest", "machines", "adopt", machine, "--open", "--reason", "WHY", *where]
-        case Action.REJOIN:
-            return ["nodeattest", "machines", "rejoin", machine, *where]
-        case Action.NO_MACHINE:
-            return []
-
-
-def _can_be_asked_for(one: Unattested) -> bool:
-    """Return whether the controller would read both names in a request."""
-    try:
-        node_name(one.node)
-        provider_id(one.provider_id)
-    except Denied:
-        return False
-    return True
-
-
-def _word(text: str) -> str:
+def _word(said: str) -> str:
     """Show a text that a workload cluster chose."""
-    return text if _WORD.fullmatch(text) else printable(text)
+    return said if _WORD.fullmatch(said) else printable(said)
 
 
-def _says(one: Unattested) -> str:
-    match one.todo:
-        case Action.ADOPT | Action.OPEN if not _can_be_asked_for(one):
-            wrong = _word(one.provider_id or "(none)")
-            return f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
-        case Action.ADOPT:
-            return "on the machine, as root" + _by_what(one)
-        case Action.OPEN:
-            return "the policy's provider proves nothing, so a node cannot take itself over"
-        case Action.REJOIN:
-            return "it joined attested, and its certificate has ended"
-        case Action.NO_MACHINE if not one.provider_id:
-            return "it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node"
-        case Action.NO_MACHINE:
-            return f"no Machine has its provider ID {_word(one.provider_id)}: make one, or delete the Node"
-
-
-def _by_what(one: Unattested) -> str:
-    if not one.providers:
-        return "; no usable policy selects its Cluster yet"
-    if len(one.providers) > 1:
-        return f"; PROVIDER is one of {', '.join(one.providers)}"
-    return "" if one.ready else "; it is not Ready: if its certificate ended, --open"
-
-
-def _document(chosen: Sequence[Unattested], found: Report) -> JsonObject:
-    nodes: list[JsonValue] = []
-    for one in chosen:
-        command: list[JsonValue] = [*command_for(one)]
-        nodes.append(
-            {
-                "cluster": one.cluster,
-                "node": one.node,
-                "machine": one.member.name if one.member else None,
-                "providerID": one.provider_id,
-                "ready": one.ready,
-                "todo": str(one.todo),
-                "command": command,
-                "says": _says(one),
-            }
-        )
-    unreachable: list[JsonValue] = [{"cluster": key, "error": said} for key, said in found.unreachable]
-    return {"nodes": nodes, "attested": found.attested, "unreachable": unreachable}
-
-
-def _lines(chosen: Sequence[Unattested], found: Report) -> list[str]:
-    lines: list[str] = []
+def _print(chosen: Sequence[_Unattested], found: _Report, output: str) -> None:
+    if output == "json":
+        unreachable: list[JsonObject] = [{"cluster": key, "error": said} for key, said in found.unreachable]
+        nodes = [one.to_json() for one in chosen]
+        print_document(to_json({"nodes": [*nodes], "attested": found.attested, "unreachable": [*unreachable]}))
+        return
     for one in chosen:
         machine = f"{one.member.kind} {one.member.name}" if one.member else "no Machine"
-        lines += [f"{one.cluster} node {_word(one.node)} ({machine}): {_says(one)}"]
-        command = command_for(one)
-        lines += [f"  {shlex.join(command)}"] if command else []
-    nodes = found.attested + len(found.unattested)
-    lines.append(f"{len(found.unattested)} of {nodes} nodes are not in the ledger")
-    return lines
+        print_lines(f"{one.cluster} node {_word(one.node)} ({machine}): {one.says}")
+        print_lines(*([f"  {shlex.join(one.command)}"] if one.command else []))
+    nodes_in_all = found.attested + len(found.unattested)
+    print_lines(f"{len(found.unattested)} of {nodes_in_all} nodes are not in the ledger")
 
 
-def _open(connection: Connection, one: Unattested, opening: _Opening, output: str, now: datetime) -> int:
-    provider = _provider(one, opening.provider)
-    print_lines(*_what_it_opens(one, provider), err=output == "json")
-    if opening.dry_run:
-        return 0
-    if not opening.yes and not ask_confirmation("Open it?"):
-        print_lines("nothing was changed", err=output == "json")
-        return ExitCode.REFUSED
-
-    async def _do(client: ApiClient) -> tuple[str, RejoinToken]:
-        trail, made = await open_machine(
-            client, one, reason=opening.reason, now=now, expires=now + opening.lifetime, choose=secrets.choice
-        )
-        return trail, replace(made, attestation=replace(made.attestation, provider=provider), replaces_kubeconfig=True)
-
-    trail, made = run(connection, _do)
-    print_lines(trail, err=output == "json")
-    print_token(made, output)
-    return 0
-
-
-def _provider(one: Unattested, said: str | None) -> ProviderName:
+def _provider(one: _Unattested, said: str | None) -> ProviderName:
     if said is not None and one.providers and said not in one.providers:
         raise UserError(f"--provider: expected one of the policy's {', '.join(one.providers)}, got {said}")
     if said is not None:
@@ -255,18 +344,47 @@ def _provider(one: Unattested, said: str | None) -> ProviderName:
     return one.providers[0]
 
 
-def _what_it_opens(one: Unattested, provider: ProviderName) -> list[str]:
-    if one.member is None or not (one.has_attestation or _can_be_asked_for(one)):
-        raise StateError(f"node {_word(one.node)}: {_says(one)}")
+def _what_it_opens(one: _Unattested, provider: ProviderName) -> list[str]:
+    if one.member is None or not (one.has_attestation or one.can_be_asked_for):
+        raise StateError(f"node {_word(one.node)}: {one.says}")
     if one.has_attestation:
-        raise StateError(f"node {_word(one.node)} {_says(one)}: {shlex.join(command_for(one))}")
+        raise StateError(f"node {_word(one.node)} {one.says}: {shlex.join(one.command)}")
     lines = [
         f"{one.member.kind} {one.member.name} of {one.cluster} ({_word(one.provider_id)}), node {_word(one.node)}",
         f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",
     ]
-    if one.todo is Action.OPEN:
+    if one.todo is _Action.OPEN:
         lines.append(
             "  the insecure provider proves nothing: until it has joined, its token can become it, and where "
             "tokenBinding is Preferred or Off any bootstrap token"
         )
     return lines
+
+
+async def _open(client: ApiClient, node: _Unattested, reason: str, lifetime: timedelta) -> tuple[str, RejoinToken]:
+    """Write record and Event, and make the token; returns a log of that, and the token. Raises ``StateError``."""
+    now, by = datetime.now(UTC), await operator(client)
+    written = await _record(client, node, by=by, reason=reason, now=now)
+    reported = await record_event(client, written, f"opened by {by}: {reason}", now, reason="AttestationOpened")
+    trail = f"opened by {by}, on record in spec.resets" + (" and in an Event" if reported else "")
+    return trail, await issue_token(client, written, lifetime)
+
+
+async def _record(client: ApiClient, node: _Unattested, *, by: str, reason: str, now: datetime) -> JsonObject:
+    member = node.member
+    if member is None:
+        raise StateError(f"node {node.node} has no Machine")
+    fresh = new_for_adoption(member, NodeName(node.node), by=by, reason=reason, now=now)
+    path = attestation_path(fresh)
+    try:
+        known = await client.get(path)
+    except NotFound:
+        known = None
+    try:
+        if known is None:
+            return await client.create(path.rpartition("/")[0], fresh)
+        if parse_attestation(known).issued:
+            raise StateError(f"{text(known, 'metadata', 'name')} has certificates by now: look again")
+        return await client.replace(path, reset(known, by=by, reason=reason, now=now))
+    except (AlreadyExists, Conflict):
+        raise StateError("its MachineAttestation changed meanwhile: check it and try again") from None

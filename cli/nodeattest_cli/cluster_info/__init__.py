@@ -1,1 +1,0 @@
-"""``nodeattest cluster-info``: where a cluster is and whom to trust, published, signed and checked."""

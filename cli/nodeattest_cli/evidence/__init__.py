@@ -1,1 +1,0 @@
-"""nodeattest evidence: what explains a machine, in one file without secrets."""

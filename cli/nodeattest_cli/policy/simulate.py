@@ -1,0 +1,339 @@
+"""``nodeattest policy simulate``: what a policy that is not applied yet would refuse at the next renewals.
+
+Reads the management cluster and changes nothing; no platform is asked. Each machine's next renewal is replayed as
+``explain`` replays a request: the controller's own checks, as far as a policy decides them, and each provider's checks
+of what is on record (``RecordedChecks``). Who passes does so if it proves what it proved last; what the record does not
+hold is unknown, and is no pass. Out of scope: first joins, of which nothing is on record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from nodeattest_cli.connection import Connection, run
+from nodeattest_cli.documents import read_objects
+from nodeattest_cli.errors import ExitCode, StateError, UserError
+from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, Inputs, NotChecked
+from nodeattest_cli.fleet import ATTESTATION, POLICY, index, list_objects, of_kind, read_fleet
+from nodeattest_cli.options import (
+    cluster_option,
+    connected,
+    files_option,
+    installed_option,
+    namespace_option,
+    output_option,
+)
+from nodeattest_cli.output import format_table, print_document, print_lines, to_json
+from nodeattest_cli.policy.check import problems
+from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
+from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
+from nodeattest_controller.model.objects import items, key_of, rfc3339, strings, text
+from nodeattest_controller.model.policy import Policy, policy_for, selects
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.restmapper import path_of_reference
+from nodeattest_controller.verification.checks import Round
+from nodeattest_controller.verification.facts import Verification
+from nodeattest_controller.verification.policy_validation import installed as find_signer
+from nodeattest_kube.client import ApiClient, Forbidden, NotFound
+from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.names import Purpose, SignerName
+from nodeattest_providers.node_interface import Evidence, NodeCsr
+from nodeattest_providers.platform import reads_infrastructure
+from nodeattest_providers.verifier_interface import NodeRequest, RecordedChecks
+
+__all__ = ["simulate"]
+
+_PASSES, _REFUSED, _UNKNOWN = "passes", "refused", "unknown"
+_ORDER: Final = {_REFUSED: 0, _UNKNOWN: 1, _PASSES: 2}
+_COLUMNS: Final = ("cluster", "node", "machine", "provider", "outcome", "reason", "message", "policy", "policyInForce")
+_NARROW: Final = 7
+"""Columns of a table that is not wide."""
+_MESSAGE: Final = 240
+"""Characters of a message in a table; -o wide has all."""
+_OF_POLICY: Final = frozenset(
+    {"one policy", "attestor authorized", "attested serving request", "the Machine's node name"}
+)
+"""The checks that a policy decides, for a machine that is on record."""
+_RESOURCES: Final = (
+    *("machineattestations", "nodeattestationpolicies", "clusters", "clusterrecords"),
+    *("machines", "machinepools", "machinerecords"),
+)
+
+
+@click.command()
+@files_option("The policies that are not applied yet; - is standard input.")
+@installed_option
+@output_option("table", "wide", "json")
+@connected
+@namespace_option
+@cluster_option
+def simulate(
+    *,
+    connection: Connection,
+    paths: tuple[str, ...],
+    installed: tuple[str, ...],
+    namespace: str | None,
+    cluster: str | None,
+    output: str,
+) -> int:
+    """Show which machines a policy would refuse at their next renewal, before it is applied.
+
+    Holds what the MachineAttestations of a namespace record against the policies of FILE, beside the others that are
+    there, by the controller's own rules. Renewals only: of a machine without a valid certificate nothing is on record.
+    What no record holds (a platform's answer, event logs, certificates of endorsement keys) is "unknown", and so is not
+    counted as passing. Machines are taken to prove what they proved last.
+
+    Exit code 0: no renewal would be refused, though some may be unknown. 1: some would be, or the policy is invalid.
+    """
+    changed = [policy for path in paths for policy in of_kind(read_objects(path), POLICY)]
+    if not changed:
+        raise UserError(f"{', '.join(paths)}: expected a {POLICY}, got other objects only")
+    for policy in changed:
+        for problem in problems(policy, installed):
+            name = text(policy, "metadata", "name") or "(no name)"
+            raise StateError(f"{name}: {problem}; under an invalid policy no certificate is renewed")
+    namespaces = {text(policy, "metadata", "namespace") for policy in changed} | {namespace or ""}
+    if len(namespaces - {""}) > 1:
+        raise UserError(f"expected policies of one namespace, got {', '.join(sorted(namespaces - {''}))}")
+    where = connection.namespace(max(namespaces))
+    fleet = run(connection, lambda client: _read(client, where, cluster))
+    report = asyncio.run(_simulate(fleet, changed, cluster))
+    if not report["clusters"]:
+        raise StateError(f"the policy selects no Cluster in namespace {where}, and selected none before")
+    if output == "json":
+        print_document(to_json(report))
+    else:
+        print_lines(*_lines(report, wide=output == "wide"))
+    return ExitCode.REFUSED if report[_REFUSED] else ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """One namespace."""
+
+    documents: Sequence[JsonObject]
+    inventory: Inventory
+    infrastructure: Mapping[tuple[str, str], JsonObject]
+    """Infrastructure objects by kind and name, as far as they may be read."""
+
+
+async def _read(client: ApiClient, namespace: str, cluster: str | None) -> _Fleet:
+    documents = await read_fleet(client, namespace, *_RESOURCES, cluster=cluster)
+    inventory = index(documents)
+    clusters = of_kind(documents, *CLUSTER_KINDS)
+    wanted = [view.infra for one in clusters for view in inventory.machines_of(ClusterKey(key_of(one)))]
+    found: dict[tuple[str, str], JsonObject] = {}
+    for example in {(one.group, one.version, one.kind): one for one in wanted if one is not None}.values():
+        try:
+            path = await path_of_reference(client, example, namespace)
+            async for item in list_objects(client, path.rpartition("/")[0]):
+                found[example.kind, text(item, "metadata", "name")] = {**item, "kind": example.kind}
+        except (Forbidden, NotFound):
+            continue  # what needs them is unknown
+    return _Fleet(documents, inventory, found)
+
+
+_Ruling = Policy | Denied | Unavailable
+"""The policy of a cluster, or why there is none."""
+
+
+async def _simulate(fleet: _Fleet, changed: Sequence[JsonObject], only: str | None) -> JsonObject:
+    """Evaluate every machine with a valid certificate under the policies as they are and as they would be."""
+    now, in_force = datetime.now(UTC), of_kind(fleet.documents, POLICY)
+    names = {text(policy, "metadata", "name") for policy in changed}
+    others = [policy for policy in in_force if text(policy, "metadata", "name") not in names]
+    touching = [*changed, *(policy for policy in in_force if policy not in others)]
+    policies = [*others, *changed]
+    touched = {
+        text(cluster, "metadata", "name"): cluster
+        for cluster in of_kind(fleet.documents, *CLUSTER_KINDS)
+        if only in {None, text(cluster, "metadata", "name")} and any(selects(policy, cluster) for policy in touching)
+    }
+    before = {name: _rule(fleet, cluster, in_force, now) for name, cluster in touched.items()}
+    after = {name: _rule(fleet, cluster, policies, now) for name, cluster in touched.items()}
+    rows: list[JsonObject] = []
+    joined: defaultdict[str, set[str]] = defaultdict(set)
+    for record in map(parse_attestation, of_kind(fleet.documents, ATTESTATION)):
+        name, newest = record.cluster_name, record.live(now)
+        if name in touched and newest is not None:
+            joined[name].add(record.provider_id)
+            then = await _forecast(fleet, record, touched[name], after[name], now)
+            was = await _forecast(fleet, record, touched[name], before[name], now)
+            row: JsonObject = {
+                "cluster": name,
+                "attestation": record.name,
+                "node": record.node_name,
+                "provider": record.provider,
+                "expires": rfc3339(newest.not_after),
+                "policy": _name(after[name]),
+                "policyInForce": _name(before[name]),
+                "refusedInForce": was["outcome"] == _REFUSED and was["reason"] == then["reason"],
+            }
+            rows.append({**row, **then})
+    rows.sort(key=lambda row: (_ORDER[text(row, "outcome")], text(row, "cluster"), text(row, "node")))
+    changes: list[JsonObject] = []
+    for name, cluster in touched.items():
+        selecting = sorted(text(policy, "metadata", "name") for policy in policies if selects(policy, cluster))
+        was_by, becomes = _name(before[name]), _name(after[name])
+        if was_by != becomes or len(selecting) > 1:
+            change: JsonObject = {"cluster": name, "policy": becomes, "policyInForce": was_by}
+            changes.append({**change, "selectedBy": [*selecting], "machines": len(joined[name])})
+    members = ((name, view) for name, one in touched.items() for view in fleet.inventory.members_of(_key(one)))
+    return {
+        "machines": [*rows],
+        "total": len(rows),
+        "clusters": len(touched),
+        **{outcome: sum(row["outcome"] == outcome for row in rows) for outcome in _ORDER},
+        "clusterChanges": [*changes],
+        "withoutCertificate": sum(view.provider_id not in joined[name] for name, view in members),
+    }
+
+
+def _key(cluster: JsonObject) -> ClusterKey:
+    return ClusterKey(key_of(cluster))
+
+
+def _name(ruling: _Ruling) -> str | None:
+    return ruling.name if isinstance(ruling, Policy) else None
+
+
+def _rule(fleet: _Fleet, cluster: JsonObject, policies: Sequence[JsonObject], now: datetime) -> _Ruling:
+    """Choose a cluster's policy as the controller does."""
+    under = fleet.inventory.machines_under
+    try:
+        return policy_for(cluster, policies, recorded=lambda name: under(_key(cluster), name, now))
+    except (Denied, Unavailable) as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordedFacts(DocumentFacts):
+    """Facts of a machine on record, under a policy that need not be applied."""
+
+    ruling: _Ruling
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        if isinstance(self.ruling, Policy):
+            return self.ruling
+        raise self.ruling
+
+
+class _RenewalFacts(CSRFacts):
+    """The facts about a renewal that is expected, and that proves what the last one proved."""
+
+    async def round(self) -> Round:
+        """Return the last round: there is no evidence to read."""
+        return Round.FINAL
+
+
+async def _forecast(
+    fleet: _Fleet, record: Attestation, cluster: JsonObject, ruling: _Ruling, now: datetime
+) -> JsonObject:
+    """Say what the machine's next renewals would meet, of its client and of its serving certificate."""
+    machine = next(iter(fleet.inventory.members(_key(cluster), record.provider_id)), None)
+    infra = machine.infra if machine is not None else None
+    document = fleet.infrastructure.get((infra.kind, infra.name)) if infra is not None else None
+    inputs = Inputs(
+        key=_key(cluster),
+        cluster=cluster,
+        inventory=fleet.inventory,
+        machine=machine,
+        has_machines=True,
+        attestation=record,
+        documents=(document,) if document is not None else (),
+    )
+    source = _RecordedFacts(inputs=inputs, created=now, platforms=NO_PLATFORMS, ruling=ruling)
+    outcome, reason, rule, message = _PASSES, "", "", ""
+    try:
+        for purpose in Purpose:
+            if record.live(now, purpose) is not None:
+                await _replay(_RenewalFacts(source, _next_renewal(record, purpose, now)), source, record)
+    except Denied as denied:
+        rule = denied.checks[-1].name if denied.checks else denied.expected
+        message = f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
+        outcome, reason = _REFUSED, denied.reason
+    except Unavailable as unavailable:
+        outcome, reason, rule, message = _REFUSED, unavailable.reason, "one policy", unavailable.detail
+    except NotChecked as unchecked:
+        outcome, rule, message = _UNKNOWN, str(unchecked), str(unchecked)
+    name = machine.name if machine is not None else ""
+    return {"machine": name, "outcome": outcome, "reason": reason, "rule": rule, "message": message}
+
+
+async def _replay(facts: _RenewalFacts, source: _RecordedFacts, record: Attestation) -> None:
+    """Run what a policy decides; raises ``Denied``, ``Unavailable``, or ``NotChecked`` for what no record holds."""
+    provider = facts.request.evidence.provider
+    await facts.policy()
+    signer = find_signer(provider)
+    machine = source.inputs.machine
+    for check in CHECKS:
+        if check.name in _OF_POLICY and (signer is not None or check.name == "attestor authorized"):
+            if machine is None and check.name == "the Machine's node name":
+                raise NotChecked("its Machine is not there")
+            if await check.applies(facts):
+                await check.run(facts)
+    if signer is None:
+        raise NotChecked(f"the provider {provider} is not installed here")
+    if machine is not None and reads_infrastructure(signer):
+        await source.infrastructure(machine)
+    if not isinstance(signer, RecordedChecks):
+        raise NotChecked(f"the provider {provider} cannot check records")
+    verification = Verification(request=facts.request, verifier=signer, ref=None, first=None)
+    unknown = signer.check_recorded(await source.provider_facts(facts, verification), record.boot)
+    if unknown:
+        raise NotChecked("; ".join(unknown))
+
+
+def _next_renewal(record: Attestation, purpose: Purpose, now: datetime) -> NodeRequest:
+    """Make the renewal that a machine on record is expected to file, without keys and evidence: none is read."""
+    return NodeRequest(
+        name="",
+        uid="",
+        resource_version="",
+        created=now,
+        signer_name=SignerName(""),
+        purpose=purpose,
+        username=f"system:node:{record.node_name}",
+        groups=frozenset({"system:nodes"}),
+        usages=frozenset(),
+        expiration_seconds=None,
+        request=b"",
+        csr=NodeCsr(der=b"", node_name=record.node_name, provider_id=record.provider_id, spki=b""),
+        evidence=Evidence(record.provider, 1, {}),
+    )
+
+
+def _lines(report: JsonObject, *, wide: bool) -> list[str]:
+    """Make the table of machines, those that pass only where it is wide, and the summary."""
+    machines = items(report, "machines")
+    shown = [row for row in machines if wide or row["outcome"] != _PASSES]
+    columns = _COLUMNS if wide else _COLUMNS[:_NARROW]
+    rows = [[(text(row, name) or "-")[: None if wide else _MESSAGE] for name in columns] for row in shown]
+    lines = [*format_table([[name.upper() for name in columns], *rows]), ""] if rows else []
+    already = sum(row["outcome"] == _REFUSED and row["refusedInForce"] is True for row in machines)
+    total = "1 machine" if len(machines) == 1 else f"{len(machines)} machines"
+    first = f"{report[_REFUSED]} of {total} would be refused at their next renewal; {report[_UNKNOWN]} unknown"
+    lines.append(first + (f"; {already} are refused by the policy in force, too" if already else ""))
+    reasons = Counter((text(row, "outcome"), text(row, "reason"), text(row, "rule")) for row in shown)
+    for (outcome, reason, rule), count in sorted(reasons.items(), key=lambda each: (_ORDER[each[0][0]], -each[1])):
+        if outcome != _PASSES:
+            lines.append(f"  {count} {outcome}: {': '.join(filter(None, (reason, rule)))}")
+    for change in items(report, "clusterChanges"):
+        was, becomes = (text(change, name) or "no policy" for name in ("policyInForce", "policy"))
+        said = f"would be ruled by {becomes}, now by {was}" if was != becomes else f"stays under {was}"
+        selecting = strings(change, "selectedBy")
+        several = f"; {' and '.join(selecting)} would select it (Conflict)" if len(selecting) > 1 else ""
+        lines.append(f"cluster {text(change, 'cluster')} ({change['machines']} with a certificate) {said}{several}")
+    if without := report["withoutCertificate"]:
+        lines.append(f"{without} without a valid certificate: only renewals are simulated, no first joins")
+    return lines

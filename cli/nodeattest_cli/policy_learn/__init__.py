@@ -1,1 +1,0 @@
-"""``nodeattest policy learn``: PCR values of machines that are trusted, for a policy."""

@@ -1,1 +1,0 @@
-"""``nodeattest policy simulate``: what a policy that is not applied yet would refuse at the next renewals."""

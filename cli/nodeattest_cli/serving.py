@@ -1,0 +1,101 @@
+"""What the commands that serve share: options, the client of a pod's own cluster, and an end in order.
+
+A wrong setting is one line and exit code 2, before anything listens. SIGTERM and SIGINT end a server in order with exit
+code 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+import click
+
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.options import option_name
+from nodeattest_controller import logs
+from nodeattest_controller.main import serve
+from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
+from nodeattest_identity.issuer.urls import UrlError
+from nodeattest_kube.client import ApiClient, KubeconfigError
+from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
+
+__all__ = ["COUNT", "FILE", "POSITIVE", "Address", "api_client", "server", "tls_options"]
+
+FILE: Final = click.Path(path_type=Path)
+COUNT: Final = click.IntRange(min=1)
+
+
+class Address(click.ParamType[BindAddress]):
+    """``host:port`` to listen on."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: str | BindAddress, param: click.Parameter | None, ctx: click.Context | None
+    ) -> BindAddress:
+        """Parse it; the error names the option."""
+        try:
+            return value if isinstance(value, BindAddress) else parse_address(value, option_name(param))
+        except SettingsError as error:
+            raise UserError(str(error)) from None
+
+
+class _Finite(click.FloatRange):
+    """A number of a range that is one: not NaN."""
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse it; the error names the option."""
+        found: float = super().convert(value, param, ctx)  # pyright: ignore[reportArgumentType] - click parses text
+        if math.isnan(found):
+            self.fail("expected a number, got nan", param, ctx)
+        return found
+
+
+POSITIVE: Final = _Finite(min=0, min_open=True, max=1e9)
+
+
+def tls_options(*, required: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the files of the serving certificate."""
+
+    def add(command: Callable[..., int]) -> Callable[..., int]:
+        key = click.option("--tls-private-key-file", type=FILE, required=required, help="Its key.")(command)
+        said = "Serving certificate; read again when it changes."
+        return click.option("--tls-cert-file", type=FILE, required=required, help=said)(key)
+
+    return add
+
+
+def server(command: Callable[..., Coroutine[object, object, None]]) -> Callable[..., int]:
+    """Add the options of every server to a coroutine function, and run it until a signal."""
+
+    @click.option(
+        "--health-bind-address", type=Address(), help="host:port of /healthz, /readyz and /metrics, over plain HTTP."
+    )
+    @click.option(
+        "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
+    )
+    @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="json", show_default=True, help="How.")
+    @functools.wraps(command)
+    def call(*, log_level: str, log_format: str, **flags: object) -> int:
+        async def work() -> int:
+            await command(**flags)
+            return 0
+
+        logs.configure(level=log_level, log_format=log_format, stream=sys.stderr)
+        try:
+            return serve(work())
+        except (SettingsError, KubeconfigError, UrlError) as error:
+            raise UserError(str(error)) from None
+
+    return call
+
+
+def api_client(kubeconfig: Path | None) -> ApiClient:
+    """Make a client of a kubeconfig's cluster, else of the pod's own; raises ``KubeconfigError``."""
+    return ApiClient.from_kubeconfig_file(kubeconfig) if kubeconfig else ApiClient.in_cluster(os.environ)

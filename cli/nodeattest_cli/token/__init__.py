@@ -1,1 +1,0 @@
-"""``nodeattest token``: bootstrap tokens, as ``kubeadm token`` manages them."""
