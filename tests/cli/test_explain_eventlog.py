@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import Join, changed, without
 
-from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_cli.explain.tpm import describe, event_type_name
 from nodeattest_cli.main import main
+from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import PcrSelection
