@@ -9,6 +9,7 @@ Source: client-go tools/clientcmd/loader.go, plugin/pkg/client/auth/exec/exec.go
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -54,7 +55,7 @@ def _merged(paths: str) -> JsonObject:
     from yaml import YAMLError
 
     try:
-        merger: Any = KubeConfigMerger(paths)
+        merger: Any = KubeConfigMerger(os.pathsep.join(filter(_has_content, paths.split(os.pathsep))) or paths)
         if merger.config is None:
             raise _error(f"a kubeconfig at {paths}", "none", "set --kubeconfig or KUBECONFIG")
         merged: JsonObject = {
@@ -69,6 +70,12 @@ def _merged(paths: str) -> JsonObject:
             raise
         raise _error("a kubeconfig", one_line(str(error), _SHOWN), f"try kubectl config view with {paths}") from None
     return merged
+
+
+def _has_content(path: str) -> bool:
+    """Return whether a file of a list may hold something: kubectl passes over an empty one."""
+    file = Path(path).expanduser()
+    return bool(path) and not (file.is_file() and file.stat().st_size == 0)
 
 
 def _entry(node: _Node, singular: str) -> JsonObject:

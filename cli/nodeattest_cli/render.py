@@ -57,7 +57,9 @@ class _Part:
 
 @click.command()
 @files_option()
-@click.option("--policy", "policy_path", metavar="FILE", help="A NodeAttestationPolicy, which names the provider.")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="FILE", help="A NodeAttestationPolicy, which names the provider."
+)
 @click.option("--provider", metavar="NAME", help="How machines attest, where the policy names several or is not given.")
 @click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A provider setting on the node.")
 @click.option(
@@ -76,7 +78,7 @@ class _Part:
 @click.option("--diff", is_flag=True, help="Show on standard error what was changed, line by line.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 when something would be changed.")
 def render(
-    *, paths: tuple[str, ...], policy_path: str | None, output: str | None, diff: bool, check: bool, **flags: object
+    *, paths: tuple[str, ...], policies: tuple[str, ...], output: str | None, diff: bool, check: bool, **flags: object
 ) -> int:
     """Render bootstrap configuration, so that its machines join attested.
 
@@ -84,7 +86,9 @@ def render(
     documents pass. Exit code 1: something in the files contradicts, and nothing was written.
     """
     sources = _read(paths)
-    policy = _policy(policy_path) if policy_path else None
+    if len(policies) > 1:
+        raise UserError(f"expected one --policy, got {len(policies)}")
+    policy = _policy(policies[0]) if policies else None
 
     def plan(document: JsonObject) -> RenderOptions:
         return _plan(flags, policy, document)

@@ -72,7 +72,9 @@ def test_a_list_of_files_is_merged_as_kubectl_merges_it(tmp_path: Path) -> None:
     contexts = [context("x", "third"), context("y", "third")]
     third = part(tmp_path, "third", clusters=named("third"), contexts=contexts, users=users, **{"current-context": "y"})
     (tmp_path / "first" / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nfirst")
-    listed = os.pathsep.join([str(tmp_path / "absent"), str(first), "", str(second), str(third)])
+    (tmp_path / "empty").touch()
+    absent, empty = (str(tmp_path / name) for name in ("absent", "empty"))
+    listed = os.pathsep.join([absent, empty, str(first), "", str(second), str(third)])
     endpoint = read_operator_kubeconfig(listed, None)
     assert (endpoint.server, endpoint.namespace) == ("https://first:6443", "second")
     assert endpoint.ca_pem == "-----BEGIN CERTIFICATE-----\nfirst"

@@ -128,7 +128,7 @@ def test_all_problems_are_told_not_only_the_first() -> None:
         (made(authorizedAttestors=[]), "no node can join"),
         (made(authorizedAttestors=["insecure"]), "insecure proves nothing"),
         (made(authorizedAttestors=["tpm", "challenge"]), "tpm, challenge are alternatives"),
-        (made(tpm={}), "only TPMs that the infrastructure provider names"),
+        (made(tpm={}), "only TPMs that infrastructure machines"),
         (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims it is believed"),
         (made(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}), "the section tpm is without effect"),
         (made(serving={"attested": "Refuse"}), "serving.kubelet is not Approve"),
@@ -142,8 +142,8 @@ def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (made(tpm={"trustOnFirstUse": True}), "only TPMs that the infrastructure provider names"),
-        (made(tpm={"endorsementKeysFrom": {"ec2": {}}}), "only TPMs that the infrastructure provider names"),
+        (made(tpm={"trustOnFirstUse": True}), "only TPMs that infrastructure machines"),
+        (made(tpm={"endorsementKeysFrom": {"ec2": {}}}), "only TPMs that infrastructure machines"),
         (made(authorizedAttestors=["challenge"], tpm={"trustOnFirstUse": True}), "trustOnFirstUse"),
         (made(authorizedAttestors=["challenge"], tpm={"eventLog": "Require"}), "eventLog Require"),
     ],
@@ -262,7 +262,7 @@ def test_a_composite_proof_is_checked_with_its_parts() -> None:
     good = made(authorizedAttestors=["composite"], composite={"allOf": ["tpm", "challenge"]})
     assert list(problems(good)) == []
     assert not [note for note in notes(good) if "composite" in note]
-    assert [note for note in notes(good) if note.startswith("only TPMs that the infrastructure provider names")]
+    assert [note for note in notes(good) if note.startswith("only TPMs that infrastructure machines")]
 
 
 @pytest.mark.parametrize(

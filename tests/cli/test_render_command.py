@@ -172,6 +172,11 @@ def test_every_contradiction_of_every_document_is_named(folder: Path, capfd: pyt
         assert ["fleet/md-0" in error, "fleet/md-1" in error, error.count("\n")] == [True, True, 2]
 
 
+def test_a_second_policy_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, WORKER, flags=("--policy", "a.yaml", "--policy", "b.yaml"))[0] == 2
+    assert "expected one --policy, got 2" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\n...\n"])
 @pytest.mark.parametrize("begin", ["", "---\n", "# of the other\n", "\ufeff", "\ufeff---\n"])
 def test_several_files_are_one_stream(folder: Path, begin: str, end: str) -> None:

@@ -300,7 +300,10 @@ def _tpm_notes(tpm: JsonObject) -> Iterator[str]:
     if tpm.get("trustOnFirstUse") is True:
         yield "trustOnFirstUse: of a Machine without a registered TPM, the first TPM that claims it is believed"
     elif not {"endorsementKeys", "endorsementKeysFrom", "endorsementCAs"} & set(tpm):
-        yield "only TPMs that the infrastructure provider names are trusted: no endorsementKeys, no endorsementCAs"
+        yield (
+            "only TPMs that infrastructure machines, host objects or MachineRecords name are trusted: no "
+            "endorsementKeys, no endorsementCAs"
+        )
     if tpm.get("eventLog") != "Require":
         return
     yield "eventLog Require: every bootstrap token can read the nodes' event logs, kernel command lines among them"
