@@ -1,6 +1,6 @@
 """``nodeattest cluster-info verify`` and ``refresh``: what a machine, or a person's kubeconfig, believes of it.
 
-``verify`` makes the agent's own checks (``nodeattest_discovery.node.by_token``), and says what a file cannot show.
+``verify`` makes the agent's own checks (``nodeattest_discovery.node.by_token``).
 ``refresh`` believes news by the agent's own rules (``nodeattest_discovery.node.refresh``): over a connection that the
 kubeconfig's CAs vouch for, and only if one of them stays; no credential is sent. Of the kubeconfig one cluster's server
 and CAs change and nothing else, by one rename, under kubectl's own lock, with its mode and owner. Comments are lost.
@@ -22,31 +22,28 @@ from typing import Final
 import click
 
 from nodeattest_authenticator.state.storage import write_atomically
-from nodeattest_cli.cluster_info import certificate_subject, check_server_option, from_file
+from nodeattest_cli.cluster_info import certificate_subject, check_server_option
 from nodeattest_cli.connection import Connection
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import AccessError, ExitCode, StateError, UserError, user_errors
-from nodeattest_cli.options import Duration, connected, file_option
+from nodeattest_cli.options import Duration, connected
 from nodeattest_cli.output import print_lines, to_yaml
 from nodeattest_cli.token import read_token
 from nodeattest_controller.model.objects import flag, items, mapping, text
-from nodeattest_discovery import jws, pins
-from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX, ClusterInfo, parse, parse_ca_bundle
+from nodeattest_discovery import pins
+from nodeattest_discovery.clusterinfo import ClusterInfo, parse_ca_bundle
 from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.environment import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
-from nodeattest_discovery.pins import CaPin, pin_of, select_pinned
-from nodeattest_discovery.token import BootstrapToken
+from nodeattest_discovery.pins import pin_of
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Unavailable
 
 __all__ = ["refresh", "verify"]
 
-_FILE_NOTE: Final = "a file cannot show that a server holds the CA's key: ask a server, too"
-_UNPINNED: Final = "no CA was pinned: anyone who knows the token could have written this"
 _REFRESH_LIMIT: Final = 30.0
 """Seconds."""
 _LARGEST_CA: Final = 1 << 20
@@ -54,8 +51,7 @@ _LARGEST_CA: Final = 1 << 20
 
 
 @click.command()
-@click.argument("server", nargs=-1)
-@file_option("Verify the ConfigMap of a file instead; - is standard input.")
+@click.argument("server", nargs=-1, required=True)
 @click.option("--token-file", metavar="FILE", required=True, help="The token that signed; - is standard input.")
 @click.option("--discovery-token-ca-cert-hash", "hashes", multiple=True, metavar="PIN", help="sha256:…, repeatable.")
 @click.option("--discovery-token-unsafe-skip-ca-verification", "unsafe", is_flag=True, help="Do without a pin.")
@@ -69,7 +65,6 @@ _LARGEST_CA: Final = 1 << 20
 def verify(
     *,
     server: tuple[str, ...],
-    path: str | None,
     token_file: str,
     hashes: tuple[str, ...],
     unsafe: bool,
@@ -80,13 +75,9 @@ def verify(
     SERVER is host:port, several are tried in turn; no kubeconfig is used. Exit code 1 when a machine would refuse it,
     3 when no server could be asked or none has a signature yet.
     """
-    if bool(server) == (path is not None):
-        raise UserError("expected servers (host:port) or --file, one of them")
     with user_errors("SERVER"):
         for each in server:
             parse_endpoint(each)
-    if path is not None and path == token_file:
-        raise UserError("expected cluster-info and the token in two places, got one")
     if bool(hashes) == unsafe:
         raise UserError(
             "expected --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to do without"
@@ -97,17 +88,13 @@ def verify(
     if token is None:
         raise UserError("--token-file: expected a token, got none")
     try:
-        if path is None:
-            found = by_token(server, token, wanted, _environment(timeout, several=len(server) > 1))
-            info, how, notes = found.info, f"verified at {found.asked}", found.notes
-        else:
-            info = _verify_file(from_file(path), token, wanted)
-            how, notes = "the file is signed by the token", (*(() if wanted else (_UNPINNED,)), _FILE_NOTE)
+        found = by_token(server, token, wanted, _environment(timeout, several=len(server) > 1))
     except (Denied, Unavailable) as error:
         print_lines(f"nodeattest: {error}", err=True)
         return ExitCode.REFUSED if isinstance(error, Denied) else ExitCode.NO_ACCESS
+    info, notes = found.info, (f"note: {note}" for note in found.notes)
     authorities = (f"CA: {certificate_subject(ca)}, {pin_of(ca)}" for ca in info.ca_certificates)
-    print_lines(how, f"server: {info.server}", *authorities, *(f"note: {note}" for note in notes))
+    print_lines(f"verified at {found.asked}", f"server: {info.server}", *authorities, *notes)
     return ExitCode.DONE
 
 
@@ -120,37 +107,6 @@ def _environment(timeout: timedelta, *, several: bool) -> Environment:
     limit = timeout.total_seconds()
     clock = Clock(on_wait=lambda _kind, what, _until: tell(f"waiting for {what}"))
     return Environment(clock=clock, log=tell, limit=limit) if several else Environment(limit=limit)
-
-
-def _verify_file(found: JsonObject, token: BootstrapToken, wanted: frozenset[CaPin] | None) -> ClusterInfo:
-    """Verify what a file can show.
-
-    1. The token has signed. 2. The signature is over this text. 3. The text is sound. 4. It holds a pinned CA.
-    """
-    kubeconfig = text(found, "data", KUBECONFIG_KEY)
-    # 1
-    signature = text(found, "data", SIGNATURE_PREFIX + token.id)
-    if not signature:
-        raise Denied(
-            Reason.CLUSTER_INFO_UNSIGNED,
-            expected=f"a signature of the token {token.id}",
-            got="none",
-            remedy="run a bootstrap signer, or: nodeattest cluster-info sign",
-        )
-    # 2
-    if not jws.is_valid(signature, kubeconfig.encode(), token):
-        raise Denied(
-            Reason.CLUSTER_INFO_SIGNATURE_INVALID,
-            expected=f"the signature of the token {token.id} over this text",
-            got="another signature",
-            remedy="compare the token's secret; if it is right, the text was changed after it was signed",
-        )
-    # 3
-    info = parse(kubeconfig)
-    # 4
-    if wanted is not None:
-        select_pinned(info.ca_certificates, wanted)
-    return info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ def _run_command(command: JsonObject, cluster: JsonObject) -> JsonObject:
     except FileNotFoundError:
         hint = one_line(str(command.get("installHint") or ""), _SHOWN)
         raise _error(f"{program} on the PATH", "no such program", hint or "install it") from None
-    except (ConfigException, OSError, ValueError, TypeError) as error:
+    except (ConfigException, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         got = one_line(str(error), _SHOWN)
         raise _error(f"an ExecCredential of {program}", got, "run the command alone") from None
     if not isinstance(answer, dict):
@@ -135,18 +135,6 @@ def _check(command: JsonObject) -> None:
     if version not in _VERSIONS:
         got = one_line(str(version), _SHOWN)
         raise _error(f"users[].user.exec.apiVersion: {' or '.join(_VERSIONS)}", got, _OTHER_VERSION)
-    arguments, variables = command.get("args") or [], command.get("env") or []
-    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in cast("list[object]", arguments)):
-        raise _error("users[].user.exec.args: a list of strings", "something else", "put each in quotes")
-    if not isinstance(variables, list) or not all(_is_variable(one) for one in cast("list[object]", variables)):
-        raise _error("users[].user.exec.env: a list of name and value", "something else", "put each in quotes")
-
-
-def _is_variable(entry: object) -> bool:
-    if not isinstance(entry, dict):
-        return False
-    pair = cast("JsonObject", entry)
-    return isinstance(pair.get("name"), str) and isinstance(pair.get("value"), str)
 
 
 def _error(expected: str, got: str, remedy: str) -> KubeconfigError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,9 +137,6 @@ def test_signing_offline_prints_the_signed_object(tool: ClusterInfoTool, tmp_pat
     text = tool.kubeconfig()
     assert signed["data"] == {"kubeconfig": text, f"jws-kubeconfig-{token.id}": jws.sign(text.encode(), token)}
     assert "  kubeconfig: |\n    apiVersion: v1\n" in out
-    (tmp_path / "signed").write_text(out)
-    words = ("--token-file", str(tmp_path / "t"), "--discovery-token-ca-cert-hash", pin(tool))
-    assert "signed by the token" in tool.run("verify", "-f", str(tmp_path / "signed"), *words)
 
 
 def test_nobody_signs_what_no_machine_may_believe(tool: ClusterInfoTool, tmp_path: Path) -> None:
@@ -173,47 +169,10 @@ def test_a_server_is_verified_as_a_machine_does(tool: ClusterInfoTool, tmp_path:
     assert "ClusterInfoSignatureInvalid" in tool.err
 
 
-SPOILT: dict[str, tuple[str, Callable[[bytes, BootstrapToken], str | None]]] = {
-    "unsigned": ("ClusterInfoUnsigned", lambda _text, _token: None),
-    "another text": ("ClusterInfoSignatureInvalid", lambda text, token: jws.sign(text + b" ", token)),
-    "another token": ("ClusterInfoSignatureInvalid", lambda text, _token: jws.sign(text, generate())),
-    "another secret": (
-        "ClusterInfoSignatureInvalid",
-        lambda text, token: jws.sign(text, BootstrapToken(token.id, "0" * 16)),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_a_spoilt_file_is_refused(tool: ClusterInfoTool, tmp_path: Path, name: str) -> None:
-    token = tool.publish()
-    reason, spoil = SPOILT[name]
-    put(tool, **{f"jws-kubeconfig-{token.id}": spoil(tool.kubeconfig().encode(), token)})
-    (tmp_path / "in").write_text(json.dumps(tool.object()))
-    words = ("--token-file", written(tmp_path / "t", token), "--discovery-token-ca-cert-hash", pin(tool))
-    assert tool.run("verify", "-f", str(tmp_path / "in"), *words, code=1) == ""
-    assert f"nodeattest: {reason}: expected" in tool.err
-
-
-def test_a_signed_file_without_the_pinned_ca_or_without_sense_is_refused(tool: ClusterInfoTool, tmp_path: Path) -> None:
-    token = tool.publish()
-    tool("sign")
-    (tmp_path / "in").write_text(json.dumps(tool.object()))
-    words = ["-f", str(tmp_path / "in"), "--token-file", written(tmp_path / "t", token)]
-    assert tool.run("verify", *words, "--discovery-token-ca-cert-hash", "sha256:" + "0" * 64, code=1) == ""
-    assert "CANotPinned" in tool.err
-    text = tool.kubeconfig().replace("https:", "http:")
-    put(tool, **{"kubeconfig": text, f"jws-kubeconfig-{token.id}": jws.sign(text.encode(), token)})
-    (tmp_path / "in").write_text(json.dumps(tool.object()))
-    assert tool.run("verify", *words, UNSAFE, code=1) == ""
-    assert "ClusterInfoMalformed" in tool.err
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "one of them"),
-        (["h:1", "-f", "x"], "one of them"),
+        ([], "Missing argument 'SERVER...'"),
         (["h:1"], "to do without"),
         (
             ["h:1", "--discovery-token-ca-cert-hash", "x", UNSAFE],
@@ -225,7 +184,6 @@ def test_a_signed_file_without_the_pinned_ca_or_without_sense_is_refused(tool: C
         (["h:1", UNSAFE, "--timeout=-5s"], "--timeout: expected 1ms to"),
         (["h", UNSAFE], "SERVER: expected host:port"),
         (["h:1", "http://h:1", UNSAFE], "SERVER: expected host:port"),
-        (["-f", "-", UNSAFE], "in two places"),
     ],
 )
 def test_what_was_asked_wrongly_is_one_line(

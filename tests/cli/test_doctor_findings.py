@@ -32,7 +32,7 @@ from nodeattest_cli.doctor.facts import (
     Unread,
     management_folders,
 )
-from nodeattest_cli.doctor.installation import minor_version, safe_fixes
+from nodeattest_cli.doctor.installation import minor_version
 from nodeattest_cli.doctor.model import GROUPS, HealthSeverity, exit_code, to_document
 from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
@@ -468,31 +468,6 @@ def test_where_the_policy_requires_no_named_token_none_is_missed() -> None:
     assert findings(facts)["bootstrap-data"] is HealthSeverity.OK
 
 
-def test_no_definition_is_created_beside_a_controller_of_an_unknown_version() -> None:
-    facts = healthy_facts()
-    definition("machinerecords", lambda _one: None)(facts)
-    facts.management.leases = NOT_ALLOWED
-    assert safe_fixes(facts) == []
-    silent = lease()
-    mapping(silent, "metadata")["annotations"] = {}
-    facts.management.leases = [silent]
-    assert safe_fixes(facts) == []
-    facts.management.leases = []
-    assert len(safe_fixes(facts)) == 1
-
-
-def test_only_definitions_that_are_missing_are_repaired_and_none_beside_another_release() -> None:
-    facts = healthy_facts()
-    assert safe_fixes(facts) == []
-    definition("machinerecords", lambda _one: None)(facts)
-    assert [text(one, "spec", "names", "kind") for one in safe_fixes(facts)] == ["MachineRecord"]
-    facts.management.leases = [lease(version="9.9.9")]
-    assert safe_fixes(facts) == []
-    facts.management.leases = [lease()]
-    facts.management.definitions = dict.fromkeys(facts.management.definitions, NOT_ALLOWED)
-    assert safe_fixes(facts) == []
-
-
 def test_nothing_is_said_of_what_could_not_be_read() -> None:
     """No finding is ok by an empty list that stands for a refusal."""
     facts = healthy_facts()
@@ -551,7 +526,7 @@ def test_the_page_has_every_finding_and_no_other() -> None:
     assert set(ids) == spoilt
 
 
-@pytest.mark.parametrize("words", [["--yes"], ["-A", "-n", "fleet"]])
+@pytest.mark.parametrize("words", [["-A", "-n", "fleet"], ["--move-to", "x", "--cluster", "blue"]])
 def test_flags_that_contradict_are_usage(words: list[str]) -> None:
     assert main(["doctor", *words]) == 2
     assert key_of(healthy_facts().clusters()[0]) == BLUE

@@ -166,34 +166,6 @@ def _ready(world: World) -> bool:
 
 
 @pytest.mark.usefixtures("controller")
-def test_a_definition_that_is_missing_is_created_once_that_is_agreed_to(
-    installed: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = installed
-    for machine in world.admin.list(f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"):
-        world.admin.delete(
-            f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines/{text_at(machine, 'metadata', 'name')}"
-        )
-    world.admin.delete(f"{DEFINITIONS}/{RECORDS}")
-    eventually(lambda: RECORDS not in _definitions(world), what="the definition's end")
-    assert wrong(capsys, world, code=1) == {"definitions-served": f"{RECORDS} is not there"}
-    assert main(["doctor", "--kubeconfig", str(world.management.admin_kubeconfig), "-n", NAMESPACE, "--fix"]) == 1
-    assert f"create CustomResourceDefinition {RECORDS}\nnodeattest: nothing was done" in capsys.readouterr().err
-    assert RECORDS not in _definitions(world)
-    access = ["doctor", "--kubeconfig", str(world.management.admin_kubeconfig), "-n", NAMESPACE]
-    main([*access, "--fix", "--yes"])
-    assert RECORDS in _definitions(world)
-    eventually(lambda: main(access) == 0, what="the definition")
-    capsys.readouterr()
-    assert main([*access, "--fix"]) == 0
-    assert "nothing can safely be repaired" in capsys.readouterr().err
-
-
-def _definitions(world: World) -> set[str]:
-    return {text_at(one, "metadata", "name") for one in world.admin.list(DEFINITIONS)}
-
-
-@pytest.mark.usefixtures("controller")
 def test_an_operator_without_rights_is_told_which_and_no_secret_is_read(
     installed: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

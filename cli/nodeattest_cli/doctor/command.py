@@ -1,8 +1,4 @@
-"""``nodeattest doctor``: fetches, has it looked at, prints the findings; with ``--fix``, does what can safely be done.
-
-``--fix`` creates our CustomResourceDefinitions that are not there, and nothing else: nothing that exists is changed,
-nothing grants a right, and nothing is deleted.
-"""
+"""``nodeattest doctor``: fetches, has it looked at, and prints the findings. It changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ from nodeattest_cli.doctor.installation import (
     check_move,
     check_rights,
     check_versions,
-    safe_fixes,
 )
 from nodeattest_cli.doctor.model import GROUPS, HealthFinding, HealthSeverity, counts, exit_code, to_document
 from nodeattest_cli.doctor.webhook import check_webhook
@@ -33,9 +28,6 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.fleet import no_cluster
 from nodeattest_cli.options import Duration, cluster_option, connected, output_option, workload_option
 from nodeattest_cli.output import print_document, print_lines, to_json
-from nodeattest_controller.model.objects import text
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient
 
 __all__ = ["doctor", "examine"]
 
@@ -64,8 +56,6 @@ _MARK: Final = 4
 )
 @click.option("--controller-namespace", default="nodeattest-system", show_default=True, help="Where the controller is.")
 @click.option("--lease-name", default="node-attestation-controller", show_default=True, help="The controller's Lease.")
-@click.option("--fix", is_flag=True, help="Say what can safely be repaired: definitions that are not there.")
-@click.option("--yes", is_flag=True, help="With --fix: do it, then look again.")
 @click.option(
     "--timeout",
     type=Duration(),
@@ -84,8 +74,6 @@ def doctor(
     move_to: str | None,
     controller_namespace: str,
     lease_name: str,
-    fix: bool,
-    yes: bool,
     timeout: timedelta,
     output: str,
 ) -> int:
@@ -95,13 +83,10 @@ def doctor(
     and clocks. What this user may not look at is "?", with the reason. No Secret is read but <cluster>-kubeconfig.
 
     With --move-to, before clusterctl move: whether the other management cluster is ready for the policies of this one.
-    With --fix --yes, definitions are created in the other one.
 
     Exit code 0: nothing fails, though there may be warnings. 1: something fails. 3: nothing fails, and something could
     not be looked at.
     """
-    if yes and not fix:
-        raise UserError("--yes: is for --fix")
     if namespace and all_namespaces:
         raise UserError("say --namespace or --all-namespaces")
     if move_to is not None and (cluster is not None or workload is not None):
@@ -120,8 +105,6 @@ def doctor(
     facts = run(connection, lambda client: gather(client, target, workload=workload, move=move))
     if cluster is not None and not facts.clusters():
         raise no_cluster(cluster, target.namespace)
-    if fix and _fix(connection, facts, yes=yes):
-        facts = run(connection, lambda client: gather(client, target, workload=workload, move=move))
     found = examine(facts)
     if output == "json":
         print_document(to_json(to_document(found)))
@@ -147,25 +130,6 @@ def _read_source(source: Connection, other: Connection, target: HealthTarget, mo
         if not move.source_uid or move.source_uid != run(other, cluster_uid):
             return move
     raise UserError("--move-to: expected another management cluster, got the one of --kubeconfig")
-
-
-def _fix(connection: Connection, facts: HealthFacts, *, yes: bool) -> bool:
-    """Say what would be done, and do it if that was agreed to; returns whether anything changed."""
-    wanted = safe_fixes(facts)
-    names = [f"create CustomResourceDefinition {text(definition, 'metadata', 'name')}" for definition in wanted]
-    said = names or ["nothing can safely be repaired here"]
-    said += ["nothing was done; --yes does it"] if wanted and not yes else []
-    print_lines(*(f"nodeattest: {line}" for line in said), err=True)
-
-    async def create(client: ApiClient) -> None:
-        for definition in wanted:
-            path = paths.collection_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-            await client.create(path, definition)
-
-    if not wanted or not yes:
-        return False
-    run(connection, create)
-    return True
 
 
 def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:

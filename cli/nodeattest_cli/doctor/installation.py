@@ -44,7 +44,6 @@ __all__ = [
     "check_rights",
     "check_versions",
     "minor_version",
-    "safe_fixes",
 ]
 
 OLDEST: Final = (1, 31)
@@ -194,20 +193,6 @@ def _missing(facts: HealthFacts) -> list[JsonObject]:
     return [definition for name, definition in _shipped().items() if known.get(name, definition) is None]
 
 
-def safe_fixes(facts: HealthFacts) -> list[JsonObject]:
-    """Return the definitions that ``--fix`` creates.
-
-    A definition is created only where every running controller says that it is of this version, or where there is no
-    Lease of one: another version may want another schema. Left to people: rights (they decide who may sign), policies
-    (they decide who may join), bindings of automatic approval (the controller deletes them when every Node is
-    attested), clocks, and a definition of another release.
-    """
-    if isinstance(facts.management.leases, Unread):
-        return []
-    own = not leader_leases(facts) or set(_running_versions(facts)) == {__version__}
-    return _missing(facts) if own else []
-
-
 def check_definitions(facts: HealthFacts) -> Iterator[HealthFinding]:
     """Compare the definitions that the server has with those of this release."""
     known, shipped = facts.management.definitions, _shipped()
@@ -231,8 +216,7 @@ def check_definitions(facts: HealthFacts) -> Iterator[HealthFinding]:
         left = sorted(set(strings(definition, "status", "storedVersions")) - served)
         stored += [f"{name} stores {listed(left)}"] if left else []
     names = listed(sorted(there))
-    remedy = f"{_APPLY}; --fix creates those that are not there"
-    yield make_finding("definitions-served", expected, names, errors=wrong, remedy=remedy)
+    yield make_finding("definitions-served", expected, names, errors=wrong, remedy=_APPLY)
     yield make_finding(
         "definitions-of-release",
         "their schemas are those of this release",

@@ -1,9 +1,7 @@
 """Machines of a file that cannot join under its policies, for ``nodeattest policy check``. Pure.
 
 Promises: says only what holds whatever the clusters look like, with expected, got and remedy; what a document does not
-say is taken as absent. Of a Cluster's topology both contracts of ClusterClass are read; a name that Cluster API ends
-with random letters ends with ``-*`` here.
-Source: cluster-api exp/topology/desiredstate/desired_state.go, internal/webhooks/clusterclass.go.
+say is taken as absent. Out of scope: what a Cluster's topology makes of its ClusterClass.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from nodeattest_controller.model.machine_view import (
     infrastructure_ref,
     instances_have_machines,
 )
-from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, selects
 from nodeattest_kube.jsontypes import JsonObject, key_of
 from nodeattest_providers.errors import Denied
@@ -33,15 +31,12 @@ from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 __all__ = ["beside", "cluster_with", "refused"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
-_OWNED: Final = "topology.cluster.x-k8s.io/owned"
-_WORKERS: Final = (("machineDeployments", "MachineDeployment"), ("machinePools", "MachinePool"))
 _MACHINES: Final = ("Machine", "MachineSet", "MachineDeployment", "MachinePool")
 
 
 def refused(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
     """Yield which objects of a file make machines that cannot join, one line each; ``policies`` are valid."""
     by_name = {(text(one, "kind"), text(one, "metadata", "name")): one for one in documents}
-    documents = [*documents, *_made_by_topologies(documents)]
     for document in documents:
         if _is(document, "MachinePool"):
             yield from _pool(document, by_name, policies)
@@ -56,7 +51,7 @@ def beside(policy: JsonObject, other: JsonObject) -> bool:
 
 def cluster_with(config: JsonObject, documents: Sequence[JsonObject]) -> JsonObject:
     """Return the Cluster that a configuration belongs to, by its label or by references to it; empty without one."""
-    documents = [one for one in (*documents, *_made_by_topologies(documents)) if beside(one, config)]
+    documents = [one for one in documents if beside(one, config)]
     names = {text(config, "metadata", "labels", CLUSTER_LABEL)}
     for one in documents:
         reference = _bootstrap_ref(one)
@@ -78,8 +73,7 @@ def _pool(
     configured = bootstrap_config_ref(pool)
     config = by_name.get((configured.kind, configured.name), {}) if configured else {}
     for policy in _enforced(pool, cluster, policies):
-        own = mapping(config, "spec", "template") or config  # a topology's pool is made of a template
-        chosen = [text(one, "metadata", "annotations", ATTESTOR_ANNOTATION) for one in (own, cluster)]
+        chosen = [text(one, "metadata", "annotations", ATTESTOR_ANNOTATION) for one in (config, cluster)]
         named = next((ProviderName(name) for name in chosen if name), None)
         attestors = policy.attestors & {named} if named else policy.attestors
         if attestors and not any(_proves_names(provider, policy) for provider in attestors):
@@ -144,64 +138,6 @@ def _proves_names(provider: ProviderName, policy: Policy) -> bool:
     except Denied:
         return True
     return names is None or bool(names)
-
-
-def _made_by_topologies(documents: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Yield, for each Cluster whose ClusterClass is in the file, the Cluster with its control plane, and its workers.
-
-    What they refer to are the class's templates. Where a file has workers that a topology made, they speak for
-    themselves.
-    """
-    classes = {
-        (text(one, "metadata", "namespace"), text(one, "metadata", "name")): one
-        for one in documents
-        if _is(one, "ClusterClass")
-    }
-    for cluster in documents:
-        topology = mapping(cluster, "spec", "topology")
-        if not _is(cluster, "Cluster") or not topology:
-            continue
-        namespace = text(cluster, "metadata", "namespace")
-        place = text(topology, "classRef", "namespace") or text(topology, "classNamespace") or namespace
-        name = text(topology, "classRef", "name") or text(topology, "class")
-        found = classes.get((place, name))
-        if found is not None:
-            yield from _made(cluster, found, documents)
-
-
-def _made(cluster: JsonObject, of_class: JsonObject, documents: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    plane = mapping(of_class, "spec", "controlPlane")
-    if not mapping(cluster, "spec", "controlPlaneRef"):
-        spec: JsonObject = {**mapping(cluster, "spec"), "controlPlaneRef": _reference(plane)}
-        yield {**cluster, "spec": spec}
-    name = text(cluster, "metadata", "name")
-    if any(_OWNED in mapping(one, "metadata", "labels") and text(one, "spec", "clusterName") == name
-           for one in documents):  # fmt: skip
-        return
-    for field, kind in _WORKERS:
-        known = {text(one, "class"): one for one in items(of_class, "spec", "workers", field)}
-        for worker in items(cluster, "spec", "topology", "workers", field):
-            template = known.get(text(worker, "class"))
-            if template is not None:
-                yield _worker(cluster, kind, text(worker, "name"), template)
-
-
-def _worker(cluster: JsonObject, kind: str, name: str, of_class: JsonObject) -> JsonObject:
-    parts = mapping(of_class, "template") or of_class  # v1beta1 has both references in a template
-    named = text(cluster, "metadata", "name")
-    spec: JsonObject = {
-        "clusterName": named,
-        "bootstrap": {"configRef": _reference(mapping(parts, "bootstrap"))},
-        "infrastructureRef": _reference(mapping(parts, "infrastructure")),
-    }
-    metadata: JsonObject = {**mapping(cluster, "metadata"), "name": f"{named}-{name}-*"}
-    template: JsonObject = {"spec": spec}
-    whole: JsonObject = {"clusterName": named, "template": template}
-    return {"apiVersion": text(cluster, "apiVersion"), "kind": kind, "metadata": metadata, "spec": whole}
-
-
-def _reference(template: JsonObject) -> JsonObject:
-    return mapping(template, "templateRef") or mapping(template, "ref")
 
 
 def _is(document: JsonObject, kind: str) -> bool:
