@@ -135,6 +135,8 @@ def _check(command: JsonObject) -> None:
     if version not in _VERSIONS:
         got = one_line(str(version), _SHOWN)
         raise _error(f"users[].user.exec.apiVersion: {' or '.join(_VERSIONS)}", got, _OTHER_VERSION)
+    if not isinstance(command.get("args") or [], list):
+        raise _error("users[].user.exec.args: a list of strings", "something else", "put each in quotes")
 
 
 def _error(expected: str, got: str, remedy: str) -> KubeconfigError:
