@@ -62,11 +62,23 @@ async def test_a_cache_that_shows_the_older_documents_is_waited_for_until_it_may
     for path, body in held.items():
         path.write_bytes(body)
     early = await seen(served, published, now=START + 20)
-    assert (early.status, early.until) == (PublicStatus.OLDER, START + 20 + HOUR)
+    assert (early.status, early.until) == (PublicStatus.OLDER, START + 10 + HOUR)
     assert key("b").kid in early.findings[0]
-    later = replace(published, writes=())
-    assert (await seen(served, later, now=START + 10 + HOUR)).status is PublicStatus.OLDER
-    assert (await seen(served, later, now=START + 11 + HOUR)).status is PublicStatus.WRONG
+    assert (await seen(served, published, now=START + 10 + HOUR)).status is PublicStatus.OLDER
+    assert (await seen(served, published, now=START + 11 + HOUR)).status is PublicStatus.WRONG
+
+
+async def test_a_cache_that_shows_what_a_repair_replaced_is_waited_for_too(served: Public) -> None:
+    await put(served, "a")
+    damaged = documents(served.issuer, served.jwks_uri, [key("b")]).jwks
+    jwks = served.root / "openid/v1/jwks"
+    jwks.write_bytes(damaged)
+    assert (await put(served, "a", now=START + 9 * HOUR)).writes
+    later = await put(served, "a", now=START + 9 * HOUR + 60)
+    assert later.writes == ()
+    jwks.write_bytes(damaged)
+    check = await seen(served, later, now=START + 9 * HOUR + 60)
+    assert (check.status, check.until) == (PublicStatus.OLDER, START + 10 * HOUR)
 
 
 def _replaced(**headers: str) -> Callable[[web.Request, web.Response], web.StreamResponse]:

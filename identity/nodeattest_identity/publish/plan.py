@@ -114,23 +114,23 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
     # 2
     _check_keys(before, desired)
     records, notes = _decide_keys(before, desired, now)
-    unchanged = current.state is not None and records == before.keys
-    state = IssuerState(
-        issuer=desired.issuer,
-        owner=desired.owner,
-        updated=before.updated if unchanged else max(before.updated, now),
-        keys=records,
-    )
     published, foreign_notes = _published_keys(current.jwks, before, desired)
     # 3
     made = documents(desired.issuer, desired.jwks_uri, [record.key for record in records])
     cached = f"public, max-age={desired.max_age}"  # as kube-apiserver writes it
+    writes = (
+        *_differing(current.jwks, path, made.jwks, JWKS_TYPE, cached),
+        *_differing(current.configuration, CONFIGURATION, made.configuration, CONFIGURATION_TYPE, cached),
+    )
+    is_changed = current.state is None or records != before.keys or bool(writes)
+    state = IssuerState(
+        issuer=desired.issuer,
+        owner=desired.owner,
+        updated=max(before.updated, now) if is_changed else before.updated,
+        keys=records,
+    )
     return Plan(
-        writes=(
-            *_differing(current.state, STATE, encode(state), _STATE_TYPE, _UNCACHED),
-            *_differing(current.jwks, path, made.jwks, JWKS_TYPE, cached),
-            *_differing(current.configuration, CONFIGURATION, made.configuration, CONFIGURATION_TYPE, cached),
-        ),
+        writes=(*_differing(current.state, STATE, encode(state), _STATE_TYPE, _UNCACHED), *writes),
         documents=made,
         state=state,
         notes=(*notes, *foreign_notes),

@@ -68,7 +68,7 @@ class IssuerState:
     issuer: str
     owner: str
     updated: int
-    """When this state was last changed, seconds since the epoch."""
+    """When this state or a document was last written, seconds since the epoch: caches may hold what was before."""
     keys: tuple[KeyRecord, ...]
 
 

@@ -68,7 +68,7 @@ async def check_public(https: HttpsFetcher, published: PublishResult, *, max_age
     # 3
     wrong += _headers(url, configuration, CONFIGURATION_TYPE, max_age)
     wrong += _headers(made.jwks_uri, jwks, JWKS_TYPE, max_age)
-    until = (now if published.writes else published.state.updated) + max_age
+    until = published.state.updated + max_age
     if wrong or (older and now > until):
         return PublicCheck(status=PublicStatus.WRONG, findings=(*wrong, *older))
     if older:
