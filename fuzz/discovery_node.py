@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Final, cast
 
@@ -15,18 +14,12 @@ from fuzz.target import Target, require
 from nodeattest_discovery.node import configmap, credential, discovery_file
 from nodeattest_discovery.node.address import parse_endpoint, parse_server
 from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference
-from nodeattest_discovery.node.http1 import ProtocolError, ResponseReader
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["TARGETS", "response_reader"]
+__all__ = ["TARGETS"]
 
 _CERTIFICATE: Final = "CERTIFICATE"
 _PORTS: Final = range(1, 1 << 16)
-
-
-_FINAL_STATUS: Final = range(200, 1000)
-_MAX_FIELDS: Final = 100
-_BODY_LIMIT: Final = 1 << 16
 
 
 def _text(data: bytes) -> str:
@@ -87,39 +80,10 @@ def _filed(text: str, *, trusted: bool) -> DiscoveryFile | None:
         return None
 
 
-def response_reader(data: bytes) -> ResponseReader:
-    """Read a head; raises ``ProtocolError``."""
-    return ResponseReader(cast("io.BufferedReader", io.BufferedReader(io.BytesIO(data))))
-
-
-def _response(data: bytes) -> bool:
-    """Read a response whole, and by lines."""
-    try:
-        response = response_reader(data)
-        body = response.read(_BODY_LIMIT)
-    except ProtocolError:
-        return False
-    require(response.status in _FINAL_STATUS and len(response.fields) <= _MAX_FIELDS, "a status, and few fields")
-    require(all(_is_field(name, value) for name, value in response.fields), "names and values of one line each")
-    chunked, length = response.values("transfer-encoding"), response.values("content-length")
-    require(response.has_ended and (bool(chunked) or body in data), "a whole body")
-    require(not (chunked and length), "one framing")
-    by_lines, lines = response_reader(data), bytearray()
-    while line := by_lines.readline(_BODY_LIMIT):
-        lines += line
-    require(bytes(lines) == body, "the same body, line by line")
-    return True
-
-
-def _is_field(name: str, value: str) -> bool:
-    return bool(name) and name.isascii() and not set(name + value) & set("\0\r\n") and value == value.strip("\t ")
-
-
 TARGETS: Final = (
     Target("discovery-endpoint", _endpoint, Slips(b"0123456789abz-.:[]/%@?# \n\xd9htps"), 300),
     Target("discovery-configmap", _configmap, JsonTree(), 8192),
     Target(
         "discovery-file", _file, JsonTree({"certificate-authority-data": PemBlocks({_CERTIFICATE: DerTree()})}), 8192
     ),
-    Target("discovery-response", _response),
 )

@@ -20,16 +20,14 @@ from nodeattest_sandbox.swtpm import SoftwareTpm
 pytestmark = pytest.mark.swtpm
 
 MAX_OWN_MODULES = 96
-MAX_STANDARD_MODULES = 122
-"""118 in Python 3.11."""
+MAX_STANDARD_MODULES = 130
+"""126 in Python 3.11, of which http.client needs 8."""
 NEVER = frozenset(
     {
         "asyncio",
         "bz2",
         "difflib",
-        "email.parser",
         "encodings.idna",
-        "http.client",
         "importlib.metadata",
         "logging",
         "lzma",

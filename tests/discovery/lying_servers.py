@@ -31,7 +31,7 @@ from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
 
 CLUSTER_INFO = f"{clusterinfo.PATH}?timeout=10s"
-QUIET = {"host", "accept", "user-agent"}
+QUIET = {"host", "accept", "accept-encoding", "user-agent"}
 """The headers that a question for cluster-info may have."""
 
 

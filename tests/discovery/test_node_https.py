@@ -38,7 +38,7 @@ def of(server: LyingServer) -> Endpoint:
     return parse_server(server.url)
 
 
-def test_a_question_has_three_headers_and_names_the_port() -> None:
+def test_a_question_has_four_headers_and_names_the_port() -> None:
     with LyingServer(CA.server(), HELLO) as server:
         answer = ask(of(server), https.Verified(ca_pem=CA.pem))
         assert (answer.status, answer.body) == (200, b"hello")
@@ -137,6 +137,14 @@ ANSWERS: dict[str, Reply] = {
     "one endless header": Reply(raw=b"HTTP/1.1 200 OK\r\nA: " + b"b" * 200_000),
     "endless continuation": Reply(raw=b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000),
     "a length that is none": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nx"),
+    "a length with a sign": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: +1\r\n\r\nx"),
+    "two lengths": Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"),
+    "chunks beside a length": Reply(
+        raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n"
+    ),
+    "another coding": Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+    "another protocol": Reply(raw=b"HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+    "an interim response nobody asked for": Reply(raw=b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
     "a chunk that is none": Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
 }
 
@@ -145,6 +153,16 @@ ANSWERS: dict[str, Reply] = {
 def test_an_answer_that_may_not_come_is_unavailable(case: str) -> None:
     with LyingServer(CA.server(), ANSWERS[case]) as server:
         assert refused(of(server)).reason == Reason.API_UNAVAILABLE
+
+
+@pytest.mark.parametrize("path", ["/a b", "/\r\nX: y", "/\xe4"])
+def test_nothing_that_would_begin_another_line_is_sent(path: str) -> None:
+    with LyingServer(CA.server(), HELLO) as server:
+        with pytest.raises(Unavailable):
+            client.get(of(server), path, https.UNVERIFIED, Environment().deadline(), headers={})
+        with pytest.raises(Unavailable):
+            client.get(of(server), "/", https.UNVERIFIED, Environment().deadline(), headers={"A": "b\r\nC: d"})
+        assert server.seen == []
 
 
 @pytest.mark.parametrize("case", ["too large", "endless continuation"])

@@ -2,29 +2,33 @@
 
 Promises: TLS 1.2 or newer, verified by the CAs that the caller names, or by none for what proves itself; a verified
 server is no kubelet, whose certificate the same CA signs; no proxy, redirect, credential or setting from the
-environment; no header but Host, Accept, User-Agent, those of a body, and what the caller adds. One deadline holds for
-a whole exchange, from connecting to the last byte, and one limit for its size, however slowly the server sends (name
-resolution has the resolver's own limits). Every foreign exception ends here, as an ``HttpsError``.
+environment; no header but Host, Accept, Accept-Encoding, User-Agent, those of a body, and what the caller adds. One
+deadline holds for a whole exchange, from connecting to the last byte, and one limit for its size, however slowly the
+server sends (name resolution has the resolver's own limits). A body that is cut off, or has two ends, is refused. Every
+foreign exception ends here, as an ``HttpsError``.
 Leaves to others: what a response means, and when to ask again.
-Leaves to ``http1``: the bytes of a request and a response.
-Source: standard-library ssl; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
+Source: standard-library http.client and ssl; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
 """
 
 from __future__ import annotations
 
-import io
+import http
+import http.client
+import re
 import socket
 import ssl
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from nodeattest_discovery import tls
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.http1 import ProtocolError, ResponseReader, request_head
 from nodeattest_discovery.tls import ClientCertificate
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 __all__ = [
     "LIMIT",
@@ -51,6 +55,7 @@ _HEADERS_LIMIT: Final = 64 * 1024
 _HTTPS_PORT: Final = 443
 _MAX_LABEL: Final = 63
 """Characters between two dots of a name (RFC 1035 §2.3.4)."""
+_LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -135,7 +140,8 @@ class HttpsClient:
         self._deadline = deadline
         """No exchange lasts longer."""
         self._headers = {"Accept": "application/json", "User-Agent": "nodeattest", **headers}
-        self._socket: _Socket | None = None
+        self._connection = _Connection(server, trust)
+        self._response: http.client.HTTPResponse | None = None
 
     def request(
         self,
@@ -171,28 +177,27 @@ class HttpsClient:
     def server_certificate(self) -> bytes | None:
         """Return the server's certificate in DER; connects and verifies it if need be. Raises ``HttpsError``."""
         with self._errors():
-            return self._connect(_Exchange(self._deadline.within(SECONDS), LIMIT)).peer.getpeercert(binary_form=True)
+            peer = self._connection.begin(_Exchange(self._deadline.within(SECONDS), LIMIT))
+            return peer.getpeercert(binary_form=True)
 
     def close(self) -> None:
         """Close the connection."""
-        if self._socket is not None:
-            self._socket.peer.close()
-        self._socket = None
+        if self._response is not None:  # it has the connection to itself if it is the last one
+            self._response.close()
+        self._connection.close()
 
     def _send(
         self, exchange: _Exchange, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> ResponseReader:
-        content = {} if body is None else {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    ) -> http.client.HTTPResponse:
+        content = {} if body is None else {"Content-Type": "application/json"}
         fields = {"Host": _authority(self._server), **self._headers, **content, **headers}
-        request = request_head(method, path, fields.items()) + (body or b"")
-        connection = self._connect(exchange)
-        connection.sendall(request)
-        response = ResponseReader(io.BufferedReader(_Reader(connection)))
-        if any(value.lower() != "identity" for value in response.values("content-encoding")):
-            raise _RefusedError("its answer is compressed, which nobody asked for")
+        self._connection.begin(exchange)
+        self._connection.request(method, path, body, fields)
+        self._response = response = self._connection.getresponse()
+        _check_head(response)
         return response
 
-    def _lines(self, response: ResponseReader, limit: int) -> Generator[bytes]:
+    def _lines(self, response: http.client.HTTPResponse, limit: int) -> Generator[bytes]:
         while True:
             with self._errors():
                 line = response.readline(limit)
@@ -202,46 +207,24 @@ class HttpsClient:
                 return
             yield line
 
-    def _rest(self, response: ResponseReader, limit: int) -> Response:
+    def _rest(self, response: http.client.HTTPResponse, limit: int) -> Response:
         with self._errors():
             return self._whole(response, limit)
 
-    def _whole(self, response: ResponseReader, limit: int) -> Response:
-        body = response.read(limit)
+    def _whole(self, response: http.client.HTTPResponse, limit: int) -> Response:
+        body = response.read(limit + 1)
         if len(body) > limit:
             raise _TooLargeError(limit)
+        if response.read(1) or response.length:
+            raise _RefusedError("its answer was cut off")
         self._keep_after(response)
-        return Response(response.status, response.fields, body)
+        headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.items())
+        return Response(response.status, headers, body)
 
-    def _keep_after(self, response: ResponseReader) -> None:
+    def _keep_after(self, response: http.client.HTTPResponse) -> None:
         """Close the connection unless another exchange may follow on it."""
-        if not response.has_ended or not response.keeps_connection:
+        if not response.isclosed() or response.will_close:
             self.close()
-
-    def _connect(self, exchange: _Exchange) -> _Socket:
-        """Return a verified connection, for this exchange."""
-        if self._socket is not None:
-            self._socket.exchange = exchange
-            return self._socket
-        self.close()
-        name = _server_name(self._server, self._trust)
-        context = (
-            tls.unverified_context()
-            if self._trust is None
-            else tls.client_context(self._trust.ca_pem, self._trust.client)
-        )
-        plain = _dial(self._server, exchange)
-        try:
-            plain.settimeout(exchange.left())
-            # A response that ends with the connection is whole only if TLS says so.
-            peer = context.wrap_socket(plain, server_hostname=name.encode(), suppress_ragged_eofs=False)
-        except BaseException:  # the watchdog may end it here, too
-            plain.close()
-            raise
-        self._socket = _Socket(peer, exchange)
-        if self._trust is not None and tls.is_kubelet_certificate(peer):
-            raise KubeletServerError("it is a kubelet's, not an API server's")
-        return self._socket
 
     @contextmanager
     def _errors(self) -> Generator[None]:
@@ -277,39 +260,61 @@ class _Exchange:
             raise _TooLargeError(self._limit)
 
 
-class _Reader(io.RawIOBase):
-    """What comes from a connection, until the exchange's time or size is over."""
+class _Socket(ssl.SSLSocket):
+    """A connection that is bounded by the exchange that it is used for."""
 
-    def __init__(self, connection: _Socket) -> None:
-        super().__init__()
-        self._connection = connection
+    exchange: _Exchange
 
-    def readable(self) -> bool:
-        """Report that one can read here."""
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - BufferedReader hands in a memoryview; Buffer is Python 3.12's
-        """Read some bytes."""
-        exchange, peer = self._connection.exchange, self._connection.peer
-        peer.settimeout(exchange.left())
-        count = peer.recv_into(buffer)
-        exchange.take(count)
+    def recv_into(self, buffer: WriteableBuffer, nbytes: int | None = None, flags: int = 0) -> int:
+        """Read some bytes, until the exchange's time or size is over."""
+        self.settimeout(self.exchange.left())
+        count = super().recv_into(buffer, nbytes, flags)
+        self.exchange.take(count)
         return count
 
+    def send(self, data: ReadableBuffer, flags: int = 0) -> int:
+        """Send some bytes; ``sendall`` would grant each part the whole time."""
+        self.settimeout(self.exchange.left())
+        return super().send(data, flags)
 
-class _Socket:
-    """A connection, and the exchange that it is used for."""
 
-    def __init__(self, peer: ssl.SSLSocket, exchange: _Exchange) -> None:
-        self.peer = peer
-        self.exchange = exchange
+class _Connection(http.client.HTTPConnection):
+    """A connection to a server that is verified before anything is sent."""
 
-    def sendall(self, data: bytes) -> None:
-        """Send the request; ``ssl``'s own loop would grant each part the whole time."""
-        left = memoryview(data)
-        while left:
-            self.peer.settimeout(self.exchange.left())
-            left = left[self.peer.send(left) :]
+    def __init__(self, server: Server, trust: Verified | None) -> None:
+        super().__init__(server.host, server.port)
+        self._server, self._trust = server, trust
+        self._peer: _Socket | None = None
+
+    def begin(self, exchange: _Exchange) -> _Socket:
+        """Return the socket, for this exchange."""
+        if self.sock is None or self._peer is None:
+            self._peer = self._dial(exchange)
+            self.sock = self._peer
+        self._peer.exchange = exchange
+        return self._peer
+
+    def _dial(self, exchange: _Exchange) -> _Socket:
+        """Connect, and verify the server."""
+        name, trust = _server_name(self._server, self._trust), self._trust
+        context = tls.unverified_context() if trust is None else tls.client_context(trust.ca_pem, trust.client)
+        context.sslsocket_class = _Socket
+        plain = _dial(self._server, exchange)
+        try:
+            plain.settimeout(exchange.left())
+            # A response that ends with the connection is whole only if TLS says so.
+            peer = context.wrap_socket(plain, server_hostname=name.encode(), suppress_ragged_eofs=False)
+        except BaseException:  # the watchdog may end it here, too
+            plain.close()
+            raise
+        if trust is not None and tls.is_kubelet_certificate(peer):
+            peer.close()
+            raise KubeletServerError("it is a kubelet's, not an API server's")
+        return cast("_Socket", peer)
+
+    def connect(self) -> None:
+        """Connect nowhere: only ``begin`` does, and it verifies."""
+        raise http.client.NotConnected
 
 
 class _RefusedError(Exception):
@@ -321,6 +326,18 @@ class _TooLargeError(_RefusedError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"its answer has more than {limit} bytes")
+
+
+def _check_head(response: http.client.HTTPResponse) -> None:
+    """Refuse another protocol, two ends of one response, and codings that nobody asked for."""
+    lengths = response.headers.get_all("Content-Length", [])
+    codings = [value.lower() for value in response.headers.get_all("Transfer-Encoding", [])]
+    if response.status < http.HTTPStatus.OK:
+        raise _RefusedError("it spoke of another protocol, which nobody asked for")
+    if len(lengths + codings) > 1 or not {*codings} <= {"chunked"} or not all(map(_LENGTH.fullmatch, lengths)):
+        raise _RefusedError("its answer does not say where it ends")
+    if any(value.lower() != "identity" for value in response.headers.get_all("Content-Encoding", [])):
+        raise _RefusedError("its answer is compressed, which nobody asked for")
 
 
 def _authority(server: Server) -> str:
@@ -368,7 +385,7 @@ def _translated(error: BaseException) -> HttpsError | None:
             detail = f"TLS failed: {error.reason or 'no reason given'}"
         case OSError():
             detail = error.strerror or type(error).__name__
-        case ProtocolError() | ValueError():
+        case http.client.HTTPException() | ValueError():
             detail = f"it cannot be asked, or its answer is no HTTP ({type(error).__name__})"
         case _:
             pass
