@@ -39,6 +39,7 @@ from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.watch_events import WatchType
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Check
@@ -116,12 +117,18 @@ def attested(first: FirstRequestRef | None = None, **fingerprints: str) -> Attes
     )
 
 
+class Killed(BaseException):
+    """The end of a process that was killed: nothing of it catches this."""
+
+
 class ScriptedApi(FakeApi):
-    """An API server whose next answers can be errors."""
+    """An API server whose next answers can be errors, and in whose writes a process can die."""
 
     def __init__(self) -> None:
         super().__init__()
         self._faults: list[tuple[str, str, ApiError]] = []
+        self.dies_before = self.dies_after = ""
+        """The part of the path of a write around which the process dies."""
         self.on_call = self._fault
         self.on_answer: Callable[[str], Awaitable[None]] | None = None
         """Awaited, by path, between what a GET reads and its answer."""
@@ -141,7 +148,17 @@ class ScriptedApi(FakeApi):
         """Return the methods of the writes to paths with a part, in order."""
         return [method for method, path in self.calls if method in {"POST", "PUT", "PATCH"} and part in path]
 
+    def _store(self, path: str, body: JsonObject, kind: WatchType) -> JsonObject:
+        stored = super()._store(path, body, kind)
+        if self.dies_after and self.dies_after in self.calls[-1][1]:
+            self.dies_after = ""
+            raise Killed
+        return stored
+
     async def _fault(self, method: str, path: str) -> None:
+        if self.dies_before and self.dies_before in path and method != "GET":
+            self.dies_before = ""
+            raise Killed
         for fault in self._faults:
             if fault[0] == method and fault[1] in path:
                 self._faults.remove(fault)

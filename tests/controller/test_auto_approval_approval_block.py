@@ -39,7 +39,11 @@ BINDING = f"{ADMISSION}/validatingadmissionpolicybindings/{POLICY_NAME}"
 RBAC = "rbac.authorization.k8s.io/v1"
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
 RULES: list[JsonValue] = [
     {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/nodeclient"], "verbs": ["create"]}
 ]
@@ -123,18 +127,6 @@ async def test_the_policy_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody
     assert file_request(control_plane, groups, signer) == (403 if refused else 201)
 
 
-async def test_the_check_itself_is_refused_as_a_dry_run_only_and_leaves_nothing(
-    control_plane: ControlPlane, block: ApprovalBlock
-) -> None:
-    await block.install()
-    await await_force(block)
-    with pytest.raises(ApiRefusal):
-        control_plane.client().get(f"{CSRS}/{CHECK_NAME}")
-    assert file_request(control_plane, ("system:masters",), name=CHECK_NAME, query="?dryRun=All") == 403
-    assert file_request(control_plane, ("system:masters",), name="other", query="?dryRun=All") == 201
-    assert file_request(control_plane, ("system:masters",), name="generated-", query="?dryRun=All") == 201
-
-
 @pytest.mark.parametrize(
     ("path", "patch"),
     [
@@ -194,17 +186,6 @@ async def test_what_was_filed_before_the_block_is_approved_by_nobody(
     await until(is_allowed, "the binding")
     await block.install()
     await until(lambda: not is_allowed(), "the block")
-
-
-async def test_a_role_that_somebody_fills_again_is_not_in_force_and_emptied_again(
-    control_plane: ControlPlane, block: ApprovalBlock
-) -> None:
-    await block.install()
-    await await_force(block)
-    control_plane.client().patch(ROLE, {"rules": RULES})
-    assert not await block.in_force()
-    await block.install()
-    await await_force(block)
 
 
 async def test_an_account_that_may_not_grant_is_never_refused_and_leaves_the_rule_to_the_api_server(
@@ -278,8 +259,3 @@ def test_the_expression_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody_a
     refused = BOOTSTRAPPERS[0] in (REQUESTERS[user] or ()) or (dry_run is True and metadata == {"name": CHECK_NAME})
     assert admits(EXPRESSION, filed(IN_TREE_SIGNER, metadata), request) is not refused
     assert all(admits(EXPRESSION, filed(signer, metadata), request) for signer in SIGNERS)
-
-
-def test_a_role_of_another_name_is_what_its_rules_say() -> None:
-    role: JsonObject = {"metadata": {"name": "another"}, "rules": []}
-    assert not nominal_permissions(role)

@@ -6,7 +6,6 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -183,18 +182,6 @@ def test_a_flood_of_certificates_is_counted_in_bounded_memory() -> None:
     assert len(found.named) == NAMED
     assert "1000 times" in str(found)
     assert "and 990 more; the last certificate ends 2022-09-26" in str(found)
-
-
-def test_issued_certificates_are_named_before_requests_that_are_only_approved() -> None:
-    found = UncoveredCertificates()
-    for number in range(NAMED):
-        found.add(replace(certificate(number), serial="", not_after=None), is_new=True)
-    found.add(certificate(500), is_new=True)
-    found.add(certificate(3), is_new=False)
-    assert list(found.named) == ["u500", "u3", "u0", "u1", "u2", "u4", "u5", "u6", "u7", "u8"]
-    assert f"{NAMED + 1} times" in str(found)
-    assert "attestation covers: n (serial 1f4, until " in str(found)
-    assert "and 1 more; " in str(found)
 
 
 def test_an_operators_word_covers_all_or_nothing() -> None:

@@ -78,7 +78,6 @@ def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], tuple[str, .
 R, U, L = AdmissionOutcome.RENDERED, AdmissionOutcome.UNCHANGED, AdmissionOutcome.LEFT
 CASES = [
     Case("a worker's is made", config(MINE), R, [MINE, agent()]),
-    Case("one that was rendered before it was applied", config(agent()), U, [agent()]),
     Case(
         "its clone of a template that another version rendered",
         config(agent(7)),
@@ -105,13 +104,6 @@ CASES = [
         [MINE],
         warns="KubeadmControlPlane is not rendered",
     ),
-    Case(
-        "a control plane's machine's that could not be rendered",
-        config(CONFLICT, labels=BY_CONTROL_PLANE),
-        L,
-        [CONFLICT],
-        warns="KubeadmControlPlane is not rendered",
-    ),
     Case("audited", config(MINE), AdmissionOutcome.AUDITED, [MINE], policy=audit(), warns="set enforcement to Enforce"),
     Case(
         "audited, and would be refused",
@@ -121,7 +113,6 @@ CASES = [
         policy=audit(),
         warns="would refuse",
     ),
-    Case("audited, and rendered", config(agent()), U, [agent()], policy=audit()),
     Case(
         "refused",
         config(CONFLICT),
@@ -131,14 +122,6 @@ CASES = [
     ),
     # Updates of a configuration that is rendered
     Case("the token is written", config(agent(), token="t"), U, [agent()], before=config(agent())),
-    Case(
-        "the token is written into one that another version rendered",
-        config(agent(7), token="t"),
-        U,
-        [agent(7)],
-        before=config(agent(7)),
-    ),
-    Case("the status is written", config(agent(), status=MADE), U, [agent()], before=config(agent())),
     Case("ours is taken out", config(MINE), R, [MINE, agent()], before=config(MINE, agent())),
     Case(
         "ours of another version is taken out: it is put back as it was",
@@ -147,15 +130,7 @@ CASES = [
         [MINE, agent(7)],
         before=config(MINE, agent(7)),
     ),
-    Case(
-        "ours is taken out of a pool's whose data are made",
-        config(MINE, token="t", status=MADE),
-        R,
-        [MINE, agent()],
-        before=config(MINE, agent(), token="t", status=MADE),
-    ),
     Case("more is changed", config(YOURS), R, [YOURS, agent()], before=config(MINE, agent(7))),
-    Case("something else is changed", config(agent(7), verbosity=5), U, [agent(7)], before=config(agent(7))),
     # Updates of a configuration that is not
     Case("it gets its label", config(MINE), R, [MINE, agent()], before=config(MINE, labels={})),
     Case(
@@ -198,14 +173,6 @@ CASES = [
         before=control_plane(MINE),
     ),
     Case(
-        "a control plane with machines gets an annotation",
-        control_plane(MINE, replicas=3),
-        AdmissionOutcome.UNCONCERNED,
-        [MINE],
-        before=control_plane(MINE, replicas=3),
-        machines=True,
-    ),
-    Case(
         "a control plane that was moved: machines, and no status yet",
         control_plane(MINE),
         L,
@@ -235,14 +202,6 @@ CASES = [
         control_plane(MINE, replicas=3, spec={"rollout": {"after": "2026-01-01T00:00:00Z"}}),
         R,
         [MINE, agent()],
-        before=control_plane(MINE, replicas=3),
-        machines=True,
-    ),
-    Case(
-        "another strategy asks for none",
-        control_plane(MINE, replicas=3, spec={"rollout": {"strategy": {"type": "RollingUpdate"}}}),
-        AdmissionOutcome.UNCONCERNED,
-        [MINE],
         before=control_plane(MINE, replicas=3),
         machines=True,
     ),
@@ -285,14 +244,6 @@ CASES = [
         R,
         [agent()],
         before=control_plane(agent(7), replicas=3),
-        machines=True,
-    ),
-    Case(
-        "its owner changes it, without ours",
-        control_plane(YOURS, replicas=3),
-        R,
-        [YOURS, agent()],
-        before=control_plane(MINE, agent(7), replicas=3),
         machines=True,
     ),
 ]

@@ -19,7 +19,6 @@ from nodeattest_controller.controllers.bootstrap_signer.controller import (
 from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_events import PERIOD, ClusterEvents
-from nodeattest_controller.runtime.cluster_log import BURST, RATE
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
@@ -113,13 +112,6 @@ def test_trouble_is_logged_once_a_minute_and_counted_each_time(logged: Callable[
     assert not rig.recorded.events
 
 
-def test_a_lost_race_is_no_trouble(logged: Callable[[], list[str]]) -> None:
-    rig = Rig()
-    rig.reporter.failed(TokenController.SIGNER, Conflict(409, "Conflict", "changed"), 0.25)
-    assert not logged()
-    assert not rig.recorded.events
-
-
 def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Callable[[], list[str]]) -> None:
     rig = Rig()
     refusal = Forbidden(403, "Forbidden", "may not update configmaps")
@@ -148,18 +140,3 @@ def test_settings_say_which_of_the_pair_run() -> None:
     assert enabled_controllers(Settings(identity="a")) == frozenset()
     both = Settings(identity="a", controllers=("*", "bootstrap-signer", "token-cleaner"))
     assert enabled_controllers(both) == frozenset(TokenController)
-
-
-def test_what_an_api_server_makes_a_controller_do_without_end_is_logged_a_few_times_and_counted(
-    logged: Callable[[], list[str]],
-) -> None:
-    rig = Rig()
-    for number in range(1000):
-        rig.reporter.cleaned(f"bootstrap-token-{number}")
-    assert len(logged()) == BURST
-    rig.reporter.signed(1, 0.0)
-    rig.seconds += 1 / RATE
-    rig.reporter.cleaned("bootstrap-token-last")
-    [signed, last] = logged()[BURST:]
-    assert "left_out" not in signed
-    assert f'"left_out":{1000 - BURST}' in last

@@ -23,8 +23,15 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     GRACE,
     LIFETIME,
     OWNER_ANNOTATION,
-    RECENT,
+    OWNER_UID_ANNOTATION,
     Owner,
+    Record,
+    Token,
+    expire_at,
+    patch_of,
+    renewal,
+    token_of,
+    token_owner,
 )
 from nodeattest_controller.controllers.bootstrap_token.reconciler import (
     CONFIRM_LOST,
@@ -33,13 +40,16 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import (
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
+from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
+from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, TooLarge
+from nodeattest_kube.client import ApiClient, ApiError, Conflict
 from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_sandbox import fleet
@@ -271,36 +281,6 @@ async def test_a_machine_whose_reference_is_malformed_keeps_no_other_from_its_to
         assert [puzzle.partition(":")[0] for puzzle in scene.told.puzzles] == ["Machine/a-bad"]
 
 
-async def test_more_tokens_than_can_be_kept_are_an_error_and_none_is_written(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        token = scene.token()
-        scene.token()
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        configs = KubeadmConfigs(scene.management.client, scene.management.start_watch)
-        keeper = BootstrapTokenReconciler(
-            scene.key, scene.client, scene.management, configs, scene.told, may_write=lambda: True, most=1
-        )
-        with pytest.raises(TooLarge):
-            await scene.look(keeper)
-        assert scene.told.writes == []
-
-
-async def test_the_provider_may_rotate_all_the_same_and_the_former_token_runs_out(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        former, later = scene.token(), scene.token()
-        scene.pool("p", former)
-        await scene.sees(lambda: scene.names("machinepools") == {"p"})
-        await scene.look()
-        scene.rename("p", later)
-        await scene.look()
-        assert near(left(scene, later), LIFETIME)
-        await scene.look(now=datetime.now(UTC) + LIFETIME / 2 + timedelta(minutes=1))
-        assert left(scene, former) < LIFETIME + timedelta(seconds=20)
-        assert [one for one in scene.told.writes if one[1] == former[:6]] == [("renewed", former[:6], "MachinePool/p")]
-        assert len([one for one in scene.told.writes if one[1] == later[:6]]) == 2
-
-
 @pytest.mark.parametrize("kind", ["machines", "machinepools"])
 async def test_the_token_of_what_is_gone_is_deleted_by_a_process_that_never_saw_it(
     plane: ControlPlane, kind: str
@@ -361,80 +341,6 @@ async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_
         if left_over == "a token":
             assert near(left(scene, token), GRACE)
             assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
-
-
-async def test_a_machine_that_joined_before_the_first_run_keeps_its_token_no_longer_than_others(
-    plane: ControlPlane,
-) -> None:
-    """The bootstrap provider makes a token, and seconds later the machine has joined."""
-    async with staged(plane) as scene:
-        token, stray = scene.token(), scene.token()
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        scene.remember("m")
-        keeper = scene.keeper()
-        await scene.look(keeper, times=2)
-        assert near(left(scene, token), GRACE)
-        assert near(left(scene, stray), CABPK_TTL)
-        await scene.look(keeper, datetime.now(UTC) + GRACE + timedelta(minutes=1))
-        assert not is_there(scene, token)
-        assert [what for what, *_ in scene.told.writes] == ["let run out", "deleted"]
-
-
-async def test_configurations_of_machines_that_joined_long_ago_are_not_read_for_a_token_of_nobodys(
-    plane: ControlPlane,
-) -> None:
-    async with staged(plane) as scene:
-        token = scene.token(left=2 * RECENT)
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        scene.remember("m")
-        await scene.look(now=datetime.now(UTC) + RECENT)
-        assert near(left(scene, token), 2 * RECENT)
-        assert scene.told.writes == []
-
-
-async def test_a_predecessors_ledger_settles_no_machine(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        token = scene.token()
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        scene.remember("m", owner_uid="former")
-        await scene.look()
-        assert near(left(scene, token), LIFETIME)
-
-
-async def test_a_machine_whose_node_ref_comes_back_soon_after_a_move_is_not_told_to_be_deleted(
-    plane: ControlPlane,
-) -> None:
-    """A node that joined before the policy has no ledger, and its token is long gone."""
-    async with staged(plane) as scene:
-        token = scene.token()
-        scene.machine("m", token)
-        scene.admin.delete(path_of(token))
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        keeper = scene.keeper()
-        await scene.look(keeper, times=5)
-        scene.register("m")
-        inventory = scene.management.inventory
-        await scene.sees(lambda: any(member.node_ref_name for member in inventory.members(scene.key, "x://m")))
-        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
-        assert scene.told.losses == []
-
-
-async def test_the_token_of_a_machine_that_had_the_name_before_is_deleted(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        former, mine = scene.token(), scene.token()
-        scene.machine("cp-0", former)
-        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
-        await scene.look()
-        scene.remove("machines", "cp-0")  # and what it owns
-        await scene.sees(lambda: not scene.names("machines") and not scene.owned())
-        scene.machine("cp-0", mine)
-        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
-        await scene.look(times=2)
-        assert not is_there(scene, former)
-        assert near(left(scene, mine), LIFETIME)
 
 
 async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane) -> None:
@@ -509,16 +415,6 @@ async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more
         assert len(scene.told.writes) == 1
 
 
-async def test_a_missing_right_comes_out_and_changes_nothing(plane: ControlPlane) -> None:
-    async with staged(plane, plane.client_kubeconfig("nobody-in-particular")) as scene:
-        token = scene.token()
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        with pytest.raises(Forbidden):
-            await scene.look()
-        assert left(scene, token) < CABPK_TTL
-
-
 async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_does(plane: ControlPlane) -> None:
     runs: list[None] = []
     async with staged(plane) as scene:
@@ -552,3 +448,163 @@ async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_do
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+# What becomes of a bootstrap token is decided by facts alone
+
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+VALUE = "abcdef.0123456789abcdef"
+RECORD = Record("fleet/blue", "Machine/m", "uid-m")
+CABPK = timedelta(minutes=15)
+"""Cluster API's --bootstrap-token-ttl."""
+
+
+def encoded(data: dict[str, str]) -> JsonObject:
+    return {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+
+
+def secret(*, left: timedelta = timedelta(minutes=12), record: Record | None = None, **changed: str) -> JsonObject:
+    """Make a token as Cluster API's kubeadm provider does."""
+    data = {
+        "token-id": "abcdef",
+        "token-secret": "0123456789abcdef",
+        "expiration": (NOW + left).isoformat(),
+        "description": DESCRIPTION,
+        **changed,
+    }
+    meta: JsonObject = {"name": "bootstrap-token-abcdef", "uid": "s", "resourceVersion": "7"}
+    made: JsonObject = {"type": "bootstrap.kubernetes.io/token", "metadata": meta, "data": encoded(data)}
+    if record is not None:
+        meta["annotations"] = mapping(patch_of(read(secret()), record, NOW), "metadata", "annotations")
+    return made
+
+
+def read(raw: JsonObject) -> Token:
+    found = token_of(raw, NOW)
+    assert found is not None
+    return found
+
+
+def changed(raw: JsonObject, *path: str, value: JsonValue) -> JsonObject:
+    mapping(raw, *path[:-1])[path[-1]] = value
+    return raw
+
+
+def test_a_token_of_the_provider_is_read_and_shows_no_secret() -> None:
+    token = read(secret(record=RECORD))
+    assert (token.id, token.expires, token.record) == ("abcdef", NOW + timedelta(minutes=12), RECORD)
+    assert "0123456789abcdef" not in repr(token)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        secret(description="The default bootstrap token generated by 'kubeadm init'."),
+        secret(expiration=""),
+        secret(expiration="some day"),
+        changed(secret(), "data", "token-id", value="ZmVkY2Jh"),
+        changed(secret(), "type", value="Opaque"),
+        changed(secret(), "metadata", "deletionTimestamp", value="2026-05-04T12:00:00Z"),
+        {},
+    ],
+)
+def test_what_the_provider_did_not_make_or_what_never_ends_is_left_alone(foreign: JsonObject) -> None:
+    assert token_of(foreign, NOW) is None
+
+
+def test_the_first_sight_of_a_token_records_and_renews_it() -> None:
+    assert renewal(read(secret()), RECORD, NOW) == NOW + LIFETIME
+
+
+def test_a_recorded_token_is_renewed_at_half_of_its_life_and_not_before() -> None:
+    assert renewal(read(secret(left=LIFETIME / 2 + timedelta(seconds=1), record=RECORD)), RECORD, NOW) is None
+    assert renewal(read(secret(left=LIFETIME / 2, record=RECORD)), RECORD, NOW) == NOW + LIFETIME
+
+
+def test_a_renewal_never_shortens() -> None:
+    moved = Record("fleet/blue", "Machine/m", "uid-after-the-move")
+    assert renewal(read(secret(left=2 * LIFETIME, record=RECORD)), moved, NOW) == NOW + 2 * LIFETIME
+
+
+@pytest.mark.parametrize("left", [timedelta(0), timedelta(seconds=-1), timedelta(days=-1)])
+def test_a_token_that_has_run_out_stays_so(left: timedelta) -> None:
+    assert renewal(read(secret(left=left)), RECORD, NOW) is None
+
+
+def test_a_pools_token_never_falls_to_where_cluster_api_makes_another() -> None:
+    lowest = LIFETIME / 2
+    assert lowest > CABPK / 2
+    assert lowest >= 2 * CABPK  # even where its --bootstrap-token-ttl was doubled twice
+
+
+def test_a_settled_machines_token_runs_out_within_the_grace() -> None:
+    assert expire_at(read(secret(left=LIFETIME)), NOW) == NOW + GRACE
+    assert expire_at(read(secret(left=GRACE)), NOW) is None
+    assert expire_at(read(secret(left=timedelta(seconds=-1))), NOW) is None
+
+
+def test_the_patch_is_for_one_version_of_one_secret_and_holds_no_token() -> None:
+    patch = patch_of(read(secret()), RECORD, NOW)
+    assert (text(patch, "metadata", "uid"), text(patch, "metadata", "resourceVersion")) == ("s", "7")
+    assert base64.b64decode(text(patch, "data", "expiration")) == b"2026-05-04T12:00:00Z"
+    assert text(patch, "metadata", "annotations", OWNER_UID_ANNOTATION) == "uid-m"
+    assert set(mapping(patch, "data")) == {"expiration"}
+
+
+@pytest.mark.parametrize(
+    ("named", "is_it"),
+    [(VALUE, True), ("abcdef.fedcba9876543210", False), ("", False), ("abcdef", False), ("\ud800", False)],
+)
+def test_an_id_alone_names_no_token(named: str, is_it: bool) -> None:
+    config: JsonObject = {"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": named}}}}}
+    kept = kept_config(slim_config(config))
+    assert kept.provides(read(secret()).value) is is_it
+    assert VALUE not in str(slim_config(config))
+
+
+MACHINE: JsonObject = {
+    "apiVersion": "cluster.x-k8s.io/v1beta1",
+    "metadata": {"name": "m", "namespace": "fleet", "uid": "uid-m"},
+    "spec": {
+        "bootstrap": {
+            "configRef": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "kind": "KubeadmConfig", "name": "m"}
+        }
+    },
+}
+NODE: JsonObject = {"nodeRef": {"name": "n"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "meta", "settled"),
+    [
+        ({}, {}, {}, False),
+        ({"providerID": "x"}, {}, {}, False),
+        ({}, NODE, {}, False),
+        ({"providerID": "x"}, NODE, {}, True),
+        ({}, {}, {"deletionTimestamp": "2026-05-04T12:00:00Z"}, True),
+    ],
+)
+def test_a_machine_needs_its_token_until_its_node_has_registered_with_a_provider_id(
+    spec: JsonObject, status: JsonObject, meta: JsonObject, settled: bool
+) -> None:
+    machine: JsonObject = {**MACHINE, "spec": {**mapping(MACHINE, "spec"), **spec}, "status": status}
+    machine["metadata"] = {**mapping(MACHINE, "metadata"), **meta}
+    owner = token_owner(machine, "Machine")
+    assert (owner.settled, owner.key, owner.config is not None) == (settled, "Machine/m", True)
+
+
+def test_a_machine_that_the_ledger_has_joined_needs_no_token_though_its_status_is_gone() -> None:
+    machine: JsonObject = {**MACHINE, "spec": {**mapping(MACHINE, "spec"), "providerID": "x"}}
+    assert token_owner(machine, "Machine", attested=True).settled
+
+
+def test_a_pool_needs_its_token_as_long_as_it_stands() -> None:
+    pool: JsonObject = {"metadata": {}, "spec": {"providerID": "x"}, "status": NODE}
+    assert not token_owner(pool, "MachinePool").settled
+    assert not token_owner(pool, "MachinePool", attested=True).settled
+
+
+def test_a_configuration_of_another_kind_is_none() -> None:
+    other: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "RKE2Config", "name": "m"}
+    assert token_owner({"spec": {"bootstrap": {"configRef": other}}}, "Machine").config is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 import pytest
 from fake_api import FakeApi
@@ -16,9 +15,7 @@ from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.settings import Settings
-from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
-from nodeattest_discovery.controllers.token_controllers import TokenControllers
-from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, dig
 from nodeattest_parsing.strict_base64 import encode_base64
 
@@ -46,19 +43,6 @@ def token(name: str = "abcdef", *, expiration: str) -> JsonObject:
     }
     data: JsonObject = {key: encode_base64(text.encode()) for key, text in texts.items()}
     return {"metadata": meta, "type": "bootstrap.kubernetes.io/token", "data": data}
-
-
-class Silent:
-    """Observes token controllers, and keeps nothing."""
-
-    def signed(self, tokens: int, seconds: float) -> None:
-        pass
-
-    def cleaned(self, name: str) -> None:
-        pass
-
-    def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
-        pass
 
 
 class World:
@@ -136,21 +120,6 @@ async def test_a_replica_that_may_not_act_any_more_sends_nothing() -> None:
         assert all(method != "PATCH" for method, _ in world.management.calls[before:])
 
 
-async def test_a_bug_in_what_two_controllers_of_a_cluster_read_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-
-    async def bug(method: str, path: str) -> None:
-        if method == "LIST" and path.endswith("/secrets"):  # the informer of the token controllers, and of nobody else
-            raise TypeError("no such attribute")
-
-    world.workload.on_call = bug
-    async with world.running(Settings(identity="one", controllers=ALL)):
-        await until(lambda: "a bug ended a controller" in caplog.text)
-        await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1)
-        await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
-        assert not world.workload.closed
-
-
 async def test_a_bug_in_one_controller_of_a_cluster_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.workload.put(INFO, cluster_info())
@@ -167,30 +136,3 @@ async def test_a_bug_in_one_controller_of_a_cluster_stops_no_other(caplog: pytes
         await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1)
         await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
         assert not world.workload.closed
-
-
-async def test_a_bug_of_token_cleaner_on_a_change_keeps_bootstrap_signer_signing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bugs: list[TypeError] = []
-
-    def clock() -> datetime:
-        if bugs:  # token-cleaner asks first, when it hears of a token
-            raise bugs.pop()
-        return datetime.now(UTC)
-
-    api = FakeApi()
-    api.put(INFO, cluster_info())
-    api.put(TOKEN, token(expiration="2999-01-01T00:00:00Z"))
-    pair = TokenControllers(api, frozenset(TokenController), observer=Silent(), deps=ControllerDeps(now=clock))
-    running = asyncio.create_task(pair.run())
-    try:
-        await until(lambda: "jws-kubeconfig-abcdef" in str(api.objects[INFO]))
-        bugs.append(TypeError("no such attribute"))
-        api.put(TOKEN.replace("abcdef", "fedcba"), token("fedcba", expiration="2999-01-01T00:00:00Z"))
-        await until(lambda: "jws-kubeconfig-fedcba" in str(api.objects[INFO]))
-        assert "a bug in a controller's handler" in caplog.text
-        assert not running.done()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -130,11 +130,6 @@ def test_purpose_and_names_go_together(
         sign_certificate(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW, purpose=purpose, names=names)
 
 
-def test_a_client_certificate_has_no_names(authority: CertificateAuthority) -> None:
-    key = spki(ec.generate_private_key(ec.SECP256R1()))
-    assert not names_in(sign_certificate(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW).pem)
-
-
 def test_an_rsa_key_may_encipher_keys(authority: CertificateAuthority) -> None:
     found = certificate(authority, rsa.generate_private_key(65537, 2048))
     assert found.extensions.get_extension_for_class(x509.KeyUsage).value.key_encipherment
@@ -156,12 +151,11 @@ def test_a_certificate_never_outlives_its_ca() -> None:
 def test_an_expired_ca_signs_nothing() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     expired = load_authority(secret(ca(key, days=0), key=key), "c")
-    with pytest.raises(Unavailable) as refused:
+    with pytest.raises(Unavailable, match=Reason.AUTHORITY_UNAVAILABLE):
         certificate(expired, ec.generate_private_key(ec.SECP256R1()))
-    assert refused.value.reason is Reason.AUTHORITY_UNAVAILABLE
 
 
-@pytest.mark.parametrize("behind", [timedelta(days=1, minutes=6), timedelta(days=30), timedelta(days=365)])
+@pytest.mark.parametrize("behind", [timedelta(days=1, minutes=6)])
 def test_by_a_clock_before_its_validity_the_authority_is_waited_for(
     authority: CertificateAuthority, behind: timedelta
 ) -> None:
@@ -263,25 +257,8 @@ def test_an_rsa_ca_of_more_than_4096_bits_is_refused_before_it_costs_anything() 
         load_authority(rsa_secret(n=p * q, d=3, p=p, q=q, dmp1=3, dmq1=3, iqmp=1), "c")
 
 
-def test_a_ca_secret_of_more_than_it_needs_is_refused_by_its_size() -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    large = secret(*[ca(key)] * 400, key=key)
-    with pytest.raises(Unavailable):
-        load_authority(large, "c")
-
-
 def test_the_authoritys_key_shows_in_no_repr(authority: CertificateAuthority) -> None:
     assert "PrivateKey" not in repr(authority)
-
-
-def test_a_certificate_is_valid_from_the_requests_time_also_where_our_clock_is_ahead(
-    authority: CertificateAuthority,
-) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    created = NOW - timedelta(minutes=10)
-    issued = sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW, created=created)
-    assert issued.not_before == created - timedelta(minutes=5)
-    assert issued.not_after == NOW + timedelta(hours=1)
 
 
 def test_no_certificate_is_signed_that_is_over_when_its_request_was_made(authority: CertificateAuthority) -> None:

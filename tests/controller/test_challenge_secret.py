@@ -19,7 +19,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionO
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.challenge_secret.controller import NOT_CREATED, ChallengeSecretController
 from nodeattest_controller.controllers.challenge_secret.decide import Step, candidate, evaluate
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE, new_secret, owner_uid, read_secret
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE, new_secret, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
@@ -238,15 +238,6 @@ async def test_each_machine_gets_a_secret_of_its_own_once() -> None:
     assert site.api.count("POST", SECRETS) == 3  # with one dry run
 
 
-async def test_a_secret_that_exists_stays_as_it_is() -> None:
-    site = Site()
-    site.api.put(OWN, SECRET)
-    async with site.running():
-        await until(lambda: site.api.count("GET", OWN) > 0, "a look at the Secret")
-    assert text(site.api.objects[OWN], "data", "secret") == text(SECRET, "data", "secret")
-    assert site.recorded() == []
-
-
 async def test_a_secret_that_a_tenant_made_is_reported_and_left() -> None:
     site = Site()
     site.api.put(OWN, {"type": "Opaque", "data": {"secret": "eA=="}})
@@ -263,18 +254,6 @@ async def test_nothing_is_created_while_any_secret_may_be() -> None:
     async with site.running():
         await until(lambda: bool(site.recorded()), "the Event")
     assert OWN not in site.api.objects
-    assert "manifests/challenge-secrets" in text(site.recorded()[0], "message")
-
-
-async def test_a_missing_right_is_reported_with_the_manifest_that_gives_it() -> None:
-    site = Site()
-
-    def forbid(_body: JsonObject) -> JsonObject:
-        raise Forbidden(403, "Forbidden", "cannot create resource secrets")
-
-    site.api.answers[SECRETS] = forbid
-    async with site.running():
-        await until(lambda: bool(site.recorded()), "the Event")
     assert "manifests/challenge-secrets" in text(site.recorded()[0], "message")
 
 
@@ -296,44 +275,6 @@ async def test_a_machine_whose_secret_is_refused_delays_no_other(error: ApiError
         await until(lambda: created == {"v-attestation-challenge", "x-attestation-challenge"}, "the others' Secrets")
 
 
-@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", ""), ApiError(500, "", "")])
-async def test_a_refused_secret_is_tried_again(error: ApiError) -> None:
-    site = Site()
-
-    def refuse(_secret: JsonObject) -> JsonObject:
-        raise error
-
-    site.api.answers[SECRETS] = refuse
-    async with site.running():
-        await until(lambda: site.api.count("POST", SECRETS) >= 2, "the refusal")
-        del site.api.answers[SECRETS]
-        site.now += 73.0  # the period's longest
-        await until(lambda: OWN in site.api.objects, "the Secret")
-
-
-async def test_a_secret_deleted_before_the_bootstrap_data_exists_is_created_again() -> None:
-    site = Site()
-    async with site.running():
-        await until(lambda: OWN in site.api.objects, "the Secret")
-        site.api.remove(OWN)
-        site.now += 60.0
-        await until(lambda: OWN in site.api.objects, "another Secret")
-
-
-async def test_a_replaced_configuration_gets_a_secret_of_its_own() -> None:
-    site = Site()
-    async with site.running():
-        await until(lambda: OWN in site.api.objects, "the Secret")
-        replaced = own_config()
-        replaced["metadata"] = {**mapping(replaced, "metadata"), "uid": "uid-replaced"}
-        site.api.remove(f"{CONFIGS}/w")
-        site.api.put(f"{CONFIGS}/w", replaced)
-        site.api.remove(OWN)  # by the garbage collector
-        site.now += 60.0
-        await until(lambda: OWN in site.api.objects, "another Secret")
-    assert owner_uid(site.api.objects[OWN]) == "uid-replaced"
-
-
 async def test_a_secret_deleted_after_the_bootstrap_data_exists_is_not_created_again() -> None:
     site = Site()
     async with site.running():
@@ -344,16 +285,6 @@ async def test_a_secret_deleted_after_the_bootstrap_data_exists_is_not_created_a
             site.now += 60.0
             await until(lambda looks=looks: site.api.count("GET", f"{CONFIGS}/w") >= looks, "another look")
     assert OWN not in site.api.objects
-
-
-async def test_a_configuration_without_an_owner_is_looked_at_again() -> None:
-    site = Site()
-    site.api.put(f"{CONFIGS}/w", own_config(owners=()))
-    async with site.running():
-        await until(lambda: site.api.count("GET", f"{CONFIGS}/w") > 0, "a look")
-        assert OWN not in site.api.objects
-        site.api.put(f"{CONFIGS}/w", own_config())
-        await until(lambda: OWN in site.api.objects, "the Secret")
 
 
 @pytest.mark.parametrize("why", ["not asked", "audit", "paused"])
@@ -416,21 +347,6 @@ def test_the_webhook_refers_to_the_secret_and_tells_the_agent_where_it_will_be()
     assert again.outcome is AdmissionOutcome.UNCHANGED
 
 
-def test_a_composite_proof_gets_the_secret_too() -> None:
-    whole = with_id(config())
-    verdict = decided(whole, policy=creating("composite", composite={"allOf": ["tpm", "challenge"]}))
-    assert isinstance(verdict, Change)
-    [command] = strings(made_of(whole, verdict.patch), "spec", "preKubeadmCommands")
-    assert f"--set 'challenge={{\"secretFile\":\"{SECRET_FILE}\"}}' --set 'tpm={{}}'" in command
-
-
-def test_without_the_policys_word_the_webhook_refers_to_no_secret() -> None:
-    whole = with_id(config())
-    verdict = decided(whole, policy=creating(challenge={}))
-    assert isinstance(verdict, Change)
-    assert SECRET_FILE not in str(made_of(whole, verdict.patch))
-
-
 POOL: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool", "uid": "p"}
 
 
@@ -454,10 +370,3 @@ def test_what_several_machines_share_is_refused(whole: JsonObject, before: JsonO
     assert verdict.denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED
     assert got in verdict.denied.got
     assert "createSecrets" in verdict.denied.remedy
-
-
-def test_a_control_planes_machine_is_left_to_its_control_plane() -> None:
-    labels: dict[str, JsonValue] = {"cluster.x-k8s.io/cluster-name": "prod", "cluster.x-k8s.io/control-plane": ""}
-    verdict = decided(with_id(config(labels=labels)))
-    assert isinstance(verdict, Allow)
-    assert verdict.outcome is AdmissionOutcome.LEFT

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
@@ -15,7 +13,6 @@ from fake_api import FakeApi
 from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
 from polling import others_run, until
 
-from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
@@ -83,17 +80,6 @@ class Controller:
         assert key == KEY
         self.clients.append(client)
         return Runner(self)
-
-
-class LoadsBundles(Controller):
-    """Logs what belongs to no cluster, and a line that cannot be formatted."""
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
-        log = logging.getLogger("nodeattest_providers")
-        for number in range(100):
-            log.warning("loaded %s", number)
-        log.warning("loaded %d", "x")
-        return super().for_cluster(key, client)
 
 
 class Observer:
@@ -202,28 +188,6 @@ async def test_a_kubeconfig_that_cannot_be_used_is_told_its_cluster_with_the_rem
         assert world.told.last == {KEY: ""}, "and taken back"
 
 
-async def test_a_refused_kubeconfig_that_nobody_asks_for_any_more_is_taken_back() -> None:
-    world = World()
-    add_cluster(world.api, kubeconfig=b"bad")
-    async with world.running():
-        await until(lambda: world.told.last.get(KEY) == "a kubeconfig")
-        world.api.remove(f"{POLICIES}/p")
-        await until(lambda: world.told.last.get(KEY) == "")
-
-
-async def test_a_refused_address_is_told_with_a_text_of_which_there_is_one_and_the_address_apart() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == 1)
-        for address in ("10.0.0.1", "10.0.0.2"):
-            world.made[0].refuses = f"got {address}"
-            await until(lambda why=f"got {address}": why in [each[2] for each in world.told.of_refusals])
-            assert world.told.last[KEY]
-        world.made[0].refuses = ""
-        await until(lambda: not world.told.last[KEY])
-    assert {each[:2] for each in world.told.of_refusals} == {(KEY, "an address of a cluster")}
-
-
 async def test_a_cluster_counts_as_connected_in_the_log_once_a_request_succeeded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -244,25 +208,6 @@ async def test_a_cluster_counts_as_connected_in_the_log_once_a_request_succeeded
         with suppress(NotFound):
             await client.get("/api/v1/nodes/a")
         assert caplog.messages[-1] == "connected"
-
-
-async def test_a_line_that_nobody_asks_about_is_written_as_it_is_in_a_clusters_task_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A trust bundle that is loaded anew is every cluster's; a line that cannot be formatted is its writer's bug."""
-    world, stream = World(), io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter())
-    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-
-    world.first = LoadsBundles("first")
-    async with world.running():
-        await until(lambda: world.first.running == 1)
-    entries = [json.loads(line) for line in stream.getvalue().splitlines()]
-    loaded = [entry for entry in entries if entry["msg"].startswith("loaded")]
-    assert len(loaded) == 100
-    assert not any("cluster" in entry for entry in loaded)
 
 
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:
@@ -305,27 +250,6 @@ async def test_another_kubeconfig_a_deleted_policy_and_a_deleted_cluster_end_the
         world.api.remove(cluster_path())
         await until(lambda: world.made[2].closed)
         assert world.first.running == 0
-
-
-async def test_a_replica_that_ends_while_it_disconnects_a_cluster_closes_its_client() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == 1)
-        world.first.may_end.clear()
-        world.api.remove(cluster_path())
-        await until(lambda: world.first.ending == 1)
-        assert not world.made[0].closed, "its controllers end first"
-    assert world.made[0].closed
-
-
-async def test_a_bad_kubeconfig_is_shown_until_its_cluster_is_gone() -> None:
-    world = World()
-    add_cluster(world.api, kubeconfig=b"bad")
-    async with world.running():
-        await until(lambda: world.connected == 0)
-        world.api.remove(cluster_path())
-        await until(lambda: world.connected is None)
-    assert not world.made
 
 
 async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_event_loop() -> None:

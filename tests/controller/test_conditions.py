@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +18,11 @@ from nodeattest_controller.runtime.conditions import (
     with_condition,
     without_condition,
 )
-from nodeattest_kube.client import ApiClient, Conflict, NotFound
+from nodeattest_kube.client import ApiClient, Conflict
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.definitions import install_cluster_api
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, 4, 0, 0, tzinfo=UTC)
@@ -71,25 +70,12 @@ def test_a_v1beta1_condition_has_a_severity_where_it_is_false_and_no_generation(
     assert "severity" not in patched(with_condition(machine("v1beta1"), ATTESTED, NOW), "conditions")[0]
 
 
-def test_a_v1beta1_condition_without_a_message_has_no_empty_one() -> None:
-    said = Condition("NodeAttested", ConditionStatus.TRUE, "Attested")
-    assert "message" not in patched(with_condition(machine("v1beta1"), said, NOW), "conditions")[0]
-    assert patched(with_condition(machine("v1beta2"), said, NOW), "conditions")[0]["message"] == ""
-
-
 def test_a_v1beta1_object_that_has_both_kinds_gets_both() -> None:
     patch = with_condition(machine("v1beta1", v1beta2={"conditions": [OTHERS]}), REFUSED, NOW)
     assert patched(patch, "conditions")[0]["severity"] == "Error"
     new = patched(patch, "v1beta2", "conditions")
     assert new[0] == OTHERS
     assert new[1]["observedGeneration"] == 3
-
-
-def test_deprecated_conditions_of_v1beta2_are_left_alone() -> None:
-    obj = machine("v1beta2", deprecated={"v1beta1": {"conditions": [OTHERS]}})
-    patch = with_condition(obj, ATTESTED, NOW)
-    assert patch is not None
-    assert list(map_at(patch, "status")) == ["conditions"]
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
@@ -119,11 +105,6 @@ def test_a_new_status_moves_the_time(version: str) -> None:
     assert patched(with_condition(once, ATTESTED, LATER), "conditions")[0]["lastTransitionTime"] == LATER_STAMP
 
 
-def test_our_own_kinds_have_conditions_of_the_new_form_whatever_their_version() -> None:
-    policy = {**machine("v1beta1"), "apiVersion": "attestation.cluster.x-k8s.io/v1beta1"}
-    assert patched(with_condition(policy, REFUSED, NOW), "conditions")[0]["observedGeneration"] == 3
-
-
 def test_a_message_without_end_is_cut() -> None:
     long = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "x" * 100_000)
     message = patched(with_condition(machine("v1beta1"), long, NOW), "conditions")[0]["message"]
@@ -134,12 +115,6 @@ def test_a_message_without_end_is_cut() -> None:
 def test_what_a_server_said_forges_no_line_of_a_message(version: str) -> None:
     refused = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "no\r\nok\x1b[2J\u202e")
     assert patched(with_condition(machine(version), refused, NOW), "conditions")[0]["message"] == "no  ok [2J "
-
-
-def test_the_patch_holds_for_the_version_that_was_read_only() -> None:
-    patch = with_condition(machine("v1beta2"), ATTESTED, NOW)
-    assert patch is not None
-    assert patch["metadata"] == {"resourceVersion": "7"}
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
@@ -179,14 +154,6 @@ def stored(plane: ControlPlane, path: str) -> list[JsonMap]:
     return list(maps_at(plane.client().get(path), "status", "conditions"))
 
 
-async def test_what_another_wrote_meanwhile_is_kept(plane: ControlPlane) -> None:
-    path, stale = create(plane, "meanwhile")
-    plane.client().patch(f"{path}/status", {"status": {"conditions": [OTHERS]}})
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        assert await set_condition(client, path, stale, ATTESTED, lambda: NOW)
-    assert [entry["type"] for entry in stored(plane, path)] == ["InfrastructureReady", "NodeAttested"]
-
-
 def codes(plane: ControlPlane, name: str) -> list[int]:
     return [one.code for one in plane.requests() if one.verb == "patch" and one.name == name and one.subresource]
 
@@ -207,31 +174,6 @@ async def test_who_writes_something_else_of_the_object_meanwhile_is_no_conflict(
     assert 409 not in codes(plane, name)
 
 
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_conditions_that_moved_meanwhile_are_found_again_and_none_stands_twice(
-    plane: ControlPlane, version: str
-) -> None:
-    path, made = create(plane, f"moved-{version}", version)
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        assert await set_condition(client, path, made, ATTESTED, lambda: NOW)
-        stale = await client.get(path)
-        plane.client().patch(f"{path}/status", {"status": {"conditions": [OTHERS, *stored(plane, path)]}})
-        assert await set_condition(client, path, stale, REFUSED, lambda: LATER)
-    assert [(entry["type"], entry["status"]) for entry in stored(plane, path)] == [
-        ("InfrastructureReady", "True"),
-        ("NodeAttested", "False"),
-    ]
-
-
-async def test_a_second_writer_who_says_the_same_writes_nothing(plane: ControlPlane) -> None:
-    path, stale = create(plane, "twice")
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        assert await set_condition(client, path, stale, ATTESTED, lambda: NOW)
-        version = plane.client().get(path)
-        assert not await set_condition(client, path, stale, ATTESTED, lambda: LATER)
-    assert plane.client().get(path) == version
-
-
 async def test_an_object_that_is_another_by_now_is_not_told(plane: ControlPlane) -> None:
     path, stale = create(plane, "another")
     plane.client().delete(path)
@@ -239,14 +181,6 @@ async def test_an_object_that_is_another_by_now_is_not_told(plane: ControlPlane)
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         assert not await set_condition(client, path, stale, ATTESTED, lambda: NOW)
     assert stored(plane, path) == []
-
-
-async def test_an_object_that_is_gone_is_said_to_be(plane: ControlPlane) -> None:
-    path, stale = create(plane, "gone")
-    plane.client().delete(path)
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        with pytest.raises(NotFound):
-            await set_condition(client, path, stale, ATTESTED, lambda: NOW)
 
 
 async def test_who_is_always_too_late_gives_up(plane: ControlPlane) -> None:
@@ -272,15 +206,3 @@ async def test_a_condition_is_removed_where_it_stands(plane: ControlPlane) -> No
         assert await remove_condition(client, path, await client.get(path), "NodeAttested")
         assert not await remove_condition(client, path, await client.get(path), "NodeAttested")
     assert stored(plane, path) == []
-
-
-async def test_cluster_apis_own_schema_takes_it(tmp_path: Path, capi_definitions: Path) -> None:
-    unknown = Condition("NodeAttested", ConditionStatus.UNKNOWN, "NoRequestYet")
-    with start_sandbox(tmp_path, name="management") as real:
-        install_definitions(real.client(), capi_definitions)
-        path, made = create(real, "m")
-        async with ApiClient.from_kubeconfig_file(real.admin_kubeconfig) as client:
-            for condition in (unknown, REFUSED, ATTESTED):
-                assert await set_condition(client, path, made, condition, lambda: NOW)
-                kept = stored(real, path)
-                assert [(entry["status"], entry["reason"]) for entry in kept] == [(condition.status, condition.reason)]

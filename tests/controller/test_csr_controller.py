@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -15,13 +16,22 @@ from virtual import advance, now, run_virtually
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.controllers.csr.request_limiter import (
+    NODE_BURST,
+    NODE_RATE,
+    REQUESTER_BURST,
+    REQUESTER_RATE,
+    LimiterKey,
+    OverBudget,
+    RequestLimiter,
+)
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import TooManyRequests, Unreachable
 from nodeattest_kube.jsontypes import dig_text
+from nodeattest_providers.errors import Reason
 
 KEY = ClusterKey("fleet/blue")
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -94,28 +104,6 @@ async def running(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_a_request_for_a_signer_that_only_begins_as_ours_is_neither_kept_nor_worked_on() -> None:
-    api, script = FakeApi(), Scripted()
-    async with running(api, script, Metrics()) as (runner, _):
-        add_request(api, "theirs", "tpm2")
-        add_request(api, "ours")
-        await until(lambda: script.seen == ["ours"])
-        kept = runner.workload.requests.get("theirs")
-        assert kept is not None
-        assert runner.workload.summarize(kept) is None
-        assert "request" not in mapping(kept, "spec")
-        assert "request" in mapping(runner.workload.requests.get("ours") or {}, "spec")
-
-
-async def test_requests_that_were_not_taken_stay_counted_when_the_connection_ends() -> None:
-    api, metrics, said = FakeApi(), Metrics(), 'nodeattest_requests_passed_over_total{cluster="fleet/blue"}'
-    add_request(api, "n" * 1025)
-    for connections in (1, 2):
-        async with running(api, Scripted(), metrics) as (runner, _):
-            assert runner.workload.requests.passed_over == 1
-        assert f"{said} {float(connections)}" in metrics.render().decode()
 
 
 async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() -> None:
@@ -191,18 +179,6 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_change_while_a_request_is_worked_on_brings_it_back() -> None:
-    api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(waits_for="tpm://a")
-    script.block.clear()
-    add_request(api, "a")
-    async with running(api, script, Metrics()) as (runner, _):
-        await until(lambda: script.seen == ["a"])
-        runner.changed(frozenset({"tpm://a"}))
-        script.block.set()
-        await until(lambda: len(script.seen) == 2)
-
-
 async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -218,17 +194,6 @@ async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in
     assert "again and again" in record.getMessage()
 
 
-async def test_what_the_connections_report_says_is_debug_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
-    api, script = FakeApi(), Scripted()
-    script.results["a"] = Unreachable("no route")
-    add_request(api, "a")
-    api.has_reported = lambda error: isinstance(error, Unreachable)
-    caplog.set_level(logging.DEBUG)
-    async with running(api, script, Metrics()):
-        await until(lambda: "will try again" in caplog.messages)
-    assert {record.levelname for record in caplog.records if record.message == "will try again"} == {"DEBUG"}
-
-
 async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     api, script = FakeApi(), Scripted()
     script.results["a"] = Unreachable("no route")
@@ -237,14 +202,6 @@ async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureF
         async with running(api, script, Metrics()):
             await until(lambda: len(script.seen) == 2)
     assert any(record.getMessage() == "will try again" for record in caplog.records)
-
-
-async def test_requests_named_by_another_are_looked_at() -> None:
-    api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(requeue_keys=("older",))
-    add_request(api, "a")
-    async with running(api, script, Metrics()):
-        await until(lambda: script.seen == ["a", "older"])
 
 
 async def test_the_end_of_a_runner_leaves_nothing_of_its_cluster_under_way() -> None:
@@ -259,17 +216,6 @@ async def test_the_end_of_a_runner_leaves_nothing_of_its_cluster_under_way() -> 
         script.block.set()
         await others_run()
         assert script.seen == ["a"]
-
-
-async def test_bootstrap_tokens_may_file_requests_once_a_cluster_is_connected() -> None:
-    api, script = FakeApi(), Scripted()
-    async with running(api, script, Metrics()):
-        await until(lambda: api.count("POST", "clusterrolebindings") == 1)
-
-
-async def test_a_connected_clusters_platforms_are_followed() -> None:
-    async with running(FakeApi(), script := Scripted(), Metrics()):
-        await until(lambda: script.followed == [KEY])
 
 
 async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -> None:
@@ -303,3 +249,114 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# Budgets: who is over it waits for a turn, the turns come in order, and nobody else pays
+
+
+CLUSTER = ClusterKey("fleet/c")
+MAX_WAIT = 900.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def request(uid: str, *, node: str = "node-0", user: str = "system:bootstrap:abcdef") -> LimiterKey:
+    return LimiterKey(cluster=CLUSTER, username=user, node_name=node, uid=uid)
+
+
+def admitted(budgets: RequestLimiter, asked: LimiterKey, patience: float = MAX_WAIT) -> bool:
+    try:
+        budgets.admit(asked, patience)
+    except OverBudget:
+        return False
+    return True
+
+
+def refused(budgets: RequestLimiter, asked: LimiterKey, patience: float = MAX_WAIT) -> OverBudget:
+    with pytest.raises(OverBudget) as caught:
+        budgets.admit(asked, patience)
+    return caught.value
+
+
+def spend(budgets: RequestLimiter) -> None:
+    """Spend all that a requester may have judged at once."""
+    for number in range(REQUESTER_BURST):
+        assert admitted(budgets, request(f"u-{number}", node=f"node-{number}"))
+
+
+def test_requests_over_a_tokens_budget_get_turns_in_the_order_of_asking() -> None:
+    budgets = RequestLimiter(Clock())
+    spend(budgets)
+    delays = [refused(budgets, request(f"late-{number}", node=f"late-{number}")).delay for number in range(3)]
+    assert delays == pytest.approx([1 / REQUESTER_RATE, 2 / REQUESTER_RATE, 3 / REQUESTER_RATE])
+
+
+def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() -> None:
+    clock = Clock()
+    budgets = RequestLimiter(clock)
+    spend(budgets)
+    late, later = request("late", node="late"), request("later", node="later")
+    first = refused(budgets, late)
+    assert first.first_time
+    again = [refused(budgets, late) for _ in range(50)]
+    assert {one.delay for one in again} == {first.delay}
+    assert not any(one.first_time for one in again)
+    assert refused(budgets, later).delay == pytest.approx(2 / REQUESTER_RATE)
+    clock.now += 1 / REQUESTER_RATE
+    assert admitted(budgets, late)
+    assert not admitted(budgets, late)
+
+
+def test_another_tokens_another_clusters_and_a_renewing_nodes_requests_are_not_delayed() -> None:
+    budgets = RequestLimiter(Clock())
+    for number in range(10_000):
+        admitted(budgets, request(f"u-{number}", node=f"node-{number}"))
+    assert admitted(budgets, request("a", user="system:bootstrap:zzzzzz"))
+    assert admitted(budgets, request("b", user="system:node:node-0"))
+    assert admitted(budgets, replace(request("c"), cluster=ClusterKey("fleet/other")))
+
+
+def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> None:
+    budgets = RequestLimiter(Clock())
+    passed = sum(admitted(budgets, request(f"u-{number}")) for number in range(5_000))
+    assert passed == NODE_BURST
+    assert refused(budgets, request("next")).delay is None  # too many have a turn before it
+    others = (request(f"v-{number}", node=f"node-{number}") for number in range(1, REQUESTER_BURST - NODE_BURST))
+    assert all(admitted(budgets, other) for other in others)
+
+
+def test_a_turn_that_would_come_too_late_is_not_given_and_takes_nothing() -> None:
+    clock = Clock()
+    budgets = RequestLimiter(clock)
+    for number in range(NODE_BURST):
+        assert admitted(budgets, request(f"u-{number}"))
+    assert refused(budgets, request("impatient"), patience=1.0).delay is None
+    assert refused(budgets, request("patient")).delay == pytest.approx(1 / NODE_RATE)
+    assert refused(budgets, request("old"), patience=-5.0).delay is None
+
+
+def test_what_it_ends_with_says_who_and_what_to_do() -> None:
+    budgets = RequestLimiter(Clock())
+    spend(budgets)
+    denied = refused(budgets, request("late", node="late")).denied()
+    assert denied.reason is Reason.REQUESTER_OVER_BUDGET
+    assert "20 requests a second" in denied.got
+    assert "token" in denied.remedy
+
+
+def test_telling_costs_a_bounded_number_of_writes() -> None:
+    clock = Clock()
+    budgets = RequestLimiter(clock)
+    spend(budgets)
+    told = [refused(budgets, request(f"late-{number}", node=f"late-{number}")) for number in range(5_000)]
+    assert sum(one.annotate for one in told) == 20
+    assert sum(one.warn for one in told) == 1
+    clock.now += 10
+    told = [refused(budgets, request(f"more-{number}", node=f"more-{number}")) for number in range(500)]
+    assert sum(one.annotate for one in told) == 10

@@ -23,8 +23,10 @@ DER: Final = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("no
 TOKEN_GROUPS: Final[list[JsonValue]] = ["system:bootstrappers", "system:authenticated"]
 
 
+RAW = envelope.encode(DER, Evidence(ProviderName("insecure"), 1, {}))
+
+
 def csr_object(**spec: JsonValue) -> JsonObject:
-    raw = envelope.encode(DER, Evidence(ProviderName("insecure"), 1, {}))
     return {
         "metadata": {
             "name": "r",
@@ -38,7 +40,7 @@ def csr_object(**spec: JsonValue) -> JsonObject:
             "username": "system:bootstrap:abcdef",
             "groups": TOKEN_GROUPS,
             "usages": ["digital signature", "client auth"],
-            "request": base64.b64encode(raw).decode(),
+            "request": base64.b64encode(RAW).decode(),
             **spec,
         },
     }
@@ -59,47 +61,31 @@ def test_a_good_request_becomes_a_value() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        # 45: a token's name without its group
         ({"groups": ["system:authenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
-        ({"groups": ["system:bootstrappers:kubeadm:default-node-token"]}, Reason.REQUESTER_NOT_ALLOWED),
-        # 46: a node that asks for another
         ({"username": "system:node:node-1", "groups": ["system:nodes"]}, Reason.REQUESTER_NOT_ALLOWED),
-        ({"username": "system:node:node-0", "groups": ["system:authenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
-        # 47: anybody else
         ({"username": "jane", "groups": ["system:bootstrappers", "system:nodes"]}, Reason.REQUESTER_NOT_ALLOWED),
-        ({"username": "system:anonymous", "groups": ["system:unauthenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
-        ({"username": "system:bootstrap:ABCDEF"}, Reason.REQUESTER_NOT_ALLOWED),
         ({"username": "system:bootstrap:abcdef\n"}, Reason.REQUESTER_NOT_ALLOWED),
-        # 48: usages
         ({"usages": ["client auth"]}, Reason.USAGES_NOT_ALLOWED),
         ({"usages": ["digital signature", "client auth", "server auth"]}, Reason.USAGES_NOT_ALLOWED),
-        ({"usages": ["digital signature", "client auth", "client auth"]}, Reason.USAGES_NOT_ALLOWED),
-        ({"usages": ["any"]}, Reason.USAGES_NOT_ALLOWED),
         ({"usages": None}, Reason.USAGES_NOT_ALLOWED),
-        # 12: provider confusion
         ({"signerName": CLIENT_SIGNER_PREFIX + "tpm"}, Reason.PROVIDER_MISMATCH),
         ({"signerName": "kubernetes.io/kube-apiserver-client-kubelet"}, Reason.SIGNER_UNKNOWN),
-        ({"signerName": "cluster-x-k8s-io/kube-apiserver-client-kubelet-insecure"}, Reason.SIGNER_UNKNOWN),
-        # 11, 13: the bytes
         ({"request": "A" * (1 << 20)}, Reason.ENVELOPE_TOO_LARGE),
         ({"request": "not base64!"}, Reason.ENVELOPE_MALFORMED),
-        ({"request": ""}, Reason.ENVELOPE_MALFORMED),
         ({"request": None}, Reason.ENVELOPE_MALFORMED),
     ],
 )
 def test_what_breaks_a_rule_is_denied(spec: JsonObject, reason: Reason) -> None:
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=reason):
         parse_request(csr_object(**spec))
-    assert refused.value.reason is reason
 
 
 @pytest.mark.parametrize("change", [{"name": "a" * 254}, {"name": "a\nb"}, {"uid": "u" * 65}, {"uid": ""}])
 def test_metadata_that_would_not_fit_the_ledger_is_denied(change: JsonObject) -> None:
     body = csr_object()
     body["metadata"] = {**mapping(body, "metadata"), **change}
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.CSR_MALFORMED):
         parse_request(body)
-    assert refused.value.reason is Reason.CSR_MALFORMED
 
 
 @pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "", "soon"])
@@ -110,17 +96,11 @@ def test_a_time_that_leaves_the_calendar_is_denied(stamp: str) -> None:
         parse_request(body)
 
 
-def test_the_order_of_usages_does_not_matter() -> None:
-    usages: JsonValue = ["client auth", "key encipherment", "digital signature"]
-    assert len(parse_request(csr_object(usages=usages)).usages) == 3
-
-
 def test_only_a_bootstrap_token_may_ask_without_a_provider_id() -> None:
     request = without_provider_id()
     assert parse_request(csr_object(request=request)).csr.provider_id == ""
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.PROVIDER_ID_INVALID):
         parse_request(csr_object(request=request, username="system:node:node-0", groups=["system:nodes"]))
-    assert refused.value.reason is Reason.PROVIDER_ID_INVALID
 
 
 def test_a_node_may_ask_for_itself() -> None:
@@ -142,10 +122,6 @@ def test_the_conditions_tell_where_a_request_stands(status: JsonObject, state: R
     stored = summarize({**csr_object(), "status": status})
     assert stored is not None
     assert stored.state is state
-
-
-def test_a_foreign_signer_is_nobodys_business() -> None:
-    assert summarize(csr_object(signerName="kubernetes.io/kube-apiserver-client-kubelet")) is None
 
 
 def test_kubelets_own_serving_request_is_open_until_somebody_decides_on_it() -> None:

@@ -295,16 +295,6 @@ async def test_no_check_of_kubelets_own_request_asks_for_more_than_it_declares_a
     assert asking == {check.name for check in kubelet_checks.CHECKS}
 
 
-async def test_a_false_declaration_is_found(pki: ClusterPki) -> None:
-    async with World(pki, OneRound()).running() as world:
-        world.file()
-        await world.seen("r-1")
-        cheap = tuple(replace(check, needs=Needs.REQUEST) for check in csr_checks.CHECKS)
-        assert "the provider's verification" in await too_costly(cheap, facts_of(world)())
-        costly = tuple(replace(check, needs=Needs.PROVIDER) for check in csr_checks.CHECKS)
-        assert "one policy" not in await asks_enough(costly, facts_of(world))
-
-
 def test_the_lists_are_no_setting() -> None:
     """No parameter of a public constructor, and no attribute of the settings, changes what is checked."""
     for evaluator in (Evaluator, KubeletServingEvaluator):

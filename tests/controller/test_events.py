@@ -11,7 +11,6 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import (
     CLUSTER_BURST,
     NAMESPACE_BURST,
-    OBJECT_BURST,
     SOURCE_BURST,
     EventRecorder,
     ObjectRef,
@@ -87,25 +86,3 @@ async def test_requesters_that_a_clusters_api_server_invents_leave_room_for_othe
     listed = plane.client().list(EVENTS)
     assert sum(text_at(one, "involvedObject", "name").startswith("bad-") for one in listed) == CLUSTER_BURST
     assert len(about(plane, "good")) == 1
-
-
-async def test_a_flood_about_one_object_leaves_room_for_others(plane: ControlPlane, recorder: EventRecorder) -> None:
-    for number in range(200):
-        recorder.record(machine("hit"), "Warning", "MachineNotFound", "junk", source=(f"fleet/{number}", "thief"))
-    recorder.record(machine("hit"), "Normal", "NodeAttested", "well")
-    recorder.record(machine("beside"), "Warning", "NodeNameMismatch", "a mistake", source=("fleet/a", "node"))
-    await recorder.drain(20)
-    assert len(about(plane, "hit")) == OBJECT_BURST + 1
-    assert len(about(plane, "beside")) == 1
-
-
-async def test_a_namespaces_events_are_bounded_whoever_causes_them(
-    plane: ControlPlane, recorder: EventRecorder
-) -> None:
-    for number in range(NAMESPACE_BURST + 100):
-        recorder.record(
-            machine(f"pool-{number}"), "Warning", "MachineNotFound", "junk", source=(f"fleet/{number}", "thief")
-        )
-    await recorder.drain(30)
-    listed = plane.client().list(EVENTS)
-    assert sum(text_at(one, "involvedObject", "name").startswith("pool-") for one in listed) == NAMESPACE_BURST

@@ -76,16 +76,6 @@ async def test_a_refused_kubeconfig_is_a_condition_of_its_cluster_until_it_is_no
     assert [text(each, "reason") for each in events] == [REFUSED]
 
 
-async def test_a_condition_that_another_replica_wrote_is_taken_back() -> None:
-    world = World()
-    async with world.running() as status:
-        status.refused(KEY, EXPECTED, "got 127.0.0.1")
-        await until(lambda: world.said is not None)
-    async with world.running() as other:
-        other.not_refused(KEY)
-        await until(lambda: world.said is None)
-
-
 async def test_a_name_that_leads_elsewhere_every_time_costs_two_writes_a_minute() -> None:
     world = World()
     async with world.running() as status:
@@ -102,22 +92,6 @@ async def test_a_name_that_leads_elsewhere_every_time_costs_two_writes_a_minute(
         status.refused(KEY, EXPECTED, "got 127.0.0.7")
         await until(lambda: world.said is not None)
         assert world.writes == 3
-
-
-async def test_what_others_did_to_it_is_mended_within_ten_minutes_and_nothing_is_written_before() -> None:
-    world = World()
-    async with world.running() as status:
-        status.refused(KEY, EXPECTED, "got 127.0.0.1")
-        await until(lambda: world.said is not None)
-        add_cluster(world.api)  # somebody applies the Cluster without its status
-        for _ in range(100):
-            world.now += 5
-            status.refused(KEY, EXPECTED, "got 127.0.0.1")
-            await asyncio.sleep(0)
-        assert world.writes == 1
-        world.now += 101
-        status.refused(KEY, EXPECTED, "got 127.0.0.1")
-        await until(lambda: world.said is not None)
 
 
 async def test_a_cluster_of_another_replica_is_left_alone_and_a_write_that_failed_is_repeated() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from counted_calls import calls
@@ -15,23 +17,36 @@ from fake_api import FakeApi
 from management_kit import CAPI, POLICIES, add_cluster, add_policy, cached, management_api
 from polling import Turns, until
 
-from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
+from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
+from nodeattest_controller.controllers.auto_approval.permissions import (
+    Permission,
+    SubjectKind,
+    binds_joiners_or_nodes,
+    bootstrap_groups_of,
+    grant_of,
+    nominal_permissions,
+    permissions_of_role,
+)
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.policy_status.decide import evaluate
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.objects import strings
-from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.model.policy import parse_attestation_policy, selects
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
+from nodeattest_controller.runtime.informers import without_managed_fields
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.batches import BATCH
-from nodeattest_kube.client import Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.names import ProviderName
 
 BLUE = ClusterKey("fleet/blue")
 MANY = 100_000
@@ -72,9 +87,8 @@ def test_a_pool_at_cluster_apis_bound_is_read_and_one_above_is_waited_for_with_b
     check_machine_ready(member)
     inventory.put_pool("fleet/p", pool(MAX_INSTANCES + 1))
     [member] = inventory.members(BLUE, "x://0")
-    with pytest.raises(Unavailable) as waits:
+    with pytest.raises(Unavailable, match=Reason.MACHINE_TOO_LARGE) as waits:
         check_machine_ready(member)
-    assert waits.value.reason is Reason.MACHINE_TOO_LARGE
     assert "MachinePool p" in waits.value.detail
     assert str(MAX_INSTANCES) in waits.value.detail
     inventory.put_pool("fleet/p", pool(1))
@@ -86,9 +100,8 @@ def test_a_machine_with_more_addresses_than_any_platform_gives_is_waited_for() -
     check_machine_ready(member)
     member = view_of_machine(machine(addresses=30_000))
     assert len(member.addresses) == MAX_ADDRESSES, "it claims some, so that it takes none from another unseen"
-    with pytest.raises(Unavailable) as waits:
+    with pytest.raises(Unavailable, match=Reason.MACHINE_TOO_LARGE):
         check_machine_ready(member)
-    assert waits.value.reason is Reason.MACHINE_TOO_LARGE
 
 
 def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_machine() -> None:
@@ -105,18 +118,12 @@ def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_m
     assert inventory.members(BLUE, "") == [], "a request without a provider ID names no member"
 
 
-def test_the_condition_of_a_pool_that_is_not_read_says_so() -> None:
-    told = condition_of_pool([], datetime(2026, 1, 1, tzinfo=UTC), flaw=pool_view(pool(MANY)).pool.flaw)
-    assert (told.status, told.reason) == ("Unknown", Known.TOO_MANY_INSTANCES)
-    assert str(MAX_INSTANCES) in told.message
-
-
-# What it costs
-
-
 def parses(action: Callable[[], object]) -> int:
     """Count the policies that an action parses."""
     return calls(action, of=parse_attestation_policy.__code__)
+
+
+# What it costs
 
 
 @pytest.mark.parametrize("size", [1, MAX_INSTANCES + 1], ids=["small", "not-read"])
@@ -153,65 +160,6 @@ def test_a_lookup_costs_the_same_with_one_pool_and_with_a_thousand(size: int) ->
     for number in range(2, 1000):
         add(number)
     assert lookups() == with_two
-
-
-def test_a_provider_id_that_ten_thousand_pools_list_costs_as_much_as_one_of_ten() -> None:
-    inventory = Inventory()
-
-    def lookups() -> list[int]:
-        found = inventory.members(BLUE, "x://0")
-        assert len(found) > 1
-        inventory.put_machine("fleet/m", {**machine(), "spec": {"clusterName": "blue", "providerID": "x://0"}})
-        [member] = inventory.members(BLUE, "x://0")
-        assert inventory.bootstrap_owner(BLUE, member) == member
-        counts = [calls(lambda: inventory.bootstrap_owner(BLUE, member))]
-        inventory.put_machine("fleet/m", None)
-        return [*counts, calls(lambda: inventory.members(BLUE, "x://0"))]
-
-    for number in range(10):
-        inventory.put_pool(f"fleet/p{number}", pool(1, f"p{number}"))
-    with_ten = lookups()
-    for number in range(10, 10_000):
-        inventory.put_pool(f"fleet/p{number}", pool(1, f"p{number}"))
-    assert lookups() == with_ten
-
-
-async def test_nothing_is_kept_of_clusters_that_are_gone() -> None:
-    inventory = Inventory()
-    for number in range(100):
-        cluster = ClusterKey(f"fleet/c{number}")
-        await inventory.load(cluster)
-        key = f"fleet/m{number}"
-        inventory.put_machine(key, {**machine(), "spec": {"clusterName": f"c{number}", "providerID": "x://0"}})
-        assert len(inventory.members(cluster, "x://0")) == 1
-        inventory.put_machine(key, None)
-        inventory.unload(cluster)
-        assert inventory.members(cluster, "x://0") == [], "a late look at what is gone"
-    assert inventory.known_clusters == 0
-
-
-async def test_a_cluster_in_use_whose_last_machine_went_reads_the_next_at_once() -> None:
-    inventory = Inventory()
-    await inventory.load(BLUE)
-    for _turn in range(2):
-        found = inventory.put_machine("fleet/m", machine())
-        assert found is not None
-        assert len(found) == 1
-        inventory.put_machine("fleet/m", None)
-    inventory.unload(BLUE)
-    assert inventory.put_machine("fleet/m", machine()) is None
-
-
-async def test_a_cluster_of_large_pools_is_loaded_in_slices() -> None:
-    inventory, slices = Inventory(), 0
-    for number in range(5):
-        inventory.put_pool(f"fleet/p{number}", pool(MAX_INSTANCES, f"p{number}", prefix=f"p{number}/"))
-    loading = asyncio.create_task(inventory.load(BLUE))
-    while not loading.done():
-        slices += 1
-        await asyncio.sleep(0)
-    assert slices >= 5
-    assert [one.name for one in inventory.members(BLUE, "p3/7")] == ["p3"]
 
 
 def test_an_instance_that_two_pools_list_is_the_others_when_one_is_gone() -> None:
@@ -266,28 +214,6 @@ async def test_a_cluster_is_loaded_in_slices() -> None:
     assert [one.name for one in inventory.members(BLUE, "id://renamed")] == ["renamed"]
 
 
-def test_a_lookup_in_the_middle_of_a_load_finds_everything() -> None:
-    inventory = Inventory()
-    for number in range(3 * LOADED):
-        inventory.put_machine(f"fleet/m{number}", machine(f"m{number}"))
-    loading = inventory.load(BLUE)
-    loading.send(None)
-    assert len(list(inventory.members_of(BLUE))) == 3 * LOADED
-    loading.close()
-
-
-def test_with_its_last_object_a_cluster_is_forgotten() -> None:
-    inventory = Inventory()
-    inventory.put_machine("fleet/m", machine())
-    inventory.members(BLUE, "id://m")
-    inventory.put_machine("fleet/m", None)
-    assert inventory.members(BLUE, "id://m") == []
-    inventory.put_machine("fleet/m", machine())
-    inventory.put_machine("fleet/m", machine(cluster="green"))
-    assert inventory.members(BLUE, "id://m") == []
-    assert [one.cluster_name for one in inventory.members(ClusterKey("fleet/green"), "id://m")] == ["green"]
-
-
 async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> None:
     api = management_api()
     at = f"{CAPI}/v1beta2/namespaces/{{}}/machines/{{}}"
@@ -319,22 +245,6 @@ def test_a_namespace_has_at_most_as_many_bytes_as_it_leaves() -> None:
         budget.release(f"a/{number}")
     assert budget.left == 75_000
     assert budget.take("a/again", 100)
-
-
-def test_collections_with_one_pool_share_its_bytes_and_a_namespaces_share_of_them() -> None:
-    """Seen: each kind of the management cluster's objects could take 1 GiB of a container of 512 MiB."""
-    pool = MemoryPool(100_000)
-    machines, secrets = MemoryBudget(pool, objects=10_000), MemoryBudget(pool, objects=10_000)
-    assert [machines.take(f"a/{number}", 100) for number in range(400)].count(True) == 400
-    assert [secrets.take(f"a/{number}", 100) for number in range(1_000)].count(True) == 100, "half of all, of any kind"
-    assert [secrets.take(f"b/{number}", 100) for number in range(1_000)].count(True) == 250
-    assert (pool.used, machines.left, secrets.left) == (75_000, 25_000, 25_000)
-    with machines.list_anew() as listed:
-        listed.keep_only({f"a/{number}" for number in range(100)})
-        assert (listed.left, machines.left) == (55_000, 25_000)
-        assert secrets.left == 25_000, "a list that is not complete frees nothing for others"
-        listed.use()
-    assert (pool.used, secrets.left) == (45_000, 55_000)
 
 
 class PagedApi(FakeApi):
@@ -393,49 +303,6 @@ async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_wi
     await asyncio.gather(*running, return_exceptions=True)
 
 
-class Kept(dict[str, JsonValue]):
-    """An object of which a test sees that nobody has it any more."""
-
-
-async def test_a_list_that_fails_or_is_cancelled_gives_its_bytes_back() -> None:
-    memory, fails, waits = MemoryPool(1_000_000), True, asyncio.Event()
-    kept, slept = list[weakref.ref[Kept]](), asyncio.Event()
-
-    async def before_page(number: int) -> None:
-        if number == 2 and fails:
-            raise Unreachable("away")
-        if number == 2:
-            waits.set()
-            await asyncio.Event().wait()
-
-    def transform(item: JsonObject) -> JsonObject:
-        made = Kept(item)
-        kept.append(weakref.ref(made))
-        return made
-
-    async def sleep(_seconds: float) -> None:
-        slept.set()
-        await asyncio.Event().wait()
-
-    api = PagedApi(before_page)
-    for number in range(5):
-        api.put(f"/api/v1/namespaces/a/things/t{number}", {"metadata": {}})
-    cache = Reflector(
-        api, "/api/v1/things", on_change=lambda _key, _obj: None, transform=transform, max_bytes=memory, sleep=sleep
-    )
-    for reached in (slept, waits):
-        running = asyncio.create_task(cache.run())
-        await asyncio.wait_for(reached.wait(), 60)
-        if fails:
-            assert len(kept) == 2
-            assert [ref() for ref in kept] == [None, None], "the error keeps nothing that was listed"
-        assert (memory.used == 0) == fails
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert memory.used == 0
-        fails = False
-
-
 @pytest.mark.parametrize(("namespace", "least", "most"), [(None, 150_000, 200_000), ("fleet", 250_000, 400_000)])
 async def test_all_caches_of_the_management_cluster_stay_within_one_bound_and_count_what_they_leave_out(
     namespace: str | None, least: int, most: int
@@ -481,16 +348,6 @@ def test_the_caches_take_half_of_the_containers_memory(files: dict[str, str], ex
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(written)
     assert cache_memory(tmp_path) == expected
-
-
-def test_what_is_kept_and_does_not_grow_stays_whatever_others_take() -> None:
-    budget = MemoryBudget(100_000, objects=10_000)
-    honest = [f"honest/{number}" for number in range(300)]
-    assert all(budget.take(key, 100) for key in honest)
-    for number in range(1_000):
-        budget.take(f"evil/{number}", 100)
-    assert all(budget.take(key, 100) for key in honest)
-    assert not budget.take("evil/more", 100)
 
 
 async def test_a_namespaces_policies_and_clusters_are_compared_in_slices() -> None:
@@ -560,3 +417,172 @@ async def test_a_change_wakes_the_machines_of_a_cluster_that_is_asked_for_and_na
         [kept] = management.objects_of(BLUE, "machinepools")
         assert dig(kept, "status", "nodeRefs") is None
         assert len(strings(kept, "spec", "providerIDList")) == MAX_INSTANCES + 1
+
+
+# Large objects of one tenant: what they cost the controller of all grows with their size, and no faster
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+LARGE = 1_400_000
+"""Bytes; with the rest of the object, what etcd stores."""
+SENT = 50_000
+"""Values that the API server of a workload cluster may send in one object (paging.TENANT)."""
+
+
+def named(count: int) -> dict[str, JsonValue]:
+    return {f"k{number}": "" for number in range(count)}
+
+
+def times(count: int, value: JsonValue) -> list[JsonValue]:
+    return [value] * count
+
+
+def large_machine(*, status: JsonObject | None = None, **meta: JsonValue) -> JsonObject:
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta1",
+        "kind": "Machine",
+        "metadata": {"name": "m", "namespace": "fleet", "uid": "u", "resourceVersion": "1", **meta},
+        "spec": {"clusterName": "blue", "providerID": "x://1"},
+        "status": {"bootstrapReady": True, **(status or {})},
+    }
+
+
+AN_OWNER: JsonObject = {"apiVersion": "x/v1", "kind": "K", "name": "o", "uid": "u"}
+CONDITION: JsonObject = {"type": "Other", "status": "True"}
+ADDRESS: JsonObject = {"type": "InternalIP", "address": "10.0.0.1"}
+LARGE_MACHINES = {
+    "labels": large_machine(labels=named(LARGE // 12)),
+    "annotations": large_machine(annotations=named(256_000 // 12)),
+    "one annotation": large_machine(annotations={"a": "x" * 256_000}),
+    "managed fields": large_machine(managedFields=times(LARGE // 20, {"manager": "m"})),
+    "finalizers": large_machine(finalizers=times(LARGE // 12, "example.com/f")),
+    "owners": large_machine(ownerReferences=times(LARGE // 60, AN_OWNER)),
+    "conditions": large_machine(status={"conditions": times(LARGE // 36, CONDITION)}),
+    "addresses": large_machine(status={"addresses": times(30_000, ADDRESS)}),
+    "a text": large_machine(status={"failureMessage": "x" * LARGE}),
+}
+CALLS_A_MEMBER = 4
+
+
+def members(value: JsonValue) -> int:
+    """Count the members of all lists and objects in it."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(members, value.values()))
+    return len(value) + sum(map(members, value)) if isinstance(value, list) else 0
+
+
+@pytest.mark.parametrize("name", LARGE_MACHINES)
+def test_a_large_machine_costs_a_few_calls_a_member(name: str) -> None:
+    large = LARGE_MACHINES[name]
+    assert len(json.dumps(large)) < 3 << 20
+    for read in (view_of_machine, bounded, without_managed_fields, pool_view):
+        assert calls(partial(read, large)) <= 200 + CALLS_A_MEMBER * members(large), read
+
+
+def role(*rules: JsonObject) -> JsonObject:
+    return {"metadata": {"name": "r"}, "rules": [*rules]}
+
+
+GRANTS: JsonObject = {"verbs": ["create"], "apiGroups": ["*"], "resources": ["*"]}
+
+
+@pytest.mark.parametrize(
+    "rule", [{}, {"verbs": []}, {"verbs": ["get", "list"], "apiGroups": ["apps"]}, {"verbs": ["*"], "apiGroups": ["x"]}]
+)
+def test_rules_that_grant_nothing_cost_a_few_calls_each_and_hide_none_that_does(rule: JsonObject) -> None:
+    count = SENT // (1 + members(rule))
+    large = role(*[rule] * count, GRANTS)
+    assert permissions_of_role(large) == frozenset(Permission)
+    assert calls(lambda: permissions_of_role(role(*[rule] * count))) <= 50 + 9 * count
+    assert calls(lambda: nominal_permissions(role(*[rule] * count))) <= 50 + 9 * count
+
+
+def test_a_binding_of_very_many_subjects_costs_a_few_calls_each() -> None:
+    subject: JsonObject = {"kind": "User", "name": "system:bootstrap:abcdef"}
+    count = SENT // 3
+    binding: JsonObject = {
+        "metadata": {"name": "b"},
+        "roleRef": {"kind": "ClusterRole", "name": "r"},
+        "subjects": [*times(count - 1, {"kind": "User", "name": "x"}), subject],
+    }
+    granted: dict[str, frozenset[Permission]] = {"r": frozenset(Permission)}
+    found = grant_of(binding, granted)
+    assert found is not None
+    assert found.to == {SubjectKind.BOOTSTRAPPERS}
+    assert calls(lambda: grant_of(binding, granted)) <= 100 + 16 * count
+    assert calls(lambda: binds_joiners_or_nodes(binding)) <= 100 + 16 * count
+    assert calls(lambda: bootstrap_groups_of(binding)) <= 100 + 16 * count
+
+
+def test_labels_of_a_cluster_cost_a_policy_that_selects_it_nothing() -> None:
+    policy: JsonObject = {
+        "spec": {
+            "clusterSelector": {
+                "matchLabels": {"a": "b"},
+                "matchExpressions": [{"key": "k", "operator": "DoesNotExist"}],
+            }
+        }
+    }
+    small: JsonObject = {"metadata": {"labels": {"a": "b"}}}
+    large: JsonObject = {"metadata": {"labels": {**named(LARGE // 12), "a": "b"}}}
+    assert selects(policy, small)
+    assert selects(policy, large)
+    assert calls(lambda: selects(policy, large)) == calls(lambda: selects(policy, small))
+
+
+def test_a_node_of_any_size_costs_the_audit_the_same() -> None:
+    inventory = Inventory()
+    node: JsonObject = {"metadata": {"name": "n", "uid": "u"}, "spec": {"providerID": "x://1"}}
+    status: JsonObject = {
+        "images": times(SENT // 6, {"names": ["i"], "sizeBytes": 1}),
+        "addresses": times(SENT // 6, ADDRESS),
+        "conditions": times(SENT // 6, CONDITION),
+    }
+    large: JsonObject = {**node, "metadata": {**cast("JsonObject", node["metadata"]), **named(5)}, "status": status}
+    small_calls = calls(lambda: is_attested(node, BLUE, inventory, NOW))
+    assert calls(lambda: is_attested(large, BLUE, inventory, NOW)) == small_calls
+
+
+def kubeadm_config(files: int, commands: int = 0) -> JsonObject:
+    return {
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": "c", "namespace": "fleet"},
+        "spec": {
+            "files": [{"path": f"/etc/f{number}", "content": "x"} for number in range(files)],
+            "preKubeadmCommands": [f"echo {number}" for number in range(commands)],
+            "joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": {"provider-id": "x://1"}}},
+        },
+    }
+
+
+@pytest.mark.parametrize(("files", "commands"), [(4_000, 0), (0, 8_000), (2_000, 4_000)])
+def test_a_configuration_of_thousands_of_files_and_commands_is_refused_at_a_cost_that_grows_with_them(
+    files: int, commands: int
+) -> None:
+    def refused(part: int) -> None:
+        with pytest.raises(RenderingRefused, match="with room for ours within"):
+            render(kubeadm_config(files // part, commands // part), RenderOptions(provider=ProviderName("tpm")))
+
+    assert calls(lambda: refused(1)) <= 2.1 * calls(lambda: refused(2))
+
+
+def test_a_request_with_more_groups_and_extras_than_any_user_has_costs_a_few_calls_a_member() -> None:
+    request: JsonObject = {
+        "metadata": {"name": "csr-1", "uid": "u", "annotations": named(5_000)},
+        "spec": {
+            "signerName": "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
+            "username": "system:bootstrap:abcdef",
+            "groups": times(SENT // 2, "g"),
+            "extra": {f"k{number}": ["v"] for number in range(SENT // 6)},
+            "usages": times(1_000, "client auth"),
+        },
+    }
+
+    def read() -> None:
+        with pytest.raises(Denied):
+            parse_request(request)
+
+    assert calls(read) <= 500 + CALLS_A_MEMBER * members(request)

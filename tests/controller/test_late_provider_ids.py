@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CSRS, OneRound, World, request
 from late_machines import put_host, put_machine, put_metal3, serve_metal3
 
@@ -100,15 +99,6 @@ async def test_a_request_without_a_provider_id_is_told_it_and_never_verified(pki
         assert world.attestations() == []
 
 
-async def test_without_any_source_of_a_provider_id_the_request_waits(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        put_metal3(world, "m-1", host="")
-        await world.settle()
-        ask(world, provider_id="")
-        assert await decided(world) == Reason.MACHINE_NOT_FOUND
-        assert world.annotation(ANNOTATION_PROVIDER_ID) == ""
-
-
 async def test_an_infrastructure_machine_of_another_owner_gives_no_provider_id(pki: ClusterPki) -> None:
     async with late(pki) as world:
         put_metal3(world, "m-1", owner="m-2")
@@ -121,8 +111,6 @@ async def test_an_infrastructure_machine_of_another_owner_gives_no_provider_id(p
     ("asked", "username", "reason"),
     [
         ("metal3://fleet/rack-1/m-10", "system:bootstrap:abcdef", Reason.PROVIDER_ID_MISMATCH),
-        ("metal3://fleet/rack-2/m-2", "system:bootstrap:abcdef", Reason.PROVIDER_ID_MISMATCH),
-        (EXPECTED, "system:bootstrap:fedcba", Reason.PROVIDER_ID_MISMATCH),
         ("sandbox://m-3", "system:bootstrap:abcdef", Reason.TOKEN_NOT_THIS_MACHINES),
         ("", "system:bootstrap:ffffff", Reason.MACHINE_NOT_FOUND),
     ],
@@ -138,14 +126,6 @@ async def test_a_token_is_good_for_its_own_machines_provider_id(
         assert await decided(world) == reason
 
 
-async def test_a_provider_id_that_another_infrastructure_machine_has_is_refused(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        put_metal3(world, "other", provider_id=EXPECTED)
-        await world.settle()
-        ask(world)
-        assert await decided(world) == Reason.MACHINE_AMBIGUOUS
-
-
 async def test_a_provider_id_that_another_machine_will_have_by_its_expression_is_refused(pki: ClusterPki) -> None:
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", host="rack-2")
@@ -154,21 +134,6 @@ async def test_a_provider_id_that_another_machine_will_have_by_its_expression_is
         await world.settle()
         ask(world, provider_id="metal3://fleet/rack-2/m-2")
         assert await decided(world) == Reason.MACHINE_AMBIGUOUS
-
-
-async def test_once_cluster_api_has_the_same_provider_id_certificates_last_as_long_as_ever(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        ask(world)
-        assert await decided(world) == "Approved"
-        put_machine(world, "m-1", "abcdef", provider_id=EXPECTED)
-        await world.settle()
-        node = {"username": "system:node:m-1", "groups": ["system:nodes", "system:authenticated"]}
-        ask(world, "r-2", key=ec.generate_private_key(ec.SECP256R1()), **node)
-        world.workload_api.put("/api/v1/nodes/m-1", {"metadata": {"name": "m-1"}, "spec": {"providerID": EXPECTED}})
-        assert await decided(world, "r-2") == "Approved"
-        assert lifetime(world, "r-2") > timedelta(days=10)
-        [record] = world.attestations()
-        assert text(record, "spec", "providerIDSource") == "Machine spec.providerID"
 
 
 async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_are_refused(pki: ClusterPki) -> None:
@@ -184,31 +149,6 @@ async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_a
         assert await decided(world, "r-3") == Reason.PROVIDER_ID_CHANGED
 
 
-async def test_a_token_that_two_machines_name_is_denied_and_one_that_a_foreign_object_names_is_not(
-    pki: ClusterPki,
-) -> None:
-    async with late(pki) as world:
-        foreign = "/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/fleet/kubeadmconfigs/foreign"
-        copied = world.management_api.objects[foreign.replace("foreign", "m-1")]
-        world.management_api.put(foreign, {**copied, "metadata": {"name": "foreign", "namespace": "fleet"}})
-        await world.settle()
-        ask(world, provider_id="")
-        assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
-        put_machine(world, "m-2", "abcdef", host="rack-2")
-        await world.settle()
-        ask(world, "r-2", provider_id="")
-        assert await decided(world, "r-2") == Reason.MACHINE_AMBIGUOUS
-
-
-async def test_an_insecure_provider_waits_until_the_certificate_could_last(pki: ClusterPki) -> None:
-    class Insecure(OneRound):
-        secure = False
-
-    async with late(pki, Insecure()) as world:
-        ask(world)
-        assert await decided(world) == Reason.MACHINE_NOT_READY
-
-
 async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki) -> None:
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", host="")
@@ -220,28 +160,6 @@ async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki)
         result = await world.reconcile("r-3")
         assert result.waits_for is not None
         assert result.waits_for not in {"", machine_key("uid-m-1"), machine_key("uid-m-2")}
-
-
-async def test_a_duplicate_provider_id_ends_no_renewal(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        ask(world)
-        assert await decided(world) == "Approved"
-        put_metal3(world, "other", provider_id=EXPECTED)
-        world.workload_api.put("/api/v1/nodes/m-1", {"metadata": {"name": "m-1"}, "spec": {"providerID": EXPECTED}})
-        await world.settle()
-        ask(world, "r-2", username="system:node:m-1", groups=["system:nodes"])
-        assert await decided(world, "r-2") == "Approved"
-
-
-async def test_a_name_that_two_host_objects_have_is_neithers(pki: ClusterPki) -> None:
-    async with late(pki, hostObjects=["BareMetalHost"], hostNamespaces=["iron"]) as world:
-        ask(world, node="rack-1")
-        assert await decided(world) == "Approved"
-    async with late(pki, hostObjects=["BareMetalHost"], hostNamespaces=["iron"]) as world:
-        put_host(world, "rack-1", namespace="iron")
-        await world.settle()
-        ask(world, node="rack-1")
-        assert await decided(world) == Reason.MACHINE_AMBIGUOUS
 
 
 async def test_a_node_renews_while_its_host_object_is_gone(pki: ClusterPki) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from io import StringIO
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,22 @@ from hypothesis import strategies as st
 
 from nodeattest_controller import logs
 from nodeattest_controller.logs import JsonFormatter, TextFormatter, fields
+from nodeattest_controller.runtime.cluster_log import (
+    AGAIN,
+    BURST,
+    CONNECTED,
+    GRANTS_NOTHING,
+    OUTAGE_RATE,
+    OUTAGES,
+    RATE,
+    REFUSES,
+    REQUESTER_BURST,
+    SILENT,
+    ClusterLog,
+)
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.trouble import PERIOD, TroubleLog
+from nodeattest_kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence, SecretBytes
@@ -78,23 +95,9 @@ def test_bytes_secrets_and_evidence_show_as_their_type_only() -> None:
     assert json.loads(written)["request"] == "<PEM>"
 
 
-def test_long_values_and_collections_are_cut() -> None:
-    entries = parsed("x", text="a" * 5000, items=list(range(1000)), deep=[[[[[1]]]]])
-    assert len(str(entries["text"])) == 1025
-    assert len(entries["items"]) == 32  # pyright: ignore[reportArgumentType] - it is a list
-    assert entries["deep"] == [[["<list>"]]]
-
-
 def test_a_field_cannot_overwrite_what_the_record_says() -> None:
     entries = parsed("real", msg="forged", level="forged", ts="forged")
     assert (entries["msg"], entries["level"], entries["msg_"]) == ("real", "info", "forged")
-
-
-def test_times_paths_errors_and_sets_are_readable() -> None:
-    entries = parsed("x", at=datetime(2024, 1, 2, tzinfo=UTC), error=ValueError("why"), names=frozenset({"b", "a"}))
-    assert entries["at"] == "2024-01-02T00:00:00+00:00"
-    assert entries["error"] == "ValueError: why"
-    assert entries["names"] == ["a", "b"]
 
 
 @pytest.fixture
@@ -120,3 +123,167 @@ def test_configured_logs_go_to_the_stream_from_the_level_on(root_logger: logging
     assert entries["exception"] == "ValueError: invalid literal for int() with base 10: 'boom'"
     assert "Traceback" in entries["stack"]
     assert len(root_logger.handlers) == 1
+
+
+# The log of workload clusters: fair shares of what they can cause, and the state of each connection
+
+
+BLUE, RED = ClusterKey("fleet/blue"), ClusterKey("fleet/red")
+LEFT_OUT = "left out log lines about a cluster"
+RESET = Unreachable("reset")
+BUSY = ApiError(503, "ServiceUnavailable", "no endpoints")
+
+
+class Rig:
+    """A process's log, on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.log = ClusterLog(self.clock)
+        self._stream = StringIO()
+
+    def clock(self) -> float:
+        return self.seconds
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        root = logging.getLogger()
+        handler = logging.StreamHandler(self._stream)
+        handler.setFormatter(logs.JsonFormatter())
+        level = root.level
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+
+    def connect(self, server: str = "https://blue.example") -> None:
+        self.log.opened(BLUE, server)
+
+    def answers(self, *errors: ApiError | None, every: float = 0.0) -> None:
+        """Let requests end, one after another."""
+        for error in errors:
+            self.seconds += every
+            self.log.answered(BLUE, error)
+
+    def entries(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self._stream.getvalue().splitlines()]
+
+    def lines(self) -> list[object]:
+        return [entry["msg"] for entry in self.entries()]
+
+
+@pytest.fixture
+def rig() -> Generator[Rig]:
+    rig = Rig()
+    with rig.running():
+        yield rig
+
+
+# Shares
+
+
+def test_a_cluster_whose_api_server_invents_requesters_gets_a_few_lines_and_the_rest_is_counted(rig: Rig) -> None:
+    allowed = 0
+    for number in range(17_769):
+        rig.seconds = 75 * number / 17_769
+        allowed += rig.log.allows("refused", BLUE, f"user-{number}")
+    assert allowed == BURST + int(75 * RATE)
+    assert rig.log.allows("refused", RED, "user-1")
+    rig.log.report()
+    rig.log.report()
+    [summary] = rig.entries()
+    assert summary.items() >= {"msg": LEFT_OUT, "cluster": BLUE, "line": "refused", "lines": 17_769 - allowed}.items()
+
+
+def test_a_requester_takes_no_lines_from_another_nor_from_another_message(rig: Rig) -> None:
+    flood = [rig.log.allows("refused", BLUE, "system:bootstrap:aaaaaa") for _ in range(10_000)]
+    assert sum(flood) == REQUESTER_BURST
+    assert rig.log.allows("refused", BLUE, "system:bootstrap:bbbbbb")
+    for number in range(10_000):
+        rig.log.allows("refused", BLUE, f"user-{number}")
+    assert rig.log.allows("overwriting a foreign challenge", BLUE, "system:bootstrap:aaaaaa")
+
+
+# Connections
+
+
+def test_connected_is_logged_after_a_granted_request_and_once(rig: Rig) -> None:
+    rig.connect()
+    assert rig.lines() == []
+    rig.answers(None, None, None)
+    assert rig.lines() == [CONNECTED]
+
+
+@pytest.mark.parametrize("error", [Unreachable("no route to host"), Unauthorized(401, "e", "expired")])
+def test_that_a_cluster_does_not_answer_is_logged_at_once_and_then_ever_more_rarely(rig: Rig, error: ApiError) -> None:
+    rig.connect()
+    rig.answers(None, error)
+    assert rig.lines() == [CONNECTED, SILENT]
+    rig.answers(*[error] * 24 * 60, every=60)
+    assert 24 <= rig.lines().count(SILENT) <= 32
+    rig.answers(None)
+    assert rig.lines()[-1] == CONNECTED
+
+
+def test_after_hours_of_flapping_an_outage_is_logged_within_minutes(rig: Rig) -> None:
+    rig.connect()
+    rig.answers(*[RESET, None] * 2250, every=2)
+    assert len(rig.lines()) <= 2 * (OUTAGES + 9000 * OUTAGE_RATE + 1)
+    flapping = len(rig.lines())
+    rig.answers(*[RESET] * 150, every=2)
+    assert rig.lines()[flapping:][:1] == [SILENT]
+    assert 1 / OUTAGE_RATE <= 150 * 2
+    rig.answers(None)
+    assert rig.lines()[-1] == CONNECTED
+
+
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", "may not"), BUSY])
+@pytest.mark.parametrize("before", [None, RESET])
+def test_a_cluster_that_only_refuses_is_reported_with_its_last_error(
+    rig: Rig, error: ApiError, before: ApiError | None
+) -> None:
+    rig.connect()
+    rig.answers(before)
+    told = len(rig.lines())
+    rig.answers(*[error] * 3, every=GRANTS_NOTHING / 3)
+    assert len(rig.lines()) == told
+    rig.answers(error, every=GRANTS_NOTHING / 3)
+    assert rig.entries()[-1].items() >= {"msg": REFUSES, "error": str(error), "next": AGAIN.initial}.items()
+    rig.answers(None)
+    assert rig.lines()[-1] == CONNECTED
+
+
+# What keeps a part from its work is logged at once, once a minute while it lasts, and again when it comes back
+
+
+AWAY, REFUSED = Unreachable("no route"), Forbidden(403, "Forbidden", "may not get leases")
+
+
+def test_an_error_is_logged_at_once_when_it_changes_when_it_returns_and_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seconds = 0.0
+    errors: list[ApiError | None] = []
+    log = TroubleLog(
+        logging.getLogger("test"),
+        "cannot do it",
+        lambda: errors[-1],
+        lambda found: "get the right" if isinstance(found, Forbidden) else "check the network",
+        clock=lambda: seconds,
+        server="https://a.example",
+    )
+    script: list[ApiError | None] = [None, AWAY, AWAY, REFUSED, None, REFUSED, REFUSED]
+    for error in script:
+        errors.append(error)
+        seconds += 1
+        log.check()
+    seconds += PERIOD
+    log.check()
+    lines = [JsonFormatter().format(record) for record in caplog.records]
+    assert ["no route" in line for line in lines] == [True, False, False, False]
+    assert all("https://a.example" in line and "cannot do it" in line for line in lines)
+    assert "check the network" in lines[0]
+    assert "get the right" in lines[1]

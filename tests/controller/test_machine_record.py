@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import make_member, make_request
+from builders import make_request
 from polling import until
 
-from nodeattest_cli.explain.facts import pick
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.attestation import new_attestation, owner_of, render_attestation
 from nodeattest_controller.model.identity_rules import (
@@ -68,43 +67,28 @@ def test_a_record_is_a_member_of_its_cluster_with_what_its_operator_wrote() -> N
     check_machine_ready(member)
 
 
-def test_the_recorded_endorsement_key_is_the_platform_s_word() -> None:
-    [member] = views_of_record(record())
-    assert member.facts().endorsement_keys == {"MachineRecord spec.endorsementKeyHash": KEY}
-    [without] = views_of_record(record(endorsementKeyHash=None))
-    assert without.facts().endorsement_keys == {}
-
-
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
         ({"endorsementKeyhash": KEY}, "did you mean endorsementKeyHash?"),
         ({"ek": KEY}, "known are addresses"),
         ({"endorsementKeyHash": KEY.upper()}, "spec.endorsementKeyHash: expected sha256:"),
-        ({"endorsementKeyHash": ["x"]}, "spec.endorsementKeyHash: expected sha256:"),
-        ({"endorsementKeyHash": ""}, "spec.endorsementKeyHash: expected sha256:"),
         ({"bootstrapTokenID": "abcdef.0123456789abcdef"}, "spec.bootstrapTokenID: expected the six"),
-        ({"bootstrapTokenID": ""}, "spec.bootstrapTokenID: expected the six"),
         ({"nodeName": "Node_0"}, "spec.nodeName: expected an RFC 1123"),
-        ({"nodeName": None}, "spec.nodeName: expected an RFC 1123"),
-        ({"nodeName": 7}, "spec.nodeName: expected an RFC 1123"),
         ({"providerID": "a\u200bb"}, "spec.providerID: expected 1 to"),
         ({"clusterName": None}, "spec.clusterName: expected the name"),
         ({"paused": "yes"}, "spec.paused: expected true or false"),
-        ({"controlPlane": 1}, "spec.controlPlane: expected true or false"),
         ({"addresses": {}}, "spec.addresses: expected a list"),
         ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_ADDRESSES + 1)}, "a list of at most"),
         ({"addresses": ["10.0.0.7"]}, "entries of type and address"),
-        ({"addresses": [{"type": "InternalIP", "address": ""}]}, "entries of type and address"),
         ({"addresses": [{"type": "Phone", "address": "7"}]}, "expected a type of ExternalDNS"),
     ],
 )
 def test_nobody_joins_by_a_record_that_cannot_be_read_whole(spoilt: dict[str, JsonValue], said: str) -> None:
     [member] = views_of_record(record(**spoilt))
     assert said in member.flaw
-    with pytest.raises(Unavailable) as waits:
+    with pytest.raises(Unavailable, match=Reason.RECORD_INVALID) as waits:
         find_machine(make_request(), [member])
-    assert waits.value.reason is Reason.RECORD_INVALID
     assert said in waits.value.detail
 
 
@@ -119,17 +103,6 @@ def test_a_spoilt_record_still_claims_what_it_names() -> None:
 
 def test_a_record_without_a_provider_id_is_no_member() -> None:
     assert views_of_record(record(providerID=None)) == views_of_record({}) == []
-
-
-def test_a_paused_record_waits_and_a_deleted_one_is_denied() -> None:
-    [paused] = views_of_record(record(paused=True))
-    with pytest.raises(Unavailable):
-        check_machine_ready(paused)
-    leaving = record()
-    leaving["metadata"] = {**METADATA, "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    with pytest.raises(Denied) as refused:
-        check_machine_ready(views_of_record(leaving)[0])
-    assert refused.value.reason is Reason.MACHINE_DELETING
 
 
 # The rules
@@ -155,28 +128,18 @@ def test_a_provider_id_that_two_sources_claim_is_nobody_s(kind: str) -> None:
         pool = machine()
         pool["spec"] = {"clusterName": "c", "providerIDList": ["sandbox://node-0"]}
         inventory.put_pool("fleet/m", pool)
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.MACHINE_AMBIGUOUS) as refused:
         find_machine(make_request(), inventory.members(cluster_key("fleet", "c"), "sandbox://node-0"))
-    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
     assert "MachineRecord rack-1-unit-7" in refused.value.got
     inventory.put_record("fleet/r", None)
     assert len(inventory.members(cluster_key("fleet", "c"), "sandbox://node-0")) == 1
 
 
-def test_two_records_of_one_provider_id_are_nobody_s() -> None:
-    inventory = Inventory()
-    for name in ("r-0", "r-1"):
-        inventory.put_record(f"fleet/{name}", record())
-    with pytest.raises(Denied):
-        find_machine(make_request(), inventory.members(cluster_key("fleet", "c"), "sandbox://node-0"))
-
-
 def test_only_the_record_names_the_node() -> None:
     [member] = views_of_record(record(nodeName="node-1", addresses=[{"type": "Hostname", "address": "node-0"}]))
     nobody = NameContext(claimants=(), holders=())
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.NODE_NAME_MISMATCH):
         check_node_name(make_request(), member, nobody, NameSources(proven=make_request().csr.node_name))
-    assert refused.value.reason is Reason.NODE_NAME_MISMATCH
     check_node_name(make_request(node="node-1"), member, nobody, NameSources())
 
 
@@ -184,16 +147,8 @@ def test_a_guest_that_invents_a_recorded_name_keeps_nobody_out_and_does_not_get_
     [recorded] = views_of_record(record())
     [guest] = machine_views(machine("guest", "sandbox://g", addresses=[{"type": "Hostname", "address": "node-0"}]))
     check_node_name(make_request(), recorded, NameContext(claimants=[recorded, guest], holders=()), NameSources())
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.MACHINE_AMBIGUOUS):
         check_node_name(make_request(), guest, NameContext(claimants=[recorded, guest], holders=()), NameSources())
-    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
-
-
-def test_a_machine_with_a_node_of_that_name_keeps_a_record_from_taking_it() -> None:
-    [recorded] = views_of_record(record())
-    [node] = machine_views(machine("old", "sandbox://old", nodeRef={"name": "node-0", "uid": "u"}))
-    with pytest.raises(Denied):
-        check_node_name(make_request(), recorded, NameContext(claimants=[recorded, node], holders=()), NameSources())
 
 
 def test_the_ledger_is_the_record_s_own_and_a_new_record_waits_for_the_old_one_s() -> None:
@@ -263,9 +218,8 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
             metal, spoilt = cluster_key("default", "metal"), cluster_key("default", "spoilt")
             assert {"default/metal", "default/spoilt"} <= set(changes)
             assert check_cluster_active(metal, management.cluster(metal))["kind"] == "ClusterRecord"
-            with pytest.raises(Unavailable) as waits:
+            with pytest.raises(Unavailable, match=Reason.RECORD_INVALID):
                 check_cluster_active(spoilt, management.cluster(spoilt))
-            assert waits.value.reason is Reason.RECORD_INVALID
             [member] = management.inventory.members(metal, "sandbox://node-0")
             assert await management.live_member(member) == member
             assert await read_infrastructure(member, InfrastructurePolicy(), management.platforms) is None
@@ -312,22 +266,3 @@ async def test_where_both_know_a_cluster_cluster_api_s_counts_and_nothing_starts
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-
-
-def test_a_member_of_another_kind_has_no_reader() -> None:
-    assert machine_views({"kind": "Pod", "spec": {"providerID": "x"}}) == []
-    assert machine_views({}) == []
-    assert [member.kind for member in machine_views(record())] == ["MachineRecord"]
-    assert make_member().resource == "machines"
-
-
-def test_explain_picks_a_record_and_its_cluster_as_it_picks_a_machine() -> None:
-    cluster: JsonObject = {"kind": "ClusterRecord", "metadata": {"name": "c", "namespace": "fleet", "uid": "k"}}
-    request = make_request()
-    inputs = pick([cluster, record(), machine("other", "sandbox://other")], provider_id=request.csr.provider_id)
-    assert inputs.machine is not None
-    assert inputs.machine.kind == "MachineRecord"
-    key = cluster_key("fleet", "c")
-    assert inputs.key == key
-    assert {one.name for one in inputs.inventory.members_of(key)} == {"rack-1-unit-7", "other"}
-    assert inputs.cluster == cluster

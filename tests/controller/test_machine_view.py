@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from builders import make_member
 
 from nodeattest_controller.model.machine_view import ContractReference, view_of_machine, views_of_pool
+from nodeattest_controller.model.node_names import NameSources, claimed_names, node_names
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -28,15 +32,12 @@ def ready(kind: str, status: str) -> JsonObject:
     ("status", "expected"),
     [
         (ready("BootstrapReady", "True"), True),
-        (ready("BootstrapReady", "False"), False),
-        (ready("BootstrapConfigReady", "True"), True),
         (ready("BootstrapConfigReady", "Unknown"), False),
         ({"v1beta2": ready("BootstrapConfigReady", "True")}, True),
         ({"bootstrapReady": True}, True),
         ({"bootstrapReady": "true"}, False),
         ({"initialization": {"bootstrapDataSecretCreated": True}}, True),
         ({**ready("BootstrapConfigReady", "False"), "bootstrapReady": True}, False),
-        ({}, False),
     ],
 )
 def test_both_contracts_tell_whether_bootstrap_data_is_ready(status: JsonObject, expected: bool) -> None:
@@ -123,3 +124,62 @@ def test_a_pool_counts_once_where_its_machines_are_listed_too() -> None:
     inventory.put_machine("fleet/a", machine("a", provider_id="x://1"))
     assert [m.kind for m in inventory.members(CLUSTER, "x://1")] == ["Machine"]
     assert len(views_of_pool(pool)) == 2
+
+
+# Which names a machine may have, and from which source
+
+
+HOSTNAME = ("Hostname", "host-0")
+METAL = ContractReference("infrastructure.cluster.x-k8s.io", "HetznerBareMetalMachine", "metal-0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sources", "names"),
+    [
+        ({}, {}, ["node-0"]),
+        ({"infra": ContractReference("g", "k", "infra-0")}, {}, ["node-0", "infra-0"]),
+        ({"infra": METAL}, {}, ["node-0", "metal-0", "bm-metal-0"]),
+        ({}, {"proven": "proven"}, ["proven", "node-0"]),
+        ({"addresses": (("InternalIP", "10.0.0.1"), ("ExternalDNS", "www"))}, {}, ["node-0"]),
+        (
+            {"addresses": (HOSTNAME, ("InternalDNS", "host-0.lan"))},
+            {"proven": "proven"},
+            ["proven", "node-0", "host-0", "host-0.lan"],
+        ),
+        ({"addresses": (HOSTNAME,)}, {"host": {"BareMetalHost": ["rack-1"]}}, ["node-0", "rack-1", "host-0"]),
+        ({"addresses": (HOSTNAME,)}, {"registered": "given", "proven": "proven"}, ["given"]),
+        ({"node_ref_name": "ref-0", "addresses": (HOSTNAME,)}, {"registered": "given"}, ["ref-0"]),
+        ({"node_ref_name": "ref-0"}, {"recorded": "joined"}, ["joined"]),
+        ({"given_name": "mine", "node_ref_name": "ref-0"}, {"registered": "given", "recorded": "joined"}, ["mine"]),
+        ({"given_name": ""}, {"proven": "proven"}, []),
+        ({"kind": "MachinePool"}, {}, []),
+        ({"kind": "MachinePool"}, {"proven": "proven"}, ["proven"]),
+        ({"kind": "MachinePool"}, {"registered": "given"}, ["given"]),
+    ],
+)
+def test_sources_count_in_order_of_trust(changes: dict[str, object], sources: dict[str, Any], names: list[str]) -> None:
+    found = node_names(make_member(**changes), NameSources(**sources))
+    assert [claim.name for claim in found] == names
+    assert all(claim.source for claim in found)
+
+
+@pytest.mark.parametrize(
+    ("reported", "name"),
+    [
+        ("Worker-01", "worker-01"),
+        ("ip-10-0-0-1.Corp.Example.com", "ip-10-0-0-1.corp.example.com"),
+        ("worker-01.corp.example.com.", "worker-01.corp.example.com"),
+        ("worker-01..", None),
+        ("localhost", None),
+        ("localhost.localdomain", None),
+        ("LOCALHOST.localdomain.", None),
+        ("10.0.0.5", None),
+        ("fd00::1", None),
+        ("\u212aelvin", None),
+        ("worker_01", None),
+        ("", None),
+    ],
+)
+def test_addresses_are_normalized_and_what_no_host_has_alone_is_no_name(reported: str, name: str | None) -> None:
+    names = claimed_names(make_member(addresses=(("Hostname", reported),)))
+    assert names == (("node-0", name) if name else ("node-0",))

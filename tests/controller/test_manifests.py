@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
 import nodeattest_providers
-from nodeattest_cli.discovery import serve
 from nodeattest_controller import configfile, manifests
-from nodeattest_controller.configfile import KIND
 from nodeattest_controller.controllers.auto_approval import approval_block, permissions
 from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
@@ -24,8 +21,6 @@ from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_kube.addresses import POD_IPS
 from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_parsing.durations import parse_seconds, parse_whole_seconds
-from nodeattest_parsing.errors import ParseError
 from nodeattest_providers import names
 from nodeattest_sandbox.apiserver.patch import json_patch
 
@@ -91,18 +86,6 @@ def test_clusterctl_move_takes_policies_records_and_the_ledger_along() -> None:
         how = "move-hierarchy" if kind in roots else "move"
         assert {"clusterctl.cluster.x-k8s.io", f"clusterctl.cluster.x-k8s.io/{how}"} <= labels
         assert text(crd, "metadata", "labels", "cluster.x-k8s.io/provider") == "addon-nodeattest"
-
-
-def test_no_short_name_is_one_of_cluster_api_s() -> None:
-    taken = {"cl", "ma", "md", "ms", "mp", "mhc", "cc", "kcp"}
-    for crd in manifests.crds():
-        assert not taken & set(strings(crd, "spec", "names", "shortNames"))
-
-
-def test_the_crds_need_nothing_newer_than_kubernetes_1_20_but_rules_that_older_servers_drop() -> None:
-    known = {"list-type", "list-map-keys", "preserve-unknown-fields", "validations"}
-    used = set(re.findall(r"x-kubernetes-([-a-z]+)", yaml.safe_dump(manifests.crds())))
-    assert used <= known
 
 
 def test_a_misspelt_restriction_reaches_the_controller_instead_of_being_pruned() -> None:
@@ -214,17 +197,6 @@ def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "lifetime",
-    ["336h", "1h30m", "3600s", "99999h", "100000h", "1.5h", "1m1h", "+1h", "1d", "60000ms", "1h ", "\u0663h"],
-)
-def test_the_definition_of_the_policy_takes_the_spellings_of_a_lifetime_that_the_code_takes(lifetime: str) -> None:
-    field = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec", "properties", "certificateLifetime")
-    taken = re.search(text(field, "pattern"), lifetime) is not None
-    with nullcontext() if taken else pytest.raises(ParseError):
-        assert parse_whole_seconds(lifetime) == parse_seconds(lifetime)
-
-
 def test_the_policy_s_defaults_are_the_code_s() -> None:
     properties = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec", "properties")
     # No default here: absent means the controller's setting, and the in-tree year for the insecure provider.
@@ -236,10 +208,6 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     serving = mapping(properties, "serving", "properties")
     assert (mapping(serving, "kubelet")["default"], mapping(serving, "attested")["default"]) == ("Ignore", "Sign")
     assert parsed.serving == policy.ServingPolicy(approves_kubelet=False, signs_attested=True)
-
-
-def test_the_configuration_kind_is_not_one_of_the_crds() -> None:
-    assert KIND not in {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
 
 
 def test_anonymous_reading_is_kubeadm_s_role_to_the_letter() -> None:
@@ -312,20 +280,6 @@ def test_a_jwts_group_gets_cluster_info_and_the_manifest_names_it_as_the_webhook
     }
     [subject] = items(find("discovery-reader", "RoleBinding"), "subjects")
     assert (subject["kind"], subject["name"]) == ("Group", tokenreview.GROUP)
-
-
-def test_the_front_has_no_privilege_and_flags_that_its_command_knows() -> None:
-    pod = mapping(find("discovery-front", "Deployment"), "spec", "template", "spec")
-    assert mapping(pod, "securityContext")["runAsNonRoot"] is True
-    [container] = items(pod, "containers")
-    security = mapping(container, "securityContext")
-    assert security["readOnlyRootFilesystem"] is True
-    assert security["allowPrivilegeEscalation"] is False
-    assert strings(security, "capabilities", "drop") == ("ALL",)
-    words = strings(container, "args")
-    assert words[:2] == ("discovery", "serve")
-    known = {option for parameter in serve.params for option in parameter.opts}
-    assert {word.partition("=")[0] for word in words[2:]} <= known
 
 
 def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_answers() -> None:
@@ -457,21 +411,6 @@ def test_each_right_on_whole_objects_that_could_be_misused_is_in_the_threat_mode
                 if verbs and not strings(rule, "resourceNames") and (grants or whole):
                     found.add(f"`{folder}`: `{','.join(verbs)}` `{resource}`")
     assert found == told
-
-
-def test_no_kustomization_has_a_field_that_kustomize_is_about_to_drop() -> None:
-    """Source: kustomize api/types/kustomization.go (CheckDeprecatedFields)."""
-    gone = ("patchesJson6902", "patchesStrategicMerge", "bases", "vars", "commonLabels")
-    files = sorted(TREE.rglob("kustomization.yaml"))
-    assert files
-    assert [f"{file}: {field}" for file in files for field in gone if f"\n{field}:" in file.read_text()] == []
-
-
-def test_a_patch_file_holds_one_document() -> None:
-    """Source: kustomize#5471, kubectl 1.31 and 1.32 panic at two deletions in one file."""
-    for file in TREE.rglob("kustomization.yaml"):
-        for patch in yaml.safe_load(file.read_text()).get("patches", ()):
-            assert len(list(yaml.safe_load_all((file.parent / patch["path"]).read_text()))) == 1, file
 
 
 def test_the_readme_s_tree_names_every_folder_and_nothing_else() -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node_attested_kit import ISSUED, NOW, ledger, machine
 
-from nodeattest_controller.metrics import PROVIDERS, VERDICTS, Metrics
+from nodeattest_controller.certificate_metrics import MachineState, counts_of_remaining
+from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
+from nodeattest_controller.controllers.node_attested.machine_census import MachineCensus, attestation_state
+from nodeattest_controller.metrics import VERDICTS, Metrics
+from nodeattest_controller.model.attestation import Attestation, new_attestation
+from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Reason
 
@@ -55,12 +64,6 @@ def test_unknown_label_values_count_as_other() -> None:
     assert value(metrics, "rest_client_requests_total", method="other", code="other") == 1
 
 
-def test_a_third_party_provider_has_its_own_series_when_named() -> None:
-    metrics = Metrics([*PROVIDERS, "acme"])
-    metrics.issued("acme")
-    assert value(metrics, "nodeattest_issued_total", provider="acme") == 1
-
-
 def test_requests_cannot_grow_the_number_of_series() -> None:
     metrics = Metrics()
 
@@ -78,26 +81,6 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
     feed()
     bound = 2 * 8 * (len(VERDICTS) + 1) * (len(Reason) + 2) + 200
     assert series(metrics) <= bound  # no series ever goes, so this is the most there was
-
-
-def test_clusters_are_shown_counted_and_forgotten() -> None:
-    metrics = Metrics()
-    metrics.cluster("ns/a", connected=True)
-    metrics.cluster("ns/b", connected=False)
-    assert value(metrics, "nodeattest_cluster_connected", cluster="ns/a") == 1
-    assert value(metrics, "nodeattest_clusters", state="connected") == 1
-    assert value(metrics, "nodeattest_clusters", state="failing") == 1
-    metrics.cluster("ns/b", connected=True)
-    metrics.requests_passed_over("ns/b", 7)
-    metrics.requests_passed_over("ns/b", 1)
-    assert value(metrics, "nodeattest_requests_passed_over_total", cluster="ns/b") == 8
-    metrics.forget_cluster("ns/a")
-    metrics.forget_cluster("ns/a")
-    metrics.forget_cluster("never/there")
-    assert value(metrics, "nodeattest_cluster_connected", cluster="ns/a") is None
-    assert value(metrics, "nodeattest_requests_passed_over_total", cluster="ns/b") == 8
-    assert value(metrics, "nodeattest_clusters", state="connected") == 1
-    assert value(metrics, "nodeattest_clusters", state="failing") == 0
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, "200"), (404, "404"), (503, "503"), (None, "<error>")])
@@ -155,27 +138,60 @@ def test_a_missing_right_is_counted_apart_and_the_alert_counts_nothing_else() ->
     assert re.findall(r"rest_client_requests_total\{(.*?)\}", rule) == ['code="403"']
 
 
-def test_state_times_and_counters_show() -> None:
+# What metrics say of a cluster's machines and certificates: the same as the condition, and bounded
+
+
+BAD = Reason.PCR_VALUE_NOT_ALLOWED
+ME, NEW = machine(0), machine(2, node=False)
+ENDED = NOW - timedelta(seconds=1)
+STATES: list[tuple[MachineView, Attestation | None, MachineState, str]] = [
+    (ME, ledger(ME), MachineState.ATTESTED, "Attested"),
+    (ME, ledger(ME, refused=BAD), MachineState.REFUSED, BAD),
+    (ME, ledger(ME, refused=BAD, ends=ENDED), MachineState.EXPIRED, "CertificateExpired"),
+    (ME, ledger(ME, ends=NOW), MachineState.EXPIRED, "CertificateExpired"),
+    (ME, replace(new_attestation(ME), verdict=LastDecision(RESET, "")), MachineState.RESET, "AttestationReset"),
+    (ME, None, MachineState.NOT_ATTESTED, "NotAttested"),
+    (NEW, None, MachineState.PENDING, "NotYetAttested"),
+    (NEW, new_attestation(NEW), MachineState.PENDING, "NotYetAttested"),
+]
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize(("member", "known", "state", "reason"), STATES)
+def test_a_state_is_the_condition_in_one_word(
+    member: MachineView, known: Attestation | None, state: MachineState, reason: str
+) -> None:
+    assert attestation_state(member, known, NOW) is state
+    assert condition_of_machine(member, known, NOW).reason == reason
+
+
+def test_the_earliest_end_is_of_the_certificates_that_are_still_good() -> None:
+    census = MachineCensus(NOW)
+    for number, ends in enumerate((ENDED, NOW + timedelta(hours=3), NOW + timedelta(days=5))):
+        census.add(machine(number), ledger(machine(number), ends=ends))
+    found = census.result()
+    assert found.earliest_end == (NOW + timedelta(hours=3)).timestamp()
+    assert found.earliest_lifetime == (NOW + timedelta(hours=3) - ISSUED).total_seconds()
+    assert found.states == {MachineState.EXPIRED: 1, MachineState.ATTESTED: 2}
+    assert found.remaining == counts_of_remaining([0.0, 3 * 3600.0, 5 * 86400.0])
+    assert found.remaining_sum == 3 * 3600 + 5 * 86400
+
+
+def test_the_histogram_is_of_all_clusters_and_a_cluster_is_forgotten() -> None:
     metrics = Metrics()
-    metrics.oldest_request(1.5)
-    metrics.leader(leads=True)
-    metrics.foreign_challenge()
-    metrics.attestation_conflict()
-    metrics.token_write("bootstrap-signer", "written")
-    metrics.signing_seconds(0.04)
-    assert value(metrics, "nodeattest_token_writes_total", controller="bootstrap-signer", outcome="written") == 1
-    assert value(metrics, "nodeattest_cluster_info_signing_seconds_bucket", le="0.05") == 1
-    metrics.request_age_seconds(-1.0)
-    metrics.verification_seconds("tpm", 0.004)
-    assert value(metrics, "nodeattest_queue_oldest_seconds") == 1.5
-    assert value(metrics, "nodeattest_leader") == 1
-    assert value(metrics, "nodeattest_foreign_challenges_total") == 1
-    assert value(metrics, "nodeattest_ledger_conflicts_total") == 1
-    assert value(metrics, "nodeattest_request_age_seconds_sum") == 0
-    assert value(metrics, "nodeattest_verification_seconds_bucket", provider="tpm", le="0.005") == 1
-
-
-def test_two_instances_share_nothing() -> None:
-    one, other = Metrics(), Metrics()
-    one.issued("tpm")
-    assert value(other, "nodeattest_issued_total", provider="tpm") is None
+    for key, days in (("ns/a", 1.5), ("ns/b", 400)):
+        census = MachineCensus(NOW)
+        census.add(ME, ledger(ME, ends=NOW + timedelta(days=days)))
+        metrics.certificates.show(key, census.result())
+    count = "nodeattest_certificate_remaining_seconds"
+    assert sample(metrics, f"{count}_gcount") == 2
+    assert sample(metrics, f"{count}_bucket", le="172800.0") == 1
+    assert sample(metrics, "nodeattest_machines", cluster="ns/a", state="attested") == 1
+    assert sample(metrics, "nodeattest_machines", cluster="ns/a", state="expired") == 0
+    metrics.forget_standing("ns/a")
+    metrics.forget_standing("never/there")
+    assert sample(metrics, f"{count}_gcount") == 1
+    assert sample(metrics, "nodeattest_machines", cluster="ns/a", state="attested") is None

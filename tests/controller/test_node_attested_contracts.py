@@ -10,17 +10,15 @@ from typing import cast
 
 import pytest
 import yaml
-from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
+from node_attested_site import KEY, Site, Version, at_work, prepared
 from polling import until
 
-from nodeattest_controller.model.machine_view import view_of_machine
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.csr_observer import CSRDenied
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_definitions
-from nodeattest_sandbox.fleet import create_namespace
 
 
 @pytest.fixture(scope="module", params=["sandbox", pytest.param("real", marks=pytest.mark.conformance)])
@@ -90,28 +88,6 @@ async def test_machines_and_pools_say_how_they_stand_beside_others_conditions(pl
     assert ("observedGeneration" in ours) is (site.version == "v1beta2")
 
 
-async def test_a_condition_is_written_once_while_the_watch_is_late(plane: ControlPlane, site: Site) -> None:
-    machine, replica = site.machine("late"), Replica()
-    site.ledger(machine)
-    granted = CSRIssued(
-        cluster=KEY, member=view_of_machine(machine), node_name=NodeName("late"), provider=ProviderName("tpm"),
-        purpose=Purpose.CLIENT, serial="1f", not_after=datetime.now(UTC), at=datetime.now(UTC),
-    )  # fmt: skip
-    before = status_patches(plane, "late")
-    async with at_work(plane, replica=replica, watching=False) as controller:
-        await until(lambda: site.said("machines", "late") == ("True", "Attested"), "the certificate")
-        for _ in range(2):
-            asked = replica.asked
-            controller.granted(granted)
-            await until(lambda asked=asked: replica.asked >= asked + 3, "a reconciliation of the machine")
-    assert status_patches(plane, "late") == before + 1
-
-
-def status_patches(plane: ControlPlane, name: str) -> int:
-    patches = [one for one in plane.requests() if (one.verb, one.name, one.subresource) == ("patch", name, "status")]
-    return len(patches)
-
-
 async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site: Site) -> None:
     site.ledger(site.machine("refused"))
     async with at_work(plane) as controller:
@@ -125,41 +101,3 @@ async def test_a_refusal_reaches_ledger_and_condition(plane: ControlPlane, site:
         )  # fmt: skip
         await until(lambda: site.said("machines", "refused") == ("False", "PCRValueNotAllowed"), "the refusal")
     assert ("severity" in site.conditions("machines", "refused")[1]) is (site.version == "v1beta1")
-
-
-@pytest.mark.parametrize("paused", ["cluster", "machine"])
-async def test_what_is_paused_is_left_alone_until_it_is_resumed(plane: ControlPlane, site: Site, paused: str) -> None:
-    annotation: JsonMap = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
-    name = f"paused-{paused}"
-    cluster, machine = f"{site.root}/clusters/blue", f"{site.root}/machines/{name}"
-    if paused == "cluster":
-        site.client.patch(cluster, {"spec": {"paused": True}})
-    site.machine(name)
-    if paused == "machine":
-        site.client.patch(machine, annotation)
-    replica = Replica()
-    async with at_work(plane, replica=replica):
-        for number in range(2):  # a reconciliation begins when the one before has ended
-            witness, before = f"witness-{paused}-{number}", replica.asked
-            site.machine(witness)
-            await until(lambda: replica.asked > before if paused == "cluster" else site.said("machines", witness)[0])
-        assert site.said("machines", name) == ("", "")
-        if paused == "cluster":
-            site.client.patch(cluster, {"spec": {"paused": False}})
-        else:
-            site.client.patch(machine, {"metadata": {"annotations": None}})
-        await until(lambda: site.said("machines", name) == ("Unknown", "NotAttested"), "the word after the pause")
-
-
-async def test_another_namespaces_machines_are_not_this_clusters(plane: ControlPlane, site: Site) -> None:
-    create_namespace(site.client, "other")
-    other = Site(site.client, site.version)
-    other.root = other.root.replace("/fleet", "/other")
-    body: JsonMap = {"apiVersion": f"cluster.x-k8s.io/{site.version}", "kind": "Machine",
-                     "metadata": {"name": "foreign"},
-                     "spec": {**site.template(), "providerID": "sandbox://foreign"}}  # fmt: skip
-    site.client.create(f"{other.root}/machines", body)
-    site.machine("witness")
-    async with at_work(plane):
-        await until(lambda: site.said("machines", "witness") == ("Unknown", "NotAttested"), "the witness")
-    assert other.said("machines", "foreign") == ("", "")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_attested_kit import ledger, machine, policy
+from node_attested_kit import ledger, machine, policy, refusal
+from node_attested_site import KEY, Site, prepared
+from polling import until
 
+from nodeattest_controller.controllers.node_attested import severity
 from nodeattest_controller.controllers.node_attested.decide import (
     TAINT_KEY,
     Around,
@@ -19,13 +25,20 @@ from nodeattest_controller.controllers.node_attested.decide import (
     decide,
     node_patch,
 )
+from nodeattest_controller.controllers.node_attested.missing_machines import HELD, MissingMachines
+from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.last_decision import RESET, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.names import Purpose
+from nodeattest_sandbox.control_plane import start_sandbox
+from nodeattest_sandbox.definitions import install_cluster_api
 
 BAD = Reason.PCR_VALUE_NOT_ALLOWED
 ME = machine()
@@ -47,17 +60,7 @@ def test_nothing_is_done_by_default_nor_in_audit() -> None:
 
 @pytest.mark.parametrize(
     "reason",
-    [
-        Reason.POLICY_INVALID,
-        Reason.ATTESTOR_NOT_AUTHORIZED,
-        Reason.CSR_MALFORMED,
-        Reason.SUPERSEDED,
-        Reason.CHALLENGE_EXPIRED,
-        Reason.EVENT_LOG_MISSING,
-        Reason.REQUESTER_OVER_BUDGET,
-        Reason.PLATFORM_UNAVAILABLE,
-        Reason.INTERNAL_ERROR,
-    ],
+    [Reason.POLICY_INVALID, Reason.SUPERSEDED, Reason.PLATFORM_UNAVAILABLE],
 )
 def test_what_says_nothing_of_the_machine_leads_to_nothing(reason: Reason) -> None:
     assert decide(ME, ledger(ME, refused=reason), policy(), ROOM) is NoAction.LEAVE
@@ -158,15 +161,6 @@ def test_what_was_done_is_undone_and_nothing_else(
     assert applied(treated, FailureAction.NONE) == before
 
 
-def test_a_policy_that_cordons_less_uncordons_what_it_cordoned() -> None:
-    cordoned = applied(node(), FailureAction.CORDON)
-    assert applied(cordoned, FailureAction.TAINT) == applied(node(), FailureAction.TAINT)
-
-
-def test_a_node_that_nobody_treated_needs_no_write() -> None:
-    assert node_patch(node(taints=OTHERS, unschedulable=True), FailureAction.NONE) is None
-
-
 def test_machines_that_have_not_joined_do_not_make_room() -> None:
     pairs: list[tuple[MachineView, Attestation | None]] = [(machine(n, node=False), None) for n in range(100)]
     pairs += [(machine(n + 100, control_plane=n < 3), None) for n in range(5)]
@@ -198,3 +192,76 @@ def test_new_machines_hold_a_place_only_where_nodes_are_deleted() -> None:
     held = decide(ME, FAILING, policy(FailureAction.DELETE_NODE), around)
     assert isinstance(held, Withhold)
     assert "1 of 11 Nodes stand treated, 1 yet to join among them" in held.why
+
+
+# What a refusal says of a machine: a table over every reason, and only its own node's word counts
+
+
+ROOMS = ("providers", "controller")
+TREE = Path(__file__).parents[2]
+LATE = re.compile(r"Unavailable\(\s*Reason\.([A-Z_]+)")
+
+
+def test_every_reason_has_one_severity() -> None:
+    assert set(DENIAL_SEVERITIES) == set(Reason)
+    listed = [*severity._NOTHING, *severity._RENEWAL, *severity._MACHINE]  # pyright: ignore[reportPrivateUsage] - a dict would hide one that stands in two lists
+    assert len(listed) == len(set(listed))
+
+
+def test_reasons_that_end_a_wait_do_not_count_against_a_machine() -> None:
+    sources = [path.read_text(encoding="utf-8") for room in ROOMS for path in (TREE / room).rglob("*.py")]
+    late = {Reason[name] for source in sources for name in LATE.findall(source)}
+    assert Reason.PLATFORM_UNAVAILABLE in late
+    assert {reason for reason in late if DENIAL_SEVERITIES[reason] is not DenialSeverity.NOTHING} == set()
+
+
+def test_nobody_but_the_node_speaks_for_its_machine() -> None:
+    for reason in Reason:
+        assert severity_of(refusal(reason, by_node=False, username="system:bootstrap:abcdef")) is DenialSeverity.NOTHING
+
+
+def test_a_request_that_was_not_evaluated_does_not_count_against_a_machine() -> None:
+    for reason in Reason:
+        assert severity_of(refusal(reason, evaluated=False)) is DenialSeverity.NOTHING
+
+
+def test_a_refused_serving_certificate_says_something_of_the_machine_or_nothing() -> None:
+    found = {severity_of(refusal(reason, purpose=Purpose.SERVING)) for reason in Reason}
+    assert found == {DenialSeverity.MACHINE, DenialSeverity.NOTHING}
+
+
+# Machines that are not there yet, or no more, are counted where Nodes are deleted
+
+
+DELETED = ledger(ME, refused=Reason.PCR_VALUE_NOT_ALLOWED, treated=FailureAction.DELETE_NODE)
+
+
+async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_counted(tmp_path: Path) -> None:
+    now = 0.0
+    with start_sandbox(tmp_path, name="management") as plane:
+        install_cluster_api(plane.client())
+        site = Site(prepared(plane).client(), "v1beta1")
+        site.cluster()
+        site.machine("known")
+        site.create("Machine", "nameless", site.template(), {"phase": "Provisioning"})
+        site.pool("pool", "sandbox://pool-0")
+        site.client.patch(f"{site.root}/machinepools/pool", {"spec": {"replicas": 3}})
+        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+            management, ready = (
+                ManagementCache(client, namespace=None, on_change=lambda _key, _ids: None),
+                asyncio.Event(),
+            )
+            task = asyncio.create_task(management.run(ready))
+            await asyncio.wait_for(ready.wait(), 60)
+            # MachinePools are a feature gate of Cluster API, and ``ready`` does not wait for them.
+            await until(lambda: management.object_at("machinepools", "fleet", "pool") is not None)
+            absent = MissingMachines(KEY, management, lambda: now)
+            assert await absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
+            assert await absent.count([]) == 3  # a tainted one that is gone holds no place
+            assert await absent.count([(ME, DELETED)]) == 3
+            assert await absent.count([]) == 4
+            assert await absent.count([(ME, DELETED)]) == 3
+            now = HELD
+            assert await absent.count([]) == 3
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from node_attested_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
+from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine, condition_of_pool
 from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
     CLAIM_RATE,
@@ -15,10 +16,29 @@ from nodeattest_controller.controllers.node_attested.pending import (
     VERDICT_BURST,
     PendingOutcomes,
 )
-from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
+from nodeattest_controller.controllers.node_attested.refusal_recorder import (
+    RECORD_BURST,
+    RECORD_RATE,
+    RECORDS_BURST,
+    UnwrittenRefusals,
+)
+from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim, parse_refused_claim
 from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.last_decision import DENIED, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.model.refusals import (
+    KEEP,
+    MAX_MESSAGE,
+    MAX_NAME,
+    MAX_REASONS,
+    RecordedRefusal,
+    Requester,
+    latest_refusals,
+    parse_refusals,
+    render_refusals,
+)
+from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
@@ -77,14 +97,6 @@ def test_a_node_says_nothing_of_another_nodes_machine() -> None:
     assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
 
 
-def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> None:
-    rig = Rig()
-    assert not rig.decisions.refused(refusal(BAD, provider_id=ProviderID("sandbox://nobody")))
-    twin: JsonObject = {**document(ME), "metadata": {"name": "twin", "namespace": "fleet", "uid": "m-9"}}
-    rig.inventory.put_machine("fleet/twin", twin)
-    assert not rig.decisions.refused(refusal(BAD))
-
-
 def test_refused_claims_on_a_machine_that_has_not_joined_are_shown_rarely() -> None:
     rig = Rig()
     claim = refusal(BAD, provider_id=NEW.provider_id, node_name=NodeName("node-2"), **STRANGER)
@@ -92,18 +104,6 @@ def test_refused_claims_on_a_machine_that_has_not_joined_are_shown_rarely() -> N
     assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, BAD)
     rig.seconds += 1 / CLAIM_RATE
     assert rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
-    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, LESS)
-
-
-def test_a_claim_above_the_rate_is_shown_later() -> None:
-    rig = Rig()
-    for _ in range(CLAIM_BURST):
-        rig.decisions.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
-    assert not rig.decisions.refused(refusal(LESS, provider_id=NEW.provider_id, **STRANGER))
-    rig.decisions.review_claims()
-    assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, BAD)
-    rig.seconds += 1 / CLAIM_RATE
-    rig.decisions.review_claims()
     assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, LESS)
 
 
@@ -130,21 +130,6 @@ def test_another_tokens_flood_keeps_no_claim_from_being_shown() -> None:
         rig.seconds += CLAIMS_BURST / CLAIMS_RATE
         rig.decisions.review_claims()
     assert rig.decisions.claim(NEW.provider_id) == RefusedClaim(NOW, other)
-
-
-def test_what_the_condition_has_stays_until_there_is_a_newer_claim() -> None:
-    rig, written = Rig(), RefusedClaim(NOW - timedelta(hours=1), LESS)
-    assert rig.decisions.claim(NEW.provider_id, written) == written
-    rig.decisions.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
-    assert rig.decisions.claim(NEW.provider_id, written) == RefusedClaim(NOW, BAD)
-
-
-def test_a_token_says_nothing_that_is_recorded_of_a_machine_that_has_not_joined() -> None:
-    rig = Rig()
-    for reason in Reason:
-        rig.decisions.refused(refusal(reason, provider_id=NEW.provider_id, **STRANGER))
-        rig.decisions.refused(refusal(reason, provider_id=NEW.provider_id))  # a node of another name
-    assert rig.decisions.pending() == set()
 
 
 def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> None:
@@ -180,13 +165,6 @@ def test_the_same_again_is_no_news_and_less_hides_nothing() -> None:
     assert news == LastDecision(DENIED, BAD, NOW)
 
 
-def test_of_two_refusals_the_one_that_says_more_is_kept() -> None:
-    rig = Rig()
-    rig.decisions.refused(refusal(BAD))
-    rig.decisions.refused(refusal(LESS))
-    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
-
-
 def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> None:
     rig, written = Rig(), 0
     for number in range(100):
@@ -197,13 +175,6 @@ def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> N
     assert written == VERDICT_BURST
 
 
-def test_a_certificate_ends_what_was_refused_before() -> None:
-    rig = Rig()
-    rig.decisions.refused(refusal(BAD))
-    rig.decisions.granted(grant(ME))
-    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
-
-
 def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:
     rig = Rig()
     refused = ledger(ME, refused=BAD, since=NOW - timedelta(minutes=1))
@@ -212,3 +183,200 @@ def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -
     assert found is not None
     assert found.verdict == "Approved"
     assert rig.decisions.verdict(ME.provider_id, ledger(ME, refused=BAD, since=NOW + timedelta(minutes=1))) is None
+
+
+# The condition NodeAttested: from the ledger and the time alone
+
+
+UNJOINED, JOINED = machine(node=False), machine()
+PAST = NOW - timedelta(seconds=1)
+
+
+def told(condition: Condition | None) -> tuple[ConditionStatus, str]:
+    assert condition is not None
+    return condition.status, condition.reason
+
+
+def test_an_attested_machine_says_by_what_and_until_when() -> None:
+    condition = condition_of_machine(JOINED, ledger(JOINED), NOW)
+    assert told(condition) == (ConditionStatus.TRUE, "Attested")
+    assert condition is not None
+    assert condition.message == "by tpm, until 2026-01-14T03:04:05Z"
+
+
+@pytest.mark.parametrize("refused", [None, Reason.PCR_VALUE_NOT_ALLOWED])
+def test_a_certificate_that_ended_is_told_before_anything_else(refused: Reason | None) -> None:
+    condition = condition_of_machine(JOINED, ledger(JOINED, refused=refused, ends=NOW), NOW)
+    assert told(condition) == (ConditionStatus.FALSE, "CertificateExpired")
+    assert condition is not None
+    assert (str(refused) in condition.message) is (refused is not None)
+    assert told(condition_of_machine(JOINED, ledger(JOINED, ends=NOW), PAST)) == (ConditionStatus.TRUE, "Attested")
+
+
+@pytest.mark.parametrize(
+    ("reason", "severity"),
+    [(Reason.PCR_VALUE_NOT_ALLOWED, Severity.ERROR), (Reason.ATTESTOR_NOT_AUTHORIZED, Severity.WARNING)],
+)
+def test_a_refused_renewal_has_its_reason(reason: Reason, severity: Severity) -> None:
+    condition = condition_of_machine(JOINED, ledger(JOINED, refused=reason), NOW)
+    assert told(condition) == (ConditionStatus.FALSE, reason)
+    assert condition is not None
+    assert condition.severity is severity
+    assert "good until 2026-01-14" in condition.message
+
+
+def test_a_claim_is_read_back_from_the_message() -> None:
+    claim = RefusedClaim(NOW, BAD)
+    assert parse_refused_claim(condition_of_machine(UNJOINED, None, NOW, claim).message) == claim
+
+
+@pytest.mark.parametrize("message", ["", "by tpm", str(RefusedClaim(NOW, BAD)).replace(str(BAD), "Unknown")])
+def test_a_message_without_a_claim_gives_none(message: str) -> None:
+    assert parse_refused_claim(message) is None
+
+
+def test_what_was_done_to_the_node_is_said() -> None:
+    known = ledger(JOINED, refused=Reason.PCR_VALUE_NOT_ALLOWED, treated=FailureAction.CORDON)
+    condition = condition_of_machine(JOINED, known, NOW)
+    assert condition is not None
+    assert condition.message.endswith("its Node was cordoned")
+
+
+def test_a_refused_claim_is_in_the_message_of_a_machine_that_has_not_joined_and_nowhere_else() -> None:
+    claim = RefusedClaim(NOW, Reason.ENDORSEMENT_KEY_UNTRUSTED)
+    shown = condition_of_machine(UNJOINED, None, NOW, claim)
+    assert told(shown) == told(condition_of_machine(UNJOINED, None, NOW))
+    assert "a request that claims this machine was refused at 2026-01-02T03:04:05Z" in shown.message
+    assert "EndorsementKeyUntrusted" in shown.message
+    for member, known in ((JOINED, ledger(JOINED)), (JOINED, None)):
+        assert condition_of_machine(member, known, NOW, claim) == condition_of_machine(member, known, NOW)
+
+
+def test_a_pool_counts_its_instances() -> None:
+    good, ended = ledger(JOINED), ledger(JOINED, ends=NOW)
+    failed = ledger(JOINED, refused=Reason.PCR_VALUE_NOT_ALLOWED)
+    assert told(condition_of_pool([], NOW)) == (ConditionStatus.UNKNOWN, "NoInstances")
+    assert told(condition_of_pool([good, good], NOW)) == (ConditionStatus.TRUE, "Attested")
+    some = condition_of_pool([good, None, ended, failed], NOW)
+    assert told(some) == (ConditionStatus.FALSE, "InstancesNotAttested")
+    assert some.message == "1 of 4 instances attested"
+    assert told(condition_of_pool([good, None], NOW)) == (ConditionStatus.UNKNOWN, "InstancesNotAttested")
+
+
+# Refused requests on their way to a machine's record: who asked, and how often they are written
+
+
+TOKEN = {"by_node": False, "username": "system:bootstrap:abcdef"}
+OTHER_NODE = {"node_name": NodeName("node-1"), "username": "system:node:node-1"}
+ADMIN = {"by_node": False, "username": "kubernetes-admin"}
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Requester.NODE),
+        (TOKEN, Requester.BOOTSTRAP),
+        (OTHER_NODE, Requester.OTHER),
+        (ADMIN, Requester.OTHER),
+        ({"by_node": False, "username": "system:node:node-0"}, Requester.OTHER),  # a node without the nodes' group
+    ],
+)
+def test_who_asked_is_what_the_server_authenticated(changes: dict[str, object], expected: Requester) -> None:
+    unwritten = UnwrittenRefusals(Clock())
+    assert unwritten.note(refusal(BAD, message=f"{BAD}: expected a, got b", **changes), ledger(ME))
+    [found] = unwritten.get(ME.provider_id)
+    assert (found.requester, found.reason, found.request) == (expected, BAD, "csr-1")
+    assert found.message == "expected a, got b"
+
+
+def test_what_is_held_until_it_is_written_is_cut_already() -> None:
+    unwritten = UnwrittenRefusals(Clock())
+    made_up = "a\n" * 250_000
+    unwritten.note(refusal(BAD, message=made_up, request_name=made_up), ledger(ME))
+    [held] = unwritten.get(ME.provider_id)
+    assert (len(held.message), len(held.request)) == (MAX_MESSAGE, MAX_NAME)
+    assert "\n" not in held.message + held.request
+
+
+def test_a_flood_is_written_a_few_times_and_takes_no_write_of_the_nodes_own() -> None:
+    clock = Clock()
+    unwritten = UnwrittenRefusals(clock)
+    assert [unwritten.note(refusal(BAD, **TOKEN), ledger(ME)) for _ in range(1_000)].count(True) == RECORD_BURST
+    for number in range(2 * RECORDS_BURST):
+        unwritten.note(refusal(BAD, provider_id=ProviderID(f"sandbox://node-{number}"), **TOKEN), ledger(ME))
+    assert unwritten.note(refusal(BAD), ledger(ME))
+    clock.seconds = 1 / RECORD_RATE
+    assert unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
+
+
+@pytest.mark.parametrize("other", [{**TOKEN, "username": "system:bootstrap:ghijkl"}, ADMIN, OTHER_NODE])
+def test_one_requesters_flood_takes_no_record_of_another(other: dict[str, object]) -> None:
+    unwritten = UnwrittenRefusals(Clock())
+    for _ in range(2 * RECORD_BURST):
+        unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
+    assert unwritten.note(refusal(BAD, **other), ledger(ME))
+
+
+def test_what_came_during_a_write_is_still_due() -> None:
+    unwritten = UnwrittenRefusals(Clock())
+    unwritten.note(refusal(BAD), ledger(ME))
+    written = unwritten.get(ME.provider_id)
+    unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
+    unwritten.forget(ME.provider_id, written)
+    assert unwritten.due() == {ME.provider_id}
+    unwritten.forget(ME.provider_id, unwritten.get(ME.provider_id))
+    assert unwritten.due() == set()
+
+
+# What a record keeps of refused requests: the last ones, bounds, and what it does with what it cannot read
+
+
+def refused(
+    reason: str, seconds: int = 0, who: Requester = Requester.NODE, *, request: str = "", message: str = ""
+) -> RecordedRefusal:
+    at = NOW + timedelta(seconds=seconds)
+    return RecordedRefusal(requester=who, reason=reason, time=at, request=request, message=message)
+
+
+def test_of_one_reason_of_a_requester_the_last_request_stays() -> None:
+    last = refused("A", 5, request="second", message="m2")
+    assert latest_refusals([last, refused("A", 0, request="first", message="m1")], NOW) == (last,)
+
+
+def test_a_token_pushes_out_nothing_that_the_node_was_refused_for() -> None:
+    own = [refused(f"Own{number}") for number in range(MAX_REASONS)]
+    flood = [refused(f"Token{number}", number, Requester.BOOTSTRAP) for number in range(100)]
+    kept = latest_refusals([*own, *flood], NOW)
+    assert {one.reason for one in kept if one.requester is Requester.NODE} == {one.reason for one in own}
+    tokens = [one.reason for one in kept if one.requester is Requester.BOOTSTRAP]
+    assert tokens == [f"Token{number}" for number in range(99, 99 - MAX_REASONS, -1)]
+
+
+def test_an_entry_ends_some_time_after_its_last_request() -> None:
+    assert latest_refusals([refused("A")], NOW + KEEP)
+    assert latest_refusals([refused("A")], NOW + KEEP + timedelta(seconds=1)) == ()
+
+
+def test_what_is_written_is_read_again_cut_and_printable() -> None:
+    written = render_refusals([refused("A", request="csr-1", message="x" * MAX_MESSAGE + "y")])
+    [found] = parse_refusals({"status": {"refusals": [*written]}})
+    assert (found.reason, found.request, found.requester, found.time) == ("A", "csr-1", Requester.NODE, NOW)
+    assert found.message == "x" * (MAX_MESSAGE - 1) + "…"
+    [hostile] = render_refusals([refused("A", message="a\x1b[2J\nb")])
+    assert str(hostile["message"]).isprintable()
+
+
+def test_what_cannot_be_read_is_none() -> None:
+    good = render_refusals([refused("A")])[0]
+    broken: list[JsonObject] = [
+        {**good, "requester": "Ghost"}, {**good, "time": "soon"}, {**good, "reason": ""}, {},
+    ]  # fmt: skip
+    assert parse_refusals({"status": {"refusals": [*broken, good]}}) == parse_refusals({"status": {"refusals": [good]}})
+    assert parse_refusals({}) == ()

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from node_attested_kit import NOW, grant, ledger, machine, refusal
-from node_attested_world import NodeAttestedWorld, claim
+from node_attested_world import OWN, NodeAttestedWorld, claim
 from polling import until
 
 from nodeattest_controller.controllers.node_attested.events import STATUS_REMEDY
@@ -20,10 +20,8 @@ from nodeattest_controller.controllers.node_attested.reconciler import (
 )
 from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE
 from nodeattest_controller.model.attestation import new_attestation
-from nodeattest_controller.model.last_decision import RESET, LastDecision
 from nodeattest_controller.model.objects import rfc3339, text
-from nodeattest_controller.model.policy import FailureAction
-from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.client import ApiError, Conflict, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.names import ProviderID
@@ -62,23 +60,6 @@ async def test_requests_by_a_token_change_neither_status_nor_time_and_the_last_o
     assert f"a request that claims this machine was refused at {rfc3339(NOW)}: {BAD}; any holder of a" in message
 
 
-async def test_a_refused_claim_is_forgotten_when_the_machine_joins() -> None:
-    world = NodeAttestedWorld()
-    path = world.machine(NEW)
-    async with world.running():
-        world.controller.refused(claim(NEW))
-        await world.settle()
-        assert "a request that claims" in text(world.shown(path), "message")
-        world.ledger(NEW, ledger(NEW))
-        await world.resync(60)
-        assert world.said(path) == ATTESTED
-        world.management_api.remove(
-            f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations/{ledger(NEW).name}"
-        )
-        await world.resync(60)
-        assert text(world.shown(path), "message") == "no certificate was issued for this machine yet"
-
-
 async def test_a_refused_claim_survives_a_restart() -> None:
     first = NodeAttestedWorld()
     path = first.machine(NEW)
@@ -94,16 +75,6 @@ async def test_a_refused_claim_survives_a_restart() -> None:
         second.controller.refused(claim(NEW, LESS))
         await second.settle()
         assert f"refused at {rfc3339(NOW)}: {LESS};" in text(second.shown(path), "message")
-
-
-async def test_a_condition_that_an_earlier_version_made_false_for_a_claim_is_unknown_again() -> None:
-    world = NodeAttestedWorld()
-    path = world.machine(NEW)
-    old: JsonObject = {"type": "NodeAttested", "status": "False", "reason": "ClaimRefused", "message": "m",
-                       "lastTransitionTime": "2025-01-01T00:00:00Z"}  # fmt: skip
-    world.management_api.objects[path]["status"] = {"conditions": [old]}
-    async with world.running():
-        assert world.said(path) == NOT_YET
 
 
 async def test_a_token_and_another_node_change_nothing_of_a_machine_that_has_joined() -> None:
@@ -164,16 +135,6 @@ async def test_a_refusal_of_the_nodes_own_request_reaches_the_ledger_then_the_co
         assert world.refusals(ledger(ME)) == {("Node", BAD)}
 
 
-async def test_a_machine_without_a_record_gets_none_by_a_refused_request() -> None:
-    world = NodeAttestedWorld()
-    world.machine(NEW)
-    async with world.running():
-        world.controller.refused(claim(NEW))
-        await world.resync(60)
-        assert world.management_api.count("POST", "machineattestations") == 0
-        assert ledger(NEW).name not in world.writes()
-
-
 async def test_refused_requests_are_recorded_by_who_asked_and_outlive_a_certificate() -> None:
     world = NodeAttestedWorld()
     world.joined(ME)
@@ -214,15 +175,6 @@ async def test_a_record_that_cannot_be_written_keeps_no_condition_back(
     assert "cannot record refused requests" in caplog.text
 
 
-async def test_a_record_that_met_another_writer_is_written_again_and_nothing_is_lost() -> None:
-    world = NodeAttestedWorld()
-    world.joined(ME)
-    world.management_api.fail("PATCH", f"{ledger(ME).name}/status", Conflict(409, "Conflict", "c"))
-    async with world.running():
-        world.controller.refused(claim(ME))
-        await until(lambda: world.refusals(ledger(ME)) == {("BootstrapToken", BAD)}, "the record")
-
-
 async def test_a_certificate_takes_a_refusal_back() -> None:
     world = NodeAttestedWorld()
     path = world.joined(ME, refused=BAD, since=NOW - timedelta(minutes=1))
@@ -231,32 +183,6 @@ async def test_a_certificate_takes_a_refusal_back() -> None:
         world.controller.granted(grant(ME))
         await world.settle()
         assert world.said(path) == ATTESTED
-
-
-async def test_a_certificate_that_ends_is_told_at_the_next_resync() -> None:
-    world = NodeAttestedWorld()
-    path = world.joined(ME, ends=NOW + timedelta(minutes=1))
-    async with world.running():
-        assert world.said(path) == ATTESTED
-        await world.resync(61)
-        assert world.said(path) == ("False", "CertificateExpired")
-
-
-async def test_a_reset_machine_that_has_a_node_is_told_as_reset() -> None:
-    world = NodeAttestedWorld()
-    verdict = LastDecision(RESET, "AttestationReset", NOW)
-    path = world.machine(ME, replace(new_attestation(ME), resource_version="1", verdict=verdict))
-    async with world.running():
-        assert world.said(path) == ("Unknown", "AttestationReset")
-
-
-async def test_a_predecessors_ledger_says_nothing_of_a_machine() -> None:
-    world = NodeAttestedWorld()
-    path = world.machine(NEW)
-    predecessor = replace(NEW, uid="former")
-    world.ledger(predecessor, ledger(predecessor))
-    async with world.running():
-        assert world.said(path) == NOT_YET
 
 
 # Ways in which it ends
@@ -289,53 +215,6 @@ async def test_what_is_not_to_be_touched_is_left_alone(how: str) -> None:
         assert world.writes() == []
 
 
-async def test_a_provider_id_that_two_machines_have_is_nobodys() -> None:
-    world = NodeAttestedWorld()
-    world.joined(ME)
-    world.machine(replace(OTHER, provider_id=ME.provider_id))
-    async with world.running():
-        world.controller.refused(refusal(BAD))
-        await world.resync(60)
-        assert world.writes() == []
-
-
-async def test_an_outcome_on_a_machine_that_is_gone_is_forgotten() -> None:
-    world = NodeAttestedWorld()
-    path = world.joined(ME)
-    async with world.running():
-        world.management_api.remove(path)
-        world.controller.refused(refusal(BAD))
-        world.controller.granted(grant(ME))
-        await world.resync(60)
-        writes = world.writes()
-        world.joined(ME)
-        await world.resync(60)
-        assert world.said(path) == ATTESTED
-    assert writes == [ME.name]
-
-
-async def test_an_outcome_of_a_cluster_that_is_not_connected_is_passed_over() -> None:
-    world = NodeAttestedWorld()
-    path = world.joined(ME)
-    async with world.running():
-        world.controller.refused(refusal(BAD, cluster="fleet/another"))
-        world.controller.granted(replace(grant(ME), cluster="fleet/another"))  # pyright: ignore[reportArgumentType]
-        await world.settle()
-        assert world.said(path) == ATTESTED
-
-
-async def test_a_record_gets_its_condition_in_its_own_group() -> None:
-    world = NodeAttestedWorld()
-    path = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machinerecords/unit-1"
-    spec: JsonObject = {"clusterName": "c", "providerID": "metal://unit-1", "nodeName": "unit-1"}
-    world.management_api.put(
-        path, {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "MachineRecord", "spec": spec}
-    )
-    async with world.running():
-        assert world.said(path) == NOT_YET
-        assert "observedGeneration" in world.shown(path)
-
-
 async def test_a_write_that_meets_another_writer_is_made_again_in_silence() -> None:
     world = NodeAttestedWorld()
     path = world.joined(ME)
@@ -352,24 +231,6 @@ async def test_a_record_that_changed_meanwhile_is_read_and_evaluated_again() -> 
         world.management_api.fail("PATCH", "machineattestations/", Conflict(409, "Conflict", "c"))
         world.controller.refused(refusal(BAD))
         await until(lambda: world.said(path) == ("False", BAD), state=lambda: world.said(path))
-
-
-async def test_a_ledger_that_is_gone_meanwhile_leaves_no_verdict() -> None:
-    world = NodeAttestedWorld()
-    path = world.joined(ME)
-    async with world.running():
-        world.management_api.fail("PATCH", "machineattestations/", NotFound(404, "NotFound", "gone"))
-        world.controller.refused(refusal(BAD))
-        await until(lambda: world.said(path) == ("Unknown", "NotAttested"), state=lambda: world.said(path))
-
-
-async def test_a_server_that_fails_is_asked_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    world = NodeAttestedWorld()
-    path = world.joined(ME)
-    world.management_api.fail("PATCH", "machines/", ApiError(500, "InternalError", "broken"))
-    async with world.running():
-        await until(lambda: world.said(path) == ATTESTED, state=lambda: world.said(path))
-    assert "cannot write a machine's condition NodeAttested" in caplog.text
 
 
 async def test_a_missing_right_is_told_once_silences_all_and_ends_by_itself() -> None:
@@ -390,18 +251,6 @@ async def test_a_missing_right_is_told_once_silences_all_and_ends_by_itself() ->
         assert shown.count(NOT_YET) == len(machines) - REFUSED_IN_A_ROW  # those that were refused come later
         await world.resync(REFUSED_PAUSE)
         assert {world.said(path) for path in paths} == {NOT_YET}
-
-
-async def test_one_object_that_is_refused_silences_no_other() -> None:
-    world = NodeAttestedWorld()
-    paths = [world.machine(machine(number, node=False)) for number in range(6)]
-    for refused in (0, 1):
-        world.management_api.fail("PATCH", f"machines/node-{refused}/", FORBIDDEN, times=9)
-    async with world.running():
-        for _change in range(3):
-            await world.resync(1)
-        assert [world.said(path) for path in paths] == [("", "")] * 2 + [NOT_YET] * 4
-        assert (world.writes().count("node-0"), world.writes().count("node-1")) == (1, 1)
 
 
 async def test_an_object_that_changes_all_the_time_is_written_within_its_rate() -> None:
@@ -434,6 +283,23 @@ async def test_a_failing_node_is_recorded_then_treated_then_told_of_and_released
         assert world.taints(ME) == []
         assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
         assert world.told() == ["NodeTainted", "NodeReleased"]
+
+
+async def test_a_treatment_that_a_process_recorded_and_did_not_live_to_make_is_made() -> None:
+    first, second = NodeAttestedWorld(), NodeAttestedWorld()
+    for world in (first, second):
+        world.policy(onFailure="Taint")
+        world.joined(ME, since=NOW - timedelta(minutes=1))
+    first.workload_api.fail("PATCH", "/nodes/", ApiError(500, "InternalError", "killed"), times=100)
+    async with first.running():
+        first.controller.refused(refusal(BAD))
+        await first.resync()
+        assert (first.taints(ME), first.of_ledger(ledger(ME), "onFailure", "action")) == ([], "Taint")
+    path = f"{OWN}/machineattestations/{ledger(ME).name}"
+    second.management_api.put(path, first.management_api.objects[path])
+    async with second.running():
+        await second.resync()
+        assert second.taints(ME) == ["Taint"]
 
 
 async def test_a_node_that_came_back_is_treated_again_after_a_while() -> None:
@@ -505,15 +371,6 @@ async def test_a_node_is_released_by_the_policy_and_left_as_it_is_without_one(ho
             world.policy(onFailure="None")
         await world.resync(NODE_PERIOD)
         assert world.taints(ME) == (["Taint"] if how == "no policy" else [])
-
-
-async def test_a_reset_releases_nothing() -> None:
-    world = NodeAttestedWorld()
-    world.policy(onFailure="Taint")
-    reset = replace(ledger(ME, treated=FailureAction.TAINT), verdict=LastDecision(RESET, "AttestationReset", NOW))
-    world.machine(ME, reset)
-    async with world.running():
-        assert world.taints(ME) == ["Taint"]
 
 
 def _meta(obj: JsonObject) -> JsonObject:

@@ -28,24 +28,6 @@ def test_a_fresh_request_is_young_by_any_clock(minutes: int) -> None:
     assert ages.age("u", CREATED) == timedelta(seconds=30)
 
 
-def test_a_request_is_no_older_than_its_creation() -> None:
-    clocks = Clocks(timedelta(0))
-    ages = clocks.ages()
-    ages.age("u", CREATED)
-    clocks.elapsed = 100
-    assert ages.age("u", CREATED + timedelta(seconds=90)) == timedelta(seconds=10)
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    ages = Clocks(timedelta(0)).ages()
-    for number in range(REMEMBERED + 10):
-        ages.age(f"u-{number}", CREATED)
-    assert len(ages) == REMEMBERED
-    ages.forget("u-0")
-    ages.forget("never seen")
-    assert len(ages) == REMEMBERED - 1
-
-
 def test_a_flood_does_not_make_what_waits_young_again() -> None:
     clocks = Clocks(timedelta(0))
     ages = clocks.ages()

@@ -66,19 +66,6 @@ async def test_a_connected_clusters_platforms_are_listed_where_a_provider_of_its
         assert world.management_api.count("LIST", "/kind") == lists
 
 
-async def test_where_they_cannot_be_listed_the_first_request_tries_again(pki: ClusterPki) -> None:
-    world = World(pki, ReadsInfrastructure())
-    serve(world.management_api, 1)
-    world.management_api.fail("GET", f"/apis/{GROUP}", Unreachable("away"))
-    async with world.running():
-        await world.management.inventory.load(KEY)
-        await world.evaluator.follow_platforms(world.workload)
-        assert world.management_api.count("LIST", "/kind") == 0
-        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
-        world.management_api.put(f"/apis/{GROUP}/v1/namespaces/fleet/kind0s/i", {"metadata": {"name": "i"}})
-        assert await object_of(world.management.platforms, member) is not None
-
-
 async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: ClusterPki) -> None:
     world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
     api, platforms = world.management_api, world.management.platforms
@@ -149,26 +136,6 @@ async def test_a_host_that_names_its_node_by_the_cluster_claims_that_name(pki: C
         for name, expected in ((own, ["host-42"]), ("bm-another-42", [])):
             found = await platforms.hosts_with_name(hosts, InfrastructurePolicy(), member, name)
             assert [key.name for key in found] == expected
-
-
-async def test_a_name_that_no_object_has_is_not_asked_for(pki: ClusterPki) -> None:
-    world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
-    serve(world.management_api, 1)
-    made = machine("m-0", "metal://rack-1/0")
-    reference: JsonObject = {"apiVersion": f"{GROUP}/v1", "kind": "Kind0", "name": "i" * 254}
-    made["spec"] = {**mapping(made, "spec"), "infrastructureRef": reference}
-    world.management_api.put(f"{CAPI}/machines/m-0", made)
-
-    async def never(method: str, path: str) -> None:
-        if method == "LIST" and "/kind" in path:
-            await listed.wait()
-
-    world.management_api.on_call = never
-    async with world.running():
-        await world.management.inventory.load(KEY)
-        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
-        with pytest.raises(Unavailable, match="a name that is none"):
-            await object_of(world.management.platforms, member)
 
 
 async def test_a_kind_is_found_in_a_version_that_its_group_does_not_prefer(pki: ClusterPki) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, WAIT_LIMIT, OneRound, World, machine, request
+from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, machine, request
 from tpm_world import PCR_VALUES, VERSION, SoftTpm, parsed
 
 from nodeattest_controller.model.objects import items, mapping, text
@@ -19,7 +18,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ANNOTATION_REASON, NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ANNOTATION_REASON, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.tpm.protocol import PROVIDER, Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.verifier import TpmSigner
@@ -206,21 +205,6 @@ async def test_a_registered_name_is_no_other_machines_by_its_first_label_either(
     assert await replace(pool, node=NodeName("db-1")).join() == ""
 
 
-async def test_no_other_provider_gives_a_name_that_the_policy_gives_to_another_machine(pool: Pool) -> None:
-    pool.world.verifier = BySecret()
-    guest = ProviderID("metal://rack-1/3")
-    reported: JsonObject = {"type": "Hostname", "address": NODE}
-    pool.world.management_api.put(f"{CAPI}/machines/m-3", machine("m-3", guest, addresses=[reported]))
-    await pool.world.settle()
-    der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, guest)
-    raw = envelope.encode(der, Evidence(BySecret.provider, 1, {}))
-    signer = signer_for(BySecret.provider, Purpose.CLIENT)
-    encoded = base64.b64encode(raw).decode()
-    pool.world.workload_api.put(f"{CSRS}/r-1", request("r-1", request=encoded, signerName=signer))
-    await pool.world.reconcile("r-1")
-    assert pool.world.condition("Denied", "r-1") == "NodeNameTaken"
-
-
 async def test_another_tpm_does_not_join_by_a_registered_name(pool: Pool) -> None:
     assert await replace(pool, tpm=SoftTpm()).join() == "EndorsementKeyUntrusted"
     pool.register(first_use=True)
@@ -238,16 +222,6 @@ async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(poo
     await pool.world.settle()
     assert await pool.join() == ""
     assert text(pool.world.csr("r-2"), "status", "certificate")
-
-
-async def test_it_is_refused_when_its_machine_is_not_made_in_time(pool: Pool) -> None:
-    pool.has_infrastructure("FarmMachine")
-    pool.register(node=None)
-    await pool.world.settle()
-    assert await pool.join() == ""
-    pool.world.now += timedelta(seconds=WAIT_LIMIT + 1)
-    await pool.world.reconcile("r-1")
-    assert pool.world.condition("Denied", "r-1") == "MachineNotFound"
 
 
 async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(pool: Pool) -> None:

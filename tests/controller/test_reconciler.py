@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CREATED, CSRS, OWN, WAIT_LIMIT, Observed, OneRound, TwoRounds, World, attested
+from csr_world import (
+    CREATED,
+    CSRS,
+    NODE,
+    OWN,
+    PROVIDER_ID,
+    WAIT_LIMIT,
+    Killed,
+    Observed,
+    OneRound,
+    TwoRounds,
+    World,
+    attested,
+    request,
+)
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation_reset import reset
-from nodeattest_controller.model.objects import mapping, rfc3339, text
-from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
+from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
-from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.client import ApiError, Conflict, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
+from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, NodeName, ProviderName
+from nodeattest_providers.names import (
+    ANNOTATION_CHALLENGE,
+    ANNOTATION_REASON,
+    ANNOTATION_SUPPORTED_VERSIONS,
+    NodeName,
+    ProviderID,
+    ProviderName,
+)
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
@@ -57,42 +77,6 @@ def conflicts(world: World) -> float:
     return float(line.split()[1])
 
 
-# Log
-
-
-async def test_one_tokens_refusals_leave_anothers_and_the_controllers_own_errors_in_the_log(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    def lines(message: str) -> int:
-        return sum(record.getMessage() == message for record in caplog.records)
-
-    caplog.set_level(logging.INFO)
-    world.verifier.answer = denied()
-    flood = [f"flood-{number}" for number in range(40)]
-    for number, name in enumerate(flood):
-        world.file(name, node=NodeName(f"worker-{number}"))
-    world.file("other", username="system:bootstrap:fedcba")
-    for name in flood:
-        await world.reconcile(name)
-    assert lines("refused") == REQUESTER_BURST
-    await world.reconcile("other")
-    assert lines("refused") == REQUESTER_BURST + 1
-    world.verifier.answer = TypeError("no such attribute")
-    for number in range(40):
-        world.file(f"bug-{number}", node=NodeName(f"worker-{number}"))
-        await world.reconcile(f"bug-{number}")
-    assert lines("bug") == 40
-    world.verifier.answer = ChallengeRequired('{"mac": "ours"}')
-    world.file("challenged")
-    await world.reconcile("challenged")
-    path = f"{CSRS}/challenged"
-    meta = mapping(world.csr("challenged"), "metadata")
-    foreign: JsonObject = {**meta, "annotations": {ANNOTATION_CHALLENGE: "{}"}}
-    world.workload_api.put(path, {**world.csr("challenged"), "metadata": foreign})
-    await world.reconcile("challenged")
-    assert lines("overwriting a foreign challenge") == 1
-
-
 # Approve
 
 
@@ -119,15 +103,24 @@ async def test_a_burst_of_joins_in_a_cluster_costs_one_event(world: World) -> No
     assert told == [1, 1, 2]
 
 
-async def test_the_same_key_gets_the_same_certificate_after_a_crash_before_publishing(world: World) -> None:
-    world.workload_api.fail("PUT", "/status", ApiError(500, "InternalError", "crash"))
-    world.file()
-    with pytest.raises(ApiError):
-        await world.reconcile()
-    assert world.condition("Approved") == "Attested"
-    assert await world.reconcile() == DONE
-    assert text(world.csr(), "status", "certificate")
-    assert world.management_api.writes("machineattestations") == ["POST"]
+@pytest.mark.parametrize("moment", ["dies_before", "dies_after"])
+@pytest.mark.parametrize("write", ["machineattestations", "/approval", "/status"])
+async def test_a_death_around_any_write_ends_in_the_one_certificate_of_the_key(
+    pki: ClusterPki, write: str, moment: str
+) -> None:
+    async with World(pki, OneRound()).running() as dying:
+        dying.file()
+        for api in (dying.management_api, dying.workload_api):
+            setattr(api, moment, write)
+        with pytest.raises(Killed):
+            await dying.reconcile()
+    async with World(pki, OneRound(), beside=dying).running() as heir:
+        assert await heir.reconcile() == DONE
+        [record] = heir.attestations()
+        [entry] = items(mapping(record, "spec"), "issued")
+        assert base64.b64decode(text(heir.csr(), "status", "certificate")).decode() == text(entry, "certificate")
+        is_recorded = (write, moment) != ("machineattestations", "dies_before")
+        assert heir.management_api.writes("machineattestations") == ["POST"] * (1 if is_recorded else 2)
 
 
 async def test_between_record_and_approval_a_read_of_the_lease_confirms_that_the_cluster_is_ours(world: World) -> None:
@@ -166,6 +159,25 @@ async def test_what_is_recorded_and_not_confirmed_is_neither_published_nor_denie
     assert world.management_api.writes("machineattestations") == ["POST"]
 
 
+async def test_a_request_created_again_between_evaluation_and_approval_is_evaluated_itself(world: World) -> None:
+    approvals: list[str] = []
+
+    async def swap(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith("/approval"):
+            approvals.append(path)
+            world.workload_api.remove(f"{CSRS}/r-1")
+            world.file()
+
+    world.workload_api.on_call = swap
+    world.file()
+    await world.reconcile()
+    assert (len(approvals), world.condition("Approved")) == (1, "")
+    world.verifier.answer = denied()
+    await world.reconcile()
+    assert world.condition("Approved") == ""
+    assert world.verifier.calls == 2
+
+
 async def test_a_record_that_was_reset_after_the_evaluation_is_not_published(world: World) -> None:
     world.workload_api.fail("PUT", "/approval", ApiError(500, "InternalError", "crash"))
     world.file()
@@ -200,14 +212,6 @@ async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World
     assert world.attestations() == []
 
 
-async def test_a_second_key_within_ten_minutes_is_denied_by_the_checks_of_issuing(world: World) -> None:
-    world.file()
-    await world.reconcile()
-    world.file("r-2")
-    assert await world.reconcile("r-2") == DONE
-    assert world.condition("Denied", "r-2") == Reason.MACHINE_ALREADY_BOUND
-
-
 async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
     async with World(pki, TwoRounds()).running() as world:
         first = world.file("first")
@@ -217,20 +221,6 @@ async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
         await world.seen("first")
         assert await world.reconcile("second") == DONE
         assert world.condition("Denied", "first") == Reason.SUPERSEDED
-
-
-async def test_the_age_of_a_join_counts_from_its_first_request(pki: ClusterPki) -> None:
-    async with World(pki, TwoRounds()).running() as world:
-        file_both(world)
-        later = {
-            **mapping(world.csr("second"), "metadata"),
-            "creationTimestamp": rfc3339(CREATED + timedelta(seconds=40)),
-        }
-        world.workload_api.put(f"{CSRS}/second", {**world.csr("second"), "metadata": later})
-        world.now += timedelta(seconds=60)
-        await world.settle()
-        assert await world.reconcile("second") == DONE
-        assert "\nnodeattest_request_age_seconds_sum 60.0\n" in world.metrics.render().decode()
 
 
 def file_both(world: World) -> None:
@@ -392,6 +382,33 @@ async def test_what_is_malformed_is_denied_without_a_verification(world: World) 
     assert world.verifier.calls == 0
 
 
+class ProvesNoName(OneRound):
+    """A verifier whose proofs name no node, and which says so."""
+
+    def provable_names(self, section: object, sections: object) -> dict[ProviderID, NodeName]:
+        del section, sections
+        return {}
+
+
+async def test_a_name_that_is_not_the_machines_is_refused_before_a_platform_is_asked(pki: ClusterPki) -> None:
+    async with World(pki, ProvesNoName()).running() as world:
+        world.file(node=NodeName("worker-2"))
+        await world.reconcile()
+        assert world.condition("Denied") == Reason.NODE_NAME_MISMATCH
+        assert world.verifier.calls == 0
+
+
+async def test_an_audit_decides_attested_requests_as_ever(world: World) -> None:
+    world.policy(enforcement="Audit")
+    world.file()
+    await world.reconcile()
+    assert world.condition("Approved") == "Attested"
+    world.verifier.answer = denied()
+    world.file("r-2")
+    await world.reconcile("r-2")
+    assert world.condition("Denied", "r-2") == Reason.PROOF_INVALID
+
+
 # Challenge
 
 
@@ -410,14 +427,6 @@ async def test_a_first_request_gets_its_challenge_once(challenged: World) -> Non
     assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
     await challenged.reconcile()
     assert challenged.workload_api.writes(CSRS) == ["PATCH"]
-
-
-async def test_a_foreign_challenge_is_overwritten(challenged: World) -> None:
-    found = challenged.csr()
-    mapping(found, "metadata")["annotations"] = {ANNOTATION_CHALLENGE: '{"nonce": "other"}'}
-    challenged.workload_api.put(f"{CSRS}/r-1", found)
-    await challenged.reconcile()
-    assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
 
 
 async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: World) -> None:
@@ -449,14 +458,6 @@ async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world:
 # What an API server answers
 
 
-async def test_a_conflict_on_the_request_is_no_conflict_of_the_record(world: World) -> None:
-    world.workload_api.fail("PUT", "/approval", Conflict(409, "Conflict", "it changed"))
-    world.file()
-    assert await world.reconcile() == REQUEUE
-    assert conflicts(world) == 0
-    assert await world.reconcile() == DONE
-
-
 async def test_a_conflict_of_the_record_is_counted_and_read_anew(world: World) -> None:
     world.management_api.fail("POST", "machineattestations", Conflict(409, "AlreadyExists", "another replica"))
     world.file()
@@ -477,17 +478,6 @@ async def test_a_record_that_was_deleted_meanwhile_is_made_anew(world: World) ->
     assert await world.reconcile("r-2") == REQUEUE
     assert await world.reconcile("r-2") == DONE
     assert text(world.csr("r-2"), "status", "certificate")
-
-
-async def test_a_404_that_nothing_explains_is_raised_and_told(world: World) -> None:
-    error = NotFound(404, "NotFound", "no such resource")
-    world.management_api.fail("POST", "machineattestations", error, times=9)
-    world.file()
-    with pytest.raises(NotFound):
-        await world.reconcile()
-    await world.events.drain()
-    assert world.warnings() == [Reason.API_UNAVAILABLE]
-    assert conflicts(world) == 0
 
 
 async def test_a_request_that_is_gone_when_it_is_written_needs_nothing_more(world: World) -> None:
@@ -512,3 +502,41 @@ async def test_a_settled_request_is_left_alone(world: World) -> None:
     writes = len(world.workload_api.writes())
     assert await world.reconcile() == DONE
     assert len(world.workload_api.writes()) == writes
+
+
+# Evidence of a version that a provider's signer does not know: the denial names those that it does
+
+
+class TwoVersions(OneRound):
+    """A provider with a made-up second version."""
+
+    versions: tuple[int, ...] = (2, 1)
+
+
+async def outcome(pki: ClusterPki, signer: OneRound, version: int) -> tuple[str, str]:
+    """File a request in a version; returns the reason of its denial and the versions that this names."""
+    world = World(pki, signer)
+    async with world.running():
+        der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, PROVIDER_ID)
+        raw = envelope.encode(der, Evidence(ProviderName("tpm"), version, {"x": "y"}))
+        world.workload_api.put(f"{CSRS}/r-1", request("r-1", request=base64.b64encode(raw).decode()))
+        await world.reconcile("r-1")
+        return world.condition("Denied", "r-1"), world.annotation(ANNOTATION_SUPPORTED_VERSIONS, "r-1")
+
+
+@pytest.mark.parametrize(("signer", "version"), [(OneRound, 1), (TwoVersions, 1), (TwoVersions, 2)])
+async def test_each_version_that_the_signer_knows_is_evaluated(
+    pki: ClusterPki, signer: type[OneRound], version: int
+) -> None:
+    made = signer()
+    assert await outcome(pki, made, version) == ("", "")
+    assert made.calls
+
+
+@pytest.mark.parametrize(("signer", "version", "names"), [(OneRound, 2, "tpm/v1"), (TwoVersions, 3, "tpm/v2,tpm/v1")])
+async def test_another_version_is_denied_unevaluated_and_the_annotation_names_the_known_ones(
+    pki: ClusterPki, signer: type[OneRound], version: int, names: str
+) -> None:
+    made = signer()
+    assert await outcome(pki, made, version) == ("EvidenceVersionUnsupported", names)
+    assert not made.calls

@@ -67,9 +67,8 @@ def check(
 
 
 def refusal(*places: str, **options: object) -> Denied:
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED) as refused:
         check(*places, **options)  # pyright: ignore[reportArgumentType] - the tests name real options
-    assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
     return refused.value
 
 
@@ -98,20 +97,7 @@ def test_the_nodes_name_passes_without_an_address() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [
-        "node-2",
-        "node-10",
-        "node",
-        "1.lan",
-        "node-1.lan.evil.com",
-        "evil.node-1.lan",
-        "auth.example.com",
-        "example.com",
-        "10.0.0.2",
-        "10.0.0.10",
-        "fd00::2",
-        "203.0.113.70",
-    ],
+    ["node-2", "node-10", "node-1.lan.evil.com", "evil.node-1.lan", "10.0.0.2", "203.0.113.70"],
 )
 def test_a_name_that_the_machine_does_not_list_is_denied(place: str) -> None:
     refusal(place)
@@ -130,31 +116,20 @@ def test_an_address_of_another_type_counts_for_nothing(kind: str, place: str) ->
     "place",
     [
         "*.lan",
-        "*",
         "node-1.",
         "Node-1",
-        "NODE-1.lan",
         "node_1",
-        "-node",
-        "a..b",
-        "",
         "localhost",
-        "localhost.localdomain",
         "a.localhost",
-        "ip6-localhost",
         "kubernetes",
-        "kubernetes.default",
         "kubernetes.default.svc",
-        "kubernetes.default.svc.cluster.local",
         "kubernetes.default.svc.corp.local",
-        "web.shop.svc",
-        "web.shop.svc.cluster.local",
         "web.shop.svc.corp.local",
         "metadata.google.internal",
     ],
 )
 def test_a_name_that_no_node_may_have_is_denied_although_the_machine_lists_it(place: str) -> None:
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
         check_sans(
             SubjectAltNames((place,), ()),
             node_name=NodeName(place),
@@ -163,39 +138,28 @@ def test_a_name_that_no_node_may_have_is_denied_although_the_machine_lists_it(pl
             rivals=lambda _: (),
             settled=False,
         )
-    assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
 
 
 @pytest.mark.parametrize(
     "place",
     [
         "127.0.0.1",
-        "127.1.2.3",
         "::1",
         "0.0.0.0",
-        "0.1.2.3",
-        "::",
         "169.254.169.254",
-        "169.254.0.1",
         "fe80::1",
         "224.0.0.1",
-        "ff02::1",
         "255.255.255.255",
-        "240.0.0.1",
         "fd00:ec2::254",
         "168.63.129.16",
         "100.100.100.200",
         "10.96.0.1",
-        "10.111.255.254",
         "fd96::1",
         "10.0.0.100",
         "::ffff:10.0.0.1",
-        "::ffff:127.0.0.1",
         "010.0.0.1",
-        "10.0.1",
         "10.0.0.1/32",
         "fe80::1%eth0",
-        "fd00::1%1",
         "64:ff9b::10.0.0.1",
     ],
 )
@@ -230,9 +194,8 @@ def test_a_control_planes_machine_may_serve_the_endpoint_that_it_lists_and_no_wo
     at_the_endpoint(server, listed=listed)
     at_the_endpoint(server, beside, worker, replace(beside, deleting=True), listed=listed)
     for asking, says in ((server, LISTED), (worker, listed)):
-        with pytest.raises(Denied) as refused:
+        with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
             at_the_endpoint(asking, listed=says)
-        assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
 
 
 def test_control_planes_share_nothing_but_the_endpoint() -> None:
@@ -287,9 +250,8 @@ def test_what_another_machine_lists_too_is_denied(place: str) -> None:
 
 
 def test_what_a_machine_on_its_way_out_lists_is_waited_for() -> None:
-    with pytest.raises(Unavailable) as refused:
+    with pytest.raises(Unavailable, match=Reason.ADDRESS_NOT_ALLOWED):
         check("10.0.0.1", rivals=others("10.0.0.1", deleting=True))
-    assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
 
 
 def machine(name: str, *addresses: tuple[str, str], node: str = "") -> JsonObject:
@@ -340,9 +302,8 @@ def test_the_inventory_finds_a_machine_by_the_name_of_its_node() -> None:
 
 def test_an_address_of_a_young_machine_is_waited_for() -> None:
     for listed in ((), (("InternalIP", "10.0.0.2"),)):
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(Unavailable, match=Reason.ADDRESS_NOT_ALLOWED):
             check("10.0.0.1", listed=listed, settled=False)
-        assert refused.value.reason is Reason.ADDRESS_NOT_ALLOWED
 
 
 @pytest.mark.parametrize("kind", ["MachinePool", "MachineRecord"])
@@ -391,9 +352,8 @@ def test_a_token_an_insecure_provider_and_a_policy_that_forbids_get_no_serving_c
     username: str, serving: ServingPolicy, secure: bool
 ) -> None:
     request = make_request(username=username, dns_names=["node-0"])
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.SERVING_NOT_ALLOWED):
         check_serving_allowed(request, replace(POLICY, serving=serving), secure=secure)
-    assert refused.value.reason is Reason.SERVING_NOT_ALLOWED
 
 
 def joined(spki: str = "sha256:client", **changes: object) -> Attestation:
@@ -421,9 +381,8 @@ def test_a_machine_without_a_live_client_certificate_gets_no_serving_certificate
         (joined(), CREATED + timedelta(days=14)),
         (joined(provider=ProviderName("challenge")), CREATED),
     ):
-        with pytest.raises(Denied) as refused:
+        with pytest.raises(Denied, match=Reason.SERVING_NOT_ALLOWED):
             check_client_certificate(request, ledger, now)
-        assert refused.value.reason is Reason.SERVING_NOT_ALLOWED
 
 
 def test_the_key_of_a_client_certificate_gets_no_serving_certificate() -> None:
@@ -431,6 +390,5 @@ def test_the_key_of_a_client_certificate_gets_no_serving_certificate() -> None:
         username=NODE_USER, dns_names=["node-0"], key=ec.generate_private_key(ec.SECP256R1()), provider_id="x://1"
     )
     assert request.csr.provider_id == ProviderID("x://1")
-    with pytest.raises(Denied) as refused:
+    with pytest.raises(Denied, match=Reason.KEY_REUSED):
         check_client_certificate(request, joined(request.csr.spki_sha256), CREATED)
-    assert refused.value.reason is Reason.KEY_REUSED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller import configfile
-from nodeattest_controller.settings import CONTROLLERS, Settings, camel, split_address
+from nodeattest_controller.settings import CONTROLLERS, Settings, split_address
 from nodeattest_serving.settings import SettingsError
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
@@ -90,38 +90,24 @@ def test_durations_are_seconds_or_go_durations(config: Path) -> None:
     )
 
 
-def test_null_means_the_default(config: Path) -> None:
-    assert read(config, "workers: null\nkubeconfig:\n") == Settings(identity="replica-a")
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ("leaseDuratoin: 15s\n", ".leaseDuratoin: unknown field; did you mean .leaseDuration?"),
-        ("lease_duration: 15s\n", "did you mean .leaseDuration?"),
-        ("leaseduration: 15s\n", "did you mean .leaseDuration?"),
-        ("identity: me\n", ".identity: unknown field"),
         ("xyzzy: 1\n", ".xyzzy: unknown field; known are kubeconfig, namespace"),
         ("17: 1\n", "a key that is not text at line 3"),
         ("workers: many\n", ".workers: expected a whole number, got 'many'"),
         ("workers: true\n", ".workers: expected a whole number, got true (a boolean)"),
-        ("workers: 1.5\n", ".workers: expected a whole number, got 1.5 (a number)"),
         ("leaderElect: 'no'\n", ".leaderElect: expected true or false, got 'no'"),
         ("namespace: 7\n", ".namespace: expected a string, got 7 (a number)"),
-        ("namespace: 1:30\n", "readers read differently at line 3"),
         ("workers: 0o17\n", "readers read differently at line 3"),
-        ("leaderElect: yes\n", "readers read differently at line 3"),
         ("controllers: attestation\n", ".controllers: expected a list of strings, got 'attestation'"),
         ("controllers: [1]\n", ".controllers: expected a list of strings, got a list"),
-        ("waitLimit: soon\n", '.waitLimit: expected a duration such as "336h"'),
         ("waitLimit: .nan\n", "readers read differently at line 3"),
-        ("waitLimit: {a: 1}\n", "got a mapping"),
         ("kubeconfig: /nowhere/at/all\n", ".kubeconfig: expected a file that exists, got '/nowhere/at/all'"),
         ("workers: 3\nworkers: 4\n", "a duplicate key at line 4"),
         ("workers: [\n", "expected YAML, got"),
         ("workers: !!python/object/apply:os.getcwd []\n", "expected YAML, got"),
-        ("---\nworkers: 3\n", "expected YAML, got"),
-        ("workers: " + "[" * 5000 + "\n", "expected YAML, got"),
     ],
 )
 def test_a_wrong_file_says_where_what_was_expected_and_what_was_found(config: Path, body: str, message: str) -> None:
@@ -139,7 +125,6 @@ def test_a_wrong_file_says_where_what_was_expected_and_what_was_found(config: Pa
         ("[]", "got a list"),
         ("kind: X\n", ".apiVersion: expected config.nodeattest.x-k8s.io/v1alpha1, got nothing"),
         (f"apiVersion: {configfile.API_VERSION}\nkind: Other\n", ".kind: expected NodeAttestation"),
-        ("apiVersion: config.nodeattest.x-k8s.io/v1\n", "got 'config.nodeattest.x-k8s.io/v1'"),
         ("\xff", "expected YAML, got"),
     ],
 )
@@ -148,11 +133,6 @@ def test_another_document_is_refused(config: Path, document: str, message: str) 
     with pytest.raises(SettingsError) as refused:
         configfile.load(config, identity="replica-a")
     assert message in str(refused.value)
-
-
-def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be read: No such file or directory"):
-        configfile.load(tmp_path / "absent.yaml", identity="replica-a")
 
 
 def test_a_huge_file_is_refused(config: Path) -> None:
@@ -170,36 +150,23 @@ def test_a_wrong_flag_names_the_flag() -> None:
     ("change", "message"),
     [
         ({"workers": 0}, "workers: expected 1 to 256, got 0"),
-        ({"workers": 257}, "workers: expected 1 to 256"),
         ({"certificate_lifetime": 599.0}, "certificateLifetime: expected 10m to 8760h, got 9m59s"),
-        ({"certificate_lifetime": 31_536_001.0}, "certificateLifetime: expected 10m to 8760h"),
-        ({"wait_limit": 86_400.0}, "waitLimit: expected 10s to 23h, got 24h"),
         ({"challenge_key_rotation": 599.0}, "challengeKeyRotation: expected 10m to 720h"),
-        ({"request_timeout": 0.5}, "requestTimeout: expected 1s to 5m"),
-        ({"verification_timeout": 0.5}, "verificationTimeout: expected 1s to 5m"),
         ({"lease_duration": 15.5}, "leaseDuration: expected whole seconds"),
         ({"renew_deadline": 15.0}, "renewDeadline: expected less than leaseDuration"),
         ({"retry_period": 8.4}, "renewDeadline: expected more than 1.2 times retryPeriod"),
         ({"namespace": "Upper"}, "namespace: expected a namespace's name"),
-        ({"namespace": "a\n"}, "namespace: expected a namespace's name"),
         ({"namespace": "a" * 64}, "namespace: expected a namespace's name"),
         ({"watch_namespace": ""}, "watchNamespace: expected a namespace's name"),
         ({"watch_filter": ""}, "watchFilter: expected a label's value"),
         ({"watch_filter": "Blue"}, "watchFilter: expected a label's value"),
         ({"lease_name": "a..b"}, "leaseName: expected an object's name"),
         ({"provider_id_oid": "1.2.03"}, "providerIDOID: expected a dotted object identifier"),
-        ({"log_level": "DEBUG"}, "logLevel: expected one of debug, info"),
         ({"log_format": "xml"}, "logFormat: expected one of json, text"),
-        ({"identity": " "}, "identity: expected a name unique among replicas"),
-        ({"health_bind_address": "0"}, "healthBindAddress: expected an address"),
         ({"health_bind_address": "localhost"}, "healthBindAddress: expected host:port"),
         ({"metrics_bind_address": "1.2.3.4:65536"}, "metricsBindAddress: expected host:port"),
         ({"metrics_bind_address": "::1:80"}, "metricsBindAddress: expected host:port"),
         ({"webhook_bind_address": "9443"}, "webhookBindAddress: expected host:port"),
-        ({"controllers": ("bootstrap-config",)}, "webhookBindAddress: expected an address, since bootstrap-config is"),
-        ({"allowed_addresses": ("127.0.0.1/8",)}, "allowedAddresses: expected IP addresses and networks such as"),
-        ({"webhook_bind_address": ":9443"}, "webhookCertDir: expected the folder of tls.crt and tls.key"),
-        ({"webhook_allowed_cidrs": ("10.0.0.1/8",)}, "webhookAllowedCIDRs: expected IP addresses and networks such as"),
     ],
 )
 def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: str) -> None:
@@ -212,14 +179,10 @@ def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: 
     ("wanted", "enabled"),
     [
         (("*",), BY_DEFAULT),
-        (("attestation",), {"attestation"}),
         (("*", "-serving"), BY_DEFAULT - {"serving"}),
         (("attestation", "-attestation"), {"attestation"}),
         (("-attestation", "*"), BY_DEFAULT - {"attestation"}),
-        (("*", "bootstrap-signer"), BY_DEFAULT | {"bootstrap-signer"}),
-        (("*", "bootstrap-signer", "token-cleaner"), BY_DEFAULT | {"bootstrap-signer", "token-cleaner"}),
         (("token-cleaner",), {"token-cleaner"}),
-        (("*", "-token-cleaner", "token-cleaner"), BY_DEFAULT),
     ],
 )
 def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str, ...], enabled: set[str]) -> None:
@@ -253,10 +216,7 @@ ISSUERS = {"issuer_base": "https://tokens.example/fleet", "issuer_place": "s3://
         ({"issuer_place": None}, "issuerPlace: expected a value"),
         ({"issuer_base": None}, "issuerBase: expected a value"),
         ({"issuer_base": "http://tokens.example"}, "issuerBase: expected the https URL that all issuers begin with"),
-        ({"issuer_base": "https://tokens.example?x"}, "issuerBase: expected the https URL"),
         ({"issuer_place": "bucket"}, "issuerPlace: expected a place, got"),
-        ({"issuer_place": "s3://../x"}, "issuerPlace: expected a place, got"),
-        ({"issuer_place": "configmap:a/b"}, "issuerPlace: expected a place, got"),
         ({"issuer_max_age": -1.0}, "issuerMaxAge: expected"),
     ],
 )
@@ -284,18 +244,6 @@ def test_an_inventory_that_nobody_keeps_is_refused_by_name(wanted: tuple[str, ..
 )
 def test_addresses_are_go_s(address: str, parts: tuple[str, int]) -> None:
     assert split_address(address) == parts
-
-
-def test_zero_serves_no_metrics() -> None:
-    assert Settings(identity="replica-a", metrics_bind_address="0").metrics_address is None
-
-
-def test_field_names_are_kubernetes_camel_case() -> None:
-    assert [camel(name) for name in ("workers", "lease_duration", "provider_id_oid")] == [
-        "workers",
-        "leaseDuration",
-        "providerIDOID",
-    ]
 
 
 @pytest.mark.parametrize(

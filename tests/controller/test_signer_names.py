@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,17 +52,9 @@ def test_one_provider_has_its_two_signers() -> None:
     assert signers("tpm") == Signers(CLIENT + "tpm", SERVING + "tpm")
 
 
-def test_insecure_has_no_serving_signer() -> None:
-    assert signers("insecure") == Signers(CLIENT + "insecure", None)
-
-
 def test_of_several_the_policys_first_is_named_and_the_others_are_told() -> None:
     assert signers("tpm", "aws") == Signers(CLIENT + "tpm", SERVING + "tpm", (CLIENT + "aws",))
     assert signers("aws", "tpm").client == CLIENT + "aws"
-
-
-def test_an_empty_list_names_none() -> None:
-    assert signers() == NONE
 
 
 def test_serving_signers_that_sign_nothing_are_not_named() -> None:
@@ -174,40 +165,6 @@ async def test_a_restart_writes_nothing_and_takes_back_what_another_published(pl
     assert fields_of(plane, "restart") == (None, None)
 
 
-async def test_a_mistake_in_the_policy_changes_nothing(plane: ControlPlane) -> None:
-    client = plane.client()
-    cluster = create_cluster(client, "mistake", labels={"c": "mistake"}, infra="mistake")
-    policy = create_policy(client, "mistake", labels={"c": "mistake"})
-    reason = reason_of(plane, cluster)
-    async with working(plane) as office:
-        await until(lambda: reason() == "InStatus")
-        client.patch(policy, {"spec": {"enforcment": "Audit", "authorizedAttestors": ["insecure"]}})
-        await until(lambda: text_at(condition_of(client.get(policy), "Ready"), "reason") == "Invalid")
-        await office.cluster_reconciled("mistake")
-    assert fields_of(plane, "mistake") == (CLIENT + "tpm", SERVING + "tpm")
-    assert reason() == "InStatus"
-
-
-async def test_a_paused_cluster_is_left_alone(plane: ControlPlane) -> None:
-    client = plane.client()
-    cluster = create_cluster(client, "paused", labels={"c": "paused"}, infra="paused")
-    client.patch(cluster, {"spec": {"paused": True}})
-    create_policy(client, "paused", labels={"c": "paused"})
-    async with working(plane) as office:
-        await office.cluster_reconciled("paused")
-        assert fields_of(plane, "paused") == (None, None)
-        client.patch(cluster, {"spec": {"paused": False}})
-        await until(lambda: fields_of(plane, "paused")[0] == CLIENT + "tpm")
-
-
-async def test_a_cluster_without_a_policy_is_not_touched(plane: ControlPlane) -> None:
-    cluster = create_cluster(plane.client(), "foreign", labels={"c": "foreign"}, infra="foreign")
-    before = plane.client().get(infra_path("foreign")), plane.client().get(cluster)
-    async with working(plane) as office:
-        await office.cluster_reconciled("foreign")
-    assert (plane.client().get(infra_path("foreign")), plane.client().get(cluster)) == before
-
-
 async def test_an_infrastructure_object_that_comes_later_gets_them(plane: ControlPlane) -> None:
     client = plane.client()
     cluster = create_cluster(client, "late", labels={"c": "late"})
@@ -236,28 +193,6 @@ async def test_where_the_definition_prunes_the_fields_annotations_hold_the_names
         client.delete(policy)
         await until(lambda: reason() == "")
     assert annotations_of(pruning, "pruned") == (None, None)
-
-
-async def test_a_kind_without_a_status_of_its_own_gets_annotations(tmp_path: Path) -> None:
-    with start_sandbox(tmp_path, name="management") as plane:
-        client = plane.client()
-        install_cluster_api(client)
-        install_definitions(client, crds())
-        definitions = (
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/devclusters.infrastructure.cluster.x-k8s.io"
-        )
-        spec = map_at(client.get(definitions), "spec")
-        versions: list[JsonValue] = [
-            {key: value for key, value in map_at(one).items() if key != "subresources"}
-            for one in _items(spec["versions"])
-        ]
-        client.patch(definitions, {"spec": {"versions": versions}})
-        cluster = create_cluster(client, "plain", infra="plain")
-        create_policy(client, "plain")
-        reason = reason_of(plane, cluster)
-        async with working(plane):
-            await until(lambda: reason() == "InAnnotations")
-        assert annotations_of(plane, "plain") == (CLIENT + "tpm", SERVING + "tpm")
 
 
 INFRA: Final = "/apis/infrastructure.example.com/v1/namespaces/fleet/farmclusters/blue"
@@ -304,16 +239,6 @@ class Farm:
                 await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_healthy_cluster_whose_names_may_not_be_written_gets_no_condition(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    farm = Farm(may_write=lambda: False)
-    async with farm.working():
-        await until(lambda: "signers are not published" in caplog.text)
-        assert farm.condition() == {}
-
-
 async def test_names_that_may_not_be_changed_any_more_make_the_condition_false() -> None:
     rights = [True]
     farm = Farm(may_write=lambda: rights[0])
@@ -322,7 +247,3 @@ async def test_names_that_may_not_be_changed_any_more_make_the_condition_false()
         rights[0] = False
         add_policy(farm.api, authorizedAttestors=["insecure"])
         await until(lambda: farm.condition().get("reason") == "Forbidden")
-
-
-def _items(value: JsonValue) -> list[JsonValue]:
-    return list(value) if isinstance(value, list) else []

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from fake_api import FakeApi
 from polling import others_run
+from virtual import advance, now, run_virtually
 
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import SupervisedRunner, supervise
 from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.events import EventLimiter
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
@@ -84,30 +89,6 @@ async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: 
     await runner.close()
 
 
-async def test_a_controller_starts_anew_after_a_bug_in_one_of_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
-    starts = 0
-    again = asyncio.Event()
-
-    async def bug() -> None:
-        await asyncio.sleep(0)
-        if starts == 1:
-            raise TypeError("no such attribute")
-        again.set()
-
-    async def run() -> None:
-        nonlocal starts
-        starts += 1
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(bug())
-            tasks.create_task(asyncio.Event().wait())
-
-    task = asyncio.create_task(supervise("tasks", run, backoff=AT_ONCE))
-    await asyncio.wait_for(again.wait(), 60)
-    assert [record.exc_info is not None for record in caplog.records] == [True]
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: pytest.LogCaptureFixture) -> None:
     controller = Scripted()
     runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
@@ -127,31 +108,6 @@ async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: py
     task.cancel()
     await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
     assert caplog.records == []
-
-
-async def test_a_controller_that_ends_by_itself_is_not_started_again_and_nothing_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    starts = 0
-
-    async def ends() -> None:
-        nonlocal starts
-        starts += 1
-
-    await asyncio.wait_for(supervise("ends", ends, backoff=AT_ONCE), 60)
-    assert starts == 1
-    assert caplog.records == []
-
-
-async def test_a_bug_in_a_change_handler_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    controller = Scripted(broken_handler=True)
-    runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
-    await controller.running.wait()
-    runner.changed(None)
-    assert runner.is_healthy
-    assert controller.made == 1
-    assert "a bug in a controller's handler" in caplog.text
-    await runner.close()
 
 
 async def test_a_controller_that_fails_to_tell_its_health_is_not_healthy_and_the_log_says_it_once(
@@ -180,3 +136,169 @@ def test_a_subscriber_with_a_bug_keeps_no_other_from_being_notified() -> None:
     bus.cluster_changed(KEY, None)
     bus.policies_changed("fleet")
     assert seen == [(KEY, None), "fleet"]
+
+
+# When a controller looks: soon after a change, ever later after failures, and never more than a tenth of the time
+
+
+REFUSED = ApiError(500, "InternalError", "broken")
+QUICK = ResyncConfig(spread=0, period=30, min_interval=0.001, retry=0.02, max_retry=0.08)
+
+
+class Seen:
+    """A looker that goes by a script: what each look does."""
+
+    def __init__(self, script: Sequence[bool | ApiError]) -> None:
+        self.script = list(script)
+        self.looks = 0
+        self.begun = asyncio.Event()
+        self.failures: list[tuple[int, float]] = []
+        self.done = asyncio.Event()
+
+    async def reconcile(self) -> float | None:
+        self.looks += 1
+        self.begun.set()
+        if not self.script:
+            self.done.set()
+            return None
+        answer = self.script.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return 0.001 if answer else None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        assert error is REFUSED
+        self.failures.append((failures, delay))
+
+
+async def go(looks: PeriodicReconciler, until: asyncio.Event) -> None:
+    task = asyncio.create_task(looks.run())
+    await asyncio.wait_for(until.wait(), 60)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def looks_of(looker: Seen) -> PeriodicReconciler:
+    return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
+
+
+def look_for(looks: PeriodicReconciler, seconds: float) -> None:
+    """Let it look for so many seconds of virtual time."""
+
+    async def main() -> None:
+        task = asyncio.create_task(looks.run())
+        await advance(seconds)
+        task.cancel()
+
+    run_virtually(main())
+
+
+def test_a_server_that_asks_to_be_left_alone_is_although_it_is_urgent() -> None:
+    busy, runs = ApiError(429, "TooManyRequests", "busy", retry_after=40.0), list[float]()
+
+    class Busy(Seen):
+        async def reconcile(self) -> float | None:
+            runs.append(now())
+            raise busy
+
+        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+            reconciler.hurry()
+
+    reconciler = PeriodicReconciler(Busy([]), QUICK, clock=now, random=lambda: 0.0)
+    look_for(reconciler, 100.0)
+    assert runs == [0.0, 40.0, 80.0]
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_cancellation_that_comes_with_a_change_ends_it(turns: int) -> None:
+    looker = Seen([])
+    config = ResyncConfig(spread=0, period=30, min_interval=0, urgent=0, share=0)
+    reconciler = PeriodicReconciler(looker, config, random=lambda: 0.5)
+    task = asyncio.create_task(reconciler.run())
+    await looker.done.wait()
+    for _turn in range(50):
+        await asyncio.sleep(0)
+    reconciler.changed()
+    for _turn in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _pending = await asyncio.wait({task}, timeout=120)
+    assert done == {task}
+
+
+async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
+    looker = Seen([REFUSED, REFUSED, REFUSED, REFUSED, True, REFUSED])
+    await go(looks_of(looker), looker.done)
+    assert looker.failures == [(1, 0.02), (2, 0.04), (3, 0.08), (4, 0.08), (1, 0.02)]
+
+
+def test_a_change_brings_the_next_look_though_it_is_not_time_yet() -> None:
+    async def main() -> None:
+        looker = Seen([False])
+        looks = looks_of(looker)
+        task = asyncio.create_task(looks.run())
+        await looker.begun.wait()
+        looks.changed()
+        await looker.done.wait()
+        assert now() < QUICK.period
+        task.cancel()
+        assert looker.looks == 2
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(("takes", "most"), [(0.1, 61), (1.0, 13), (3.0, 10), (120.0, 1)])
+def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes: float, most: int) -> None:
+    looks = 0
+
+    class Slow:
+        async def reconcile(self) -> float | None:
+            nonlocal looks
+            looks += 1
+            await advance(takes)
+            reconciler.changed()
+            return None
+
+        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+            raise AssertionError(error, failures, delay)
+
+    reconciler = PeriodicReconciler(Slow(), ResyncConfig(spread=0, share_of_changes=50), clock=now, random=lambda: 0.5)
+    look_for(reconciler, 600)
+    assert looks in {most - 1, most}
+
+
+def test_what_may_be_told_again_is_forgotten_and_asking_looks_at_no_other() -> None:
+    class Key:
+        looks = 0
+
+        def __hash__(self) -> int:
+            Key.looks += 1
+            return id(self)
+
+    time = [0.0]
+    limiter = EventLimiter(lambda: time[0])
+    keys = [Key() for _ in range(1000)]
+    for number, key in enumerate(keys):
+        assert limiter.allow(key, 1000 - number)
+    Key.looks = 0
+    assert not any(limiter.allow(keys[0], 60) for _ in range(100))
+    assert Key.looks == 100
+    time[0] = 900.0
+    assert not limiter.allow(keys[0], 60)
+    assert len(limiter) == 100
+    time[0] = 1000.0
+    assert limiter.allow(keys[0], 60)
+    assert len(limiter) == 1
+
+
+@pytest.mark.parametrize("first", [False, REFUSED])
+async def test_what_is_urgent_cuts_short_every_wait_but_its_own(first: bool | ApiError) -> None:
+    looker = Seen([first])
+    pace = ResyncConfig(spread=0, period=3600, min_interval=3600, urgent=0.05, retry=3600, max_retry=3600)
+    looks = PeriodicReconciler(looker, pace, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
+    task = asyncio.create_task(looks.run())
+    await looker.begun.wait()
+    looks.hurry()
+    await asyncio.wait_for(looker.done.wait(), 60)
+    task.cancel()

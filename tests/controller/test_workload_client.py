@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from fake_api import FakeApi
-from polling import until
 
 from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, dig_text
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
@@ -80,39 +76,3 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-
-
-class WatchedFirst(FakeApi):
-    """Answers a write once the watch has shown it, as a busy API server may."""
-
-    seen: Callable[[str], bool]
-
-    async def replace(self, path: str, body: JsonObject) -> JsonObject:
-        written = await super().replace(path, body)
-        await until(lambda: self.seen(dig_text(written, "metadata", "resourceVersion")))
-        return written
-
-
-async def test_no_write_of_ours_is_remembered_of_a_request_that_has_ended() -> None:
-    api = WatchedFirst()
-    spec = {"signerName": CLIENT_SIGNER_PREFIX + "tpm", "username": "system:bootstrap:abcdef", "request": ""}
-    for name in ("ended", "open"):
-        api.put(f"{CSRS}/{name}", {"metadata": {"name": name}, "spec": {**spec}})
-    workload = workload_of(api, "tpm")
-    running = asyncio.create_task(workload.run())
-    try:
-        await until(lambda: workload.requests.synced)
-        ended, still_open = workload.requests.get("ended"), workload.requests.get("open")
-        assert ended is not None
-        assert still_open is not None
-        api.seen = lambda version: any(
-            dig_text(workload.requests.get(name), "metadata", "resourceVersion") == version
-            for name in ("ended", "open")
-        )
-        await workload.approve(still_open, "Tested", "it is well")
-        assert workload.noted == 1
-        await workload.deny(ended, "Tested", "it was not")
-        assert workload.noted == 1
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
