@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from lying_servers import Ca
 from polling import eventually
@@ -34,7 +34,6 @@ _CONFIG_MAPS: Final = "/api/v1/namespaces/kube-public/configmaps"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 _ACCOUNT: Final = "system:serviceaccount:nodeattest-discovery:discovery-front"
 _LIMIT: Final = 30.0
-T = TypeVar("T")
 
 
 class Cluster:

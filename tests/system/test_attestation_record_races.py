@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 import base64
-import threading
 from contextlib import ExitStack
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from filing_requests import Wanted, ends, ends_at_last, file_request
-from operator_commands import reset
+from filing_requests import Wanted, ends, file_request
 from world import World
-from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
-
-
-def test_a_reset_between_evaluation_and_write_makes_the_controller_evaluate_again(world: World) -> None:
-    world.set_policy(authorizedAttestors=["insecure"])
-    name, meddled = "meddled", threading.Event()
-
-    def meddle(call: Call) -> bool:
-        if call.method == "PATCH" and "/machineattestations/" in call.path and not meddled.is_set():
-            meddled.set()
-            reset(world, name, "at the worst moment")
-        return True
-
-    with ExitStack() as stack:
-        gate = stack.enter_context(Gate(world.management))
-        kubeconfig = gate.kubeconfig(world.management.admin_kubeconfig, world.directory / "meddled.kubeconfig")
-        running = world.controller("--leader-elect", "false", kubeconfig=kubeconfig, log="meddled.log")
-        stack.enter_context(running)
-        world.await_service(running)
-        world.machine(name)
-        assert ends(file_request(world, Wanted(node=name))) == "issued"
-        reset(world, name, "before")
-        gate.before = meddle
-        ends_at_last(world, lambda: Wanted(node=name), "issued")
-        writes = [call for call in gate.calls if call.method == "PATCH" and "/machineattestations/" in call.path]
-    spec = world.ledger(name)["spec"]
-    assert meddled.is_set()
-    assert len(writes) == 2
-    assert [text_at(one, "reason") for one in maps_at(spec, "resets")] == ["before", "at the worst moment"]
-    assert len(list(maps_at(spec, "issued"))) == 1
 
 
 def test_two_replicas_at_work_at_once_certify_a_key_once_and_a_machine_once(world: World) -> None:

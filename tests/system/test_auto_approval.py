@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
 from auto_approval_kit import (
-    BINDINGS,
     BOOTSTRAP,
     CLUSTERS,
     REVIEWED,
-    ROLE,
     ROTATION,
     asks_in_tree,
     binding_names,
     condition,
     forget_bindings,
-    grant,
     make_bindings,
     nudge,
     register_node,
@@ -29,7 +24,6 @@ from needs import not_possible
 from polling import eventually
 from world import CSRS, NAMESPACE, World, built_world
 
-from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
@@ -122,79 +116,6 @@ def test_automatic_approval_is_removed_in_order_and_again_when_kubeadm_restores_
         eventually(lambda: not binding_names(town) & {BOOTSTRAP, ROTATION}, seconds=40, what="closing them again")
         assert reason_is(town, "Closed")["status"] == "True"
     assert "Traceback" not in controller.log()
-
-
-@pytest.mark.usefixtures("doors")
-def test_a_foreign_binding_is_named_with_its_remedy_and_left_alone(town: World) -> None:
-    grant(town, FOREIGN, f"{ROLE}:nodeclient", "system:bootstrappers:kubespray")
-    with town.controller(*ALONE, log="foreign.log"):
-        found = reason_is(town, "ForeignBinding")
-        assert found["status"] == "False"
-        assert f"kubectl delete clusterrolebinding {FOREIGN}" in text_at(found, "message")
-        assert binding_names(town) & {BOOTSTRAP, ROTATION, FOREIGN} == {ROTATION, FOREIGN}
-        town.workload_admin.send("DELETE", f"{BINDINGS}/{FOREIGN}")
-        nudge(town)
-        reason_is(town, "ClosedForBootstrap")
-        assert ROTATION in binding_names(town)  # no Node is no proof of anything
-
-
-@pytest.mark.usefixtures("doors")
-def test_audit_says_what_it_would_do_and_does_nothing(town: World) -> None:
-    town.set_policy(authorizedAttestors=["insecure"], enforcement="Audit")
-    with town.controller(*ALONE, log="audit.log") as controller:
-        found = reason_is(town, "Audit")
-        assert f"Enforce would delete ClusterRoleBinding {BOOTSTRAP}" in text_at(found, "message")
-        assert {BOOTSTRAP, ROTATION} <= binding_names(town)
-        town.set_policy(authorizedAttestors=["insecure"], enforcement="Enforce")
-        reason_is(town, "ClosedForBootstrap")
-        assert BOOTSTRAP not in binding_names(town)
-        eventually(lambda: controller.said("deleted an auto-approving binding"), what="the log of the deletion")
-
-
-@pytest.mark.usefixtures("doors")
-def test_nothing_is_asked_of_a_cluster_that_is_not_initialized(town: World) -> None:
-    try:
-        town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": False}})
-        with town.controller(*ALONE, log="early.log"):
-            assert reason_is(town, "NotInitialized")["status"] == "Unknown"
-            assert BOOTSTRAP in binding_names(town)
-            town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
-            reason_is(town, "ClosedForBootstrap")
-    finally:
-        town.admin.patch(f"{CLUSTERS}/status", {"status": {"controlPlaneReady": True}})
-
-
-@pytest.mark.usefixtures("doors")
-def test_a_missing_right_is_told_with_the_manifest_that_grants_it(town: World) -> None:
-    poor = town.workload.client_kubeconfig("system:serviceaccount:kube-system:node-attestation-controller")
-    town.route_workload(poor.read_bytes())
-    made: list[str] = []
-    try:
-        with town.controller(*ALONE, log="poor.log"):
-            found = reason_is(town, "CannotVerify")
-            assert found["status"] == "Unknown"
-            assert "manifests/workload-hardening" in text_at(found, "message")
-            made += _apply(town)
-            reason_is(town, "ClosedForBootstrap", seconds=60)
-            assert BOOTSTRAP not in binding_names(town)
-    finally:
-        town.route_workload(town.workload.admin_kubeconfig.read_bytes())
-        for path in made:
-            with suppress(ApiRefusal):
-                town.workload_admin.send("DELETE", path)
-
-
-def _apply(town: World) -> list[str]:
-    applied: list[str] = []
-    for base in ("workload-rbac", "workload-hardening"):
-        for made in cast("list[JsonMap]", manifests.objects(base)):
-            if "Role" in str(made["kind"]):
-                namespace = text_at(made, "metadata", "namespace")
-                scope = f"/namespaces/{namespace}" if namespace else ""
-                collection = f"/apis/rbac.authorization.k8s.io/v1{scope}/{str(made['kind']).lower()}s"
-                town.workload_admin.create(collection, made)
-                applied.append(f"{collection}/{text_at(made, 'metadata', 'name')}")
-    return applied
 
 
 def approved(town: World, name: str) -> bool:

@@ -7,7 +7,6 @@ worker tokens; then its phase bootstrap-token creates the auto-approving binding
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -17,29 +16,23 @@ from typing import Final
 
 import pytest
 from auto_approval_kit import (
-    BINDINGS,
     BOOTSTRAP,
     CLUSTERS,
-    REVIEWED,
-    ROLE,
-    ROTATION,
     asks_in_tree,
     binding_names,
     condition,
     forget_bindings,
     forget_block,
-    grant,
     kubeadm_init,
     make_bindings,
-    register_node,
 )
 from needs import kubernetes_folder, not_possible
 from polling import eventually
-from world import CSRS, NAMESPACE, World, built_world
+from world import CSRS, World, built_world
 from write_gate import Call, Gate
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartControlPlane
 from nodeattest_sandbox.kubernetes_binaries import controller_manager
@@ -47,8 +40,6 @@ from nodeattest_sandbox.kubernetes_binaries import controller_manager
 ALONE: Final = ("--leader-elect", "false")
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 FOREIGN: Final = "somebodys:node-autoapprove"
-THEFTS: Final = 5
-"""Certificates; a message names ten at most."""
 ATTEMPTS: Final = 20
 """Of a thief between two phases of kubeadm."""
 CLUSTER_INFO: Final = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
@@ -227,63 +218,3 @@ def test_a_thief_gets_no_certificate_while_a_cluster_is_born(unborn: World, cont
         finally:
             unborn.route_workload(unborn.workload.admin_kubeconfig.read_bytes())
     assert not {"Closed", "ClosedForBootstrap"} & set(early), early
-
-
-def test_what_was_issued_before_us_is_reported_until_somebody_says_it_was_dealt_with(
-    unborn: World, control_plane_kind: str
-) -> None:
-    if control_plane_kind != "real":
-        not_possible("approving by itself is the work of kube-controller-manager")
-    register_node(unborn, "victim", "sandbox://victim")
-    upload_config(unborn, control_plane_kind)
-    make_bindings(unborn, real=True)
-    by_token = unborn.workload.token_kubeconfig(unborn.token())
-    with signing(unborn, control_plane_kind):
-        stolen = [asks_in_tree(unborn, "victim", by_token) for _ in range(THEFTS)]
-        eventually(lambda: len(certificates(unborn)) == THEFTS, "the certificates", seconds=40)
-    with unborn.controller(*ALONE, log="late.log"):
-        found = await_reason(unborn, "CertificatesIssued")
-        assert found["status"] == "False"
-        said = text_at(found, "message")
-        counted = re.search(r"given (\d+) times", said)
-        assert counted is not None
-        assert int(counted[1]) == THEFTS
-        assert "victim (serial " in said
-        assert "besides: " in said
-        event = eventually(lambda: issued_events(unborn), what="the Event")[0]
-        assert "serial " in event
-        assert "until 20" in event
-    unborn.workload_admin.get("/api/v1/nodes/victim")  # whose name it is the thief chose
-    for name in stolen:  # as the cleaner does after an hour
-        unborn.workload_admin.send("DELETE", f"{CSRS}/{name}")
-    with unborn.controller(*ALONE, log="later.log"):
-        grant(unborn, FOREIGN, f"{ROLE}:nodeclient", "system:bootstrappers:elsewhere")
-        eventually(lambda: FOREIGN in text_at(condition(unborn), "message"), "an audit of this controller", seconds=40)
-        assert text_at(condition(unborn), "reason") == "CertificatesIssued"
-        unborn.workload_admin.send("DELETE", f"{BINDINGS}/{FOREIGN}")
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        unborn.admin.patch(CLUSTERS, {"metadata": {"annotations": {REVIEWED: now}}})
-        await_reason(unborn, "ClosedForBootstrap")
-    unborn.workload_admin.send("DELETE", "/api/v1/nodes/victim")
-
-
-def issued_events(town: World) -> list[str]:
-    found = town.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
-    return [text_at(one, "message") for one in found if text_at(one, "reason") == "InTreeCertificateIssued"]
-
-
-def test_a_binding_that_is_made_again_is_deleted_and_closed_is_taken_back(
-    unborn: World, control_plane_kind: str
-) -> None:
-    seen: list[JsonValue] = []
-    with unborn.controller(*ALONE, log="again.log"):
-        upload_config(unborn, control_plane_kind)
-        make_bindings(unborn, real=control_plane_kind == "real")
-        await_reason(unborn, "ClosedForBootstrap")
-        for _ in range(2):
-            make_bindings(unborn, real=control_plane_kind == "real")
-            eventually(lambda: BOOTSTRAP not in binding_names(unborn), what="the removal")
-        assert ROTATION in binding_names(unborn)
-        events = unborn.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
-        seen = [text_at(one, "reason") for one in events]
-    assert seen.count("SideDoorRemoved") >= 3

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-import subprocess
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from aws_fleet import platform_calls
 from cryptography import x509
-from gcp_fleet import PROJECT, GcpFleet, pem_of
-from polling import eventually
+from gcp_fleet import PROJECT, GcpFleet
 from world import Controller, World
 
-from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
-from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
+from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
 pytestmark = pytest.mark.swtpm
 
@@ -68,26 +61,6 @@ def test_a_shielded_vm_joins_renews_and_serves_at_its_live_address(
 
 
 @pytest.mark.usefixtures("controller")
-def test_an_address_that_only_the_machine_object_claims_is_not_served(world: World, machines: GcpFleet) -> None:
-    agent = machines.agent(machines.launch("gcp-stale", addresses=[("InternalIP", "10.99.99.98")]))
-    joined = agent.join(world.token(), "--serving-ip-address", "10.99.99.98")
-    assert joined.returncode == 1
-    assert "AddressNotAllowed" in joined.stderr
-
-
-@pytest.mark.usefixtures("controller")
-def test_a_vm_made_anew_under_the_name_of_one_that_joined_stays_out(world: World, machines: GcpFleet) -> None:
-    instance = machines.launch("gcp-anew")
-    assert machines.agent(instance).join(world.token()).returncode == 0
-    tpm = world.tpm("gcp-another")
-    anew = machines.cloud.add(replace(instance, number="909", keys={"encryptionKey": pem_of(tpm)}))
-    joined = machines.agent(anew, tpm=tpm, directory="gcp-made-anew").join(world.token())
-    assert joined.returncode == 1
-    # What the Compute API said two seconds ago still names the old instance, and its endorsement key.
-    assert re.search("PlatformInstanceMismatch|EndorsementKeyChanged", joined.stderr), joined.stderr
-
-
-@pytest.mark.usefixtures("controller")
 def test_a_stopped_unlabelled_or_foreign_vm_does_not_join(world: World, machines: GcpFleet) -> None:
     stopped = machines.launch("gcp-stopped")
     stopped.status = "TERMINATED"
@@ -99,52 +72,3 @@ def test_a_stopped_unlabelled_or_foreign_vm_does_not_join(world: World, machines
     assert "PlatformInstanceNotRunning" in ends["gcp-stopped"].stderr
     assert "PlatformTagsNotAllowed" in ends["gcp-unlabelled"].stderr
     assert "PlatformAccountNotAllowed" in ends["gcp-foreign"].stderr
-
-
-def test_while_one_projects_api_fails_its_machines_wait_others_join_and_the_metric_says_how(
-    world: World, machines: GcpFleet, controller: Controller
-) -> None:
-    switches = machines.cloud.switches
-    with ThreadPoolExecutor(len(FAULTS)) as pool:
-        joining: list[Future[subprocess.CompletedProcess[str]]] = []
-        for fault, outcome in FAULTS.items():
-            instance = machines.launch(f"gcp-{fault}", project=f"project-{fault}")
-            before = platform_calls(controller).get(("compute", outcome), 0)
-            getattr(switches, fault).add(instance.project)
-            joining.append(pool.submit(machines.agent(instance).join, world.token(), "--timeout", "150", timeout=180))
-            other = machines.agent(machines.launch(f"gcp-beside-{fault}")).join(world.token())
-            assert other.returncode == 0, other.stderr
-            eventually(
-                lambda: platform_calls(controller).get(("compute", outcome), 0) > before,
-                what=f"a call that is {outcome}",
-            )
-            (waiting,) = eventually(
-                lambda: [one for one in world.requests_of(instance.name) if _reason(one)],
-                what="the word that it waits",
-            )
-            assert not map_at(waiting, "status").get("conditions")
-            assert _reason(waiting).startswith("PlatformUnavailable")
-            getattr(switches, fault).clear()
-        for one in joining:
-            assert one.result().returncode == 0, one.result().stderr
-
-
-def _reason(request: object) -> str:
-    return text_at(request, "metadata", "annotations", ANNOTATION_REASON)  # pyright: ignore[reportArgumentType] - a JSON object
-
-
-@pytest.mark.usefixtures("controller")
-def test_machines_of_other_providers_join_while_google_cloud_is_silent(world: World, machines: GcpFleet) -> None:
-    machines.cloud.switches.slow.update(PROJECTS)
-    try:
-        world.machine("bare-metal")
-        secret = world.directory / "bare-metal.secret"
-        secret.write_text(secrets.token_hex(32))
-        secret.chmod(0o600)
-        data = {"secret": secret.read_text()}
-        body = {"metadata": {"name": "bare-metal-attestation"}, "type": "Opaque", "stringData": data}
-        world.admin.create("/api/v1/namespaces/fleet/secrets", body)  # pyright: ignore[reportArgumentType] - a JSON object
-        joined = world.agent("bare-metal", "challenge", secretFile=str(secret)).join(world.token())
-        assert joined.returncode == 0, joined.stderr
-    finally:
-        machines.cloud.switches = CloudSwitches()

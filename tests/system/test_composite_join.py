@@ -76,28 +76,3 @@ def test_the_proofs_of_two_machines_are_none_of_either(world: World, own: str, b
     assert denials(world, victim.node_name) - {"Superseded"} == {reason}
     assert not world.ledger(victim.node_name)
     assert victim.join(world.token()).returncode == 0
-
-
-@pytest.mark.usefixtures("controller")
-def test_one_proof_alone_is_refused_at_its_own_signer(world: World) -> None:
-    agent = enrolled(world, "single-0")
-    alone = replace(agent, provider="tpm", settings={"tcti": agent.settings["tpm.tcti"]})
-    assert alone.join(world.token()).returncode != 0
-    assert denials(world, "single-0") == {"AttestorNotAuthorized"}
-
-
-@pytest.mark.usefixtures("controller")
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"tpm.tcti": "swtpm:path=/x"}, "2 to 4 providers"),
-        ({"insecure": "{}", "tpm.tcti": "swtpm:path=/x"}, "'insecure'"),
-        ({"tpm": "1", "tpm.tcti": "x"}, "tpm was given a value of its own"),
-        ({"tpn.tcti": "x", "challenge.secretFile": "/x"}, "'tpn'"),
-    ],
-)
-def test_parts_that_make_no_composite_are_one_line_at_once(world: World, settings: dict[str, str], said: str) -> None:
-    ended = world.agent("parts", "composite", **settings).join(world.token())
-    assert ended.returncode == 2
-    assert said in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1

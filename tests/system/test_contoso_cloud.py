@@ -120,23 +120,3 @@ def test_a_node_joins_through_a_controller_that_its_infrastructure_provider_runs
         refused = thief.join(world.token())
         assert refused.returncode != 0
         eventually(lambda: "ProofInvalid" in log.read_text(), what="the log of the refusal")
-
-
-@pytest.mark.usefixtures("installed")
-def test_evidence_of_another_machine_than_the_one_found_is_denied(world: World) -> None:
-    cloud = Contoso()
-    cloud.machines = {"i-3": "i-3", "i-4": "i-3"}
-    world.set_policy(authorizedAttestors=["contosocloud"])
-    world.machine("i-3")
-    world.machine("i-4")
-    with cloud.serving(), contoso_controller(world, cloud) as log:
-        agreeing = world.agent("i-3", "contosocloud", metadata=f"{cloud.url}/i-3").join(world.token())
-        assert agreeing.returncode == 0, agreeing.stderr
-        contradicting = world.agent("i-4", "contosocloud", metadata=f"{cloud.url}/i-4").join(world.token())
-        assert contradicting.returncode != 0
-        eventually(lambda: "EvidenceForOtherMachine" in log.read_text(), what="the log of the refusal")
-
-
-def test_the_example_is_short() -> None:
-    lines = (EXAMPLE / "contoso_cloud_controller.py").read_text().splitlines()
-    assert len(lines) < 100

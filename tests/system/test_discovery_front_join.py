@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from front_process import Cluster, FrontProcess, quick
@@ -69,20 +68,3 @@ def test_a_machine_joins_a_cluster_that_only_its_front_tells_of(hidden: tuple[Wo
     assert "only the pinned CAs" in joined.stderr
     assert text_at(world.ledger("fronted-0"), "spec", "nodeName") == "fronted-0"
     assert made.secret not in front.log.read_text()
-
-
-def test_without_the_front_such_a_cluster_is_not_found(
-    hidden: tuple[World, Cluster, FrontProcess], tmp_path: Path
-) -> None:
-    world, cluster, front = hidden
-    made = known(cluster, front)
-    world.machine("fronted-1")
-    agent = world.agent("fronted-1", "insecure")
-    done = discover(world, agent, made.reveal(), "--discovery-timeout", "6")
-    assert done.returncode == 1
-    assert "gave no cluster-info: HTTP status 403" in done.stderr
-    stopped = FrontProcess(cluster, tmp_path / "stopped", Ca())
-    both = discover(world, agent, made.reveal(), "--discovery-timeout", "6", "--discovery-front", stopped.endpoint)
-    assert both.returncode == 1
-    assert "the discovery front is left out" in both.stderr
-    assert world.requests_of("fronted-1") == []

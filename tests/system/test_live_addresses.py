@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from addressed_provider import Platform, installed_platform, places
-from kubelet_requests import Kubelet, kubelet_asks, register_node
+from kubelet_requests import Kubelet, kubelet_asks
 from polling import eventually
 from serving_requests import Asked, certificate_of, end_of
 from world import World
@@ -34,18 +34,6 @@ def test_names_of_an_attested_request_are_those_that_the_platform_lists_now(plat
     assert certificate_of(node.file(Asked(dns_names=[name], ip_addresses=[current])))
 
 
-def test_names_of_kubelets_own_request_are_those_that_the_platform_lists_now(platform: Platform) -> None:
-    name = "live-11"
-    platform.joined(name)
-    released, current = places(name)
-    platform.tell(name, current)
-    assert (
-        end_of(kubelet_asks(platform.world, Kubelet(node=name, ip_addresses=[released]))) == "Denied:AddressNotAllowed"
-    )
-    good = kubelet_asks(platform.world, Kubelet(node=name, dns_names=[name], ip_addresses=[current]))
-    eventually(lambda: good.state() == "Approved", what="the approval")
-
-
 def test_a_platform_that_does_not_answer_is_waited_for_and_nothing_else_is_believed(platform: Platform) -> None:
     name = "live-111"
     node, (listed, _) = platform.joined(name), places(name)
@@ -57,16 +45,6 @@ def test_a_platform_that_does_not_answer_is_waited_for_and_nothing_else_is_belie
     platform.tell(name, listed)
     assert end_of(attested) == "issued"
     eventually(lambda: kubelets.state() == "Approved", what="the approval")
-
-
-def test_a_machine_without_an_address_yet_waits_for_one(platform: Platform) -> None:
-    name = "live-1111"
-    node, (_, current) = platform.joined(name), places(name)
-    platform.tell(name)
-    filed = node.file(Asked(ip_addresses=[current]))
-    eventually(lambda: filed.annotation(ANNOTATION_REASON).startswith("AddressNotAllowed"), what="the wait")
-    platform.tell(name, current)
-    assert end_of(filed) == "issued"
 
 
 def test_kubelets_own_request_asks_no_platform_where_the_policy_dropped_its_provider(platform: Platform) -> None:
@@ -81,11 +59,3 @@ def test_kubelets_own_request_asks_no_platform_where_the_policy_dropped_its_prov
     finally:
         world.set_policy(**APPROVING)
         world.await_policy()
-
-
-def test_the_addresses_of_an_unattested_machine_are_those_of_its_own_list(platform: Platform) -> None:
-    world = platform.world
-    world.machine("live-none", addresses=[("InternalIP", "10.9.9.9")])
-    register_node(world, "live-none")
-    filed = kubelet_asks(world, Kubelet(node="live-none", ip_addresses=["10.9.9.9"]))
-    eventually(lambda: filed.state() == "Approved", what="the approval")

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 
 import pytest
-from auto_approval_kit import register_node
-from filing_requests import Wanted, ends, ends_at_last, file_request
 from polling import eventually
 from recorded_world import RECORDS, RecordedWorld
-from world import NAMESPACE, OWN, Controller, built_world
+from world import NAMESPACE, Controller, built_world
 
-from nodeattest_controller.model.bound_tokens import bound_group
-from nodeattest_providers.names import ANNOTATION_REASON
-from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartControlPlane
@@ -88,111 +82,4 @@ def told(world: RecordedWorld, name: str, reason: str) -> list[JsonMap]:
     ]
 
 
-@pytest.mark.swtpm
-@pytest.mark.usefixtures("controller")
-def test_another_tpm_than_the_recorded_one_is_refused(world: RecordedWorld) -> None:
-    world.record("unit-2", tpm=world.tpm("unit-2"))
-    thief = world.tpm("thief")
-    joined = world.agent("unit-2", "tpm", directory="thief", tcti=thief.tcti).join(world.token())
-    assert joined.returncode != 0
-    assert "EndorsementKeyUntrusted" in joined.stderr
-    assert not world.ledger("unit-2")
-
-
-@pytest.mark.swtpm
-@pytest.mark.usefixtures("controller")
-def test_a_node_that_joined_before_it_was_recorded_is_adopted_by_its_own_certificate(world: RecordedWorld) -> None:
-    register_node(world, "cellar-9", "sandbox://unit-9")
-    tpm = world.tpm("unit-9")
-    world.record("unit-9", tpm=tpm, node="cellar-9")
-    agent = world.agent("cellar-9", "tpm", provider_id="sandbox://unit-9", tcti=tpm.tcti)
-    by_token = agent.join(world.token())
-    assert "MachineAlreadyBound" in by_token.stderr
-    kubeconfig = world.workload.client_kubeconfig("system:node:cellar-9", ["system:nodes"])
-    proof = ("--provider", "tpm", "--provider-id", agent.provider_id, "--tcti", tpm.tcti)
-    adopted = agent.run("adopt", *proof, "--kubeconfig", str(kubeconfig), *agent.files())
-    assert adopted.returncode == 0, adopted.stderr
-    assert len(serials(world, "unit-9")) == 1
-
-
 # What needs no proof: with the insecure provider, so that a plain request will do
-
-
-@pytest.fixture(scope="module")
-def unproven(world: RecordedWorld, controller: Controller) -> Controller:
-    world.set_policy(authorizedAttestors=["insecure"], tokenBinding="Off")
-    world.record("plain")
-    ends_at_last(world, lambda: Wanted(node="plain"), "issued")
-    return controller
-
-
-@pytest.mark.usefixtures("unproven")
-def test_a_machine_waits_for_its_spoilt_record_and_joins_when_it_is_corrected(world: RecordedWorld) -> None:
-    world.record("unit-3", endorsementkeyhash="x")
-    filed = file_request(world, Wanted(node="unit-3"))
-    said = eventually(lambda: filed.annotation(ANNOTATION_REASON), what="the wait")
-    assert said.startswith("RecordInvalid:")
-    world.admin.patch(f"{RECORDS}/unit-3", {"spec": {"endorsementkeyhash": None}})
-    assert ends(filed) == "issued"
-
-
-@pytest.mark.usefixtures("unproven")
-def test_one_provider_id_in_two_records_is_nobody_s(world: RecordedWorld) -> None:
-    for name in ("twin-a", "twin-b"):
-        world.record(name, providerID="sandbox://twins")
-    twins = file_request(world, Wanted(node="twin-a", provider_id="sandbox://twins"))
-    assert ends(twins) == "Denied:MachineAmbiguous"
-
-
-@pytest.mark.usefixtures("unproven")
-def test_a_node_has_the_name_in_its_record_and_no_other(world: RecordedWorld) -> None:
-    world.record("named", node="its-name")
-    assert ends(file_request(world, Wanted(node="named"))) == "Denied:NodeNameMismatch"
-    assert ends(file_request(world, Wanted(node="its-name", provider_id="sandbox://named"))) == "issued"
-
-
-@pytest.mark.usefixtures("unproven")
-def test_a_bound_token_is_worth_its_own_record(world: RecordedWorld) -> None:
-    for name in ("bound-mine", "bound-other"):
-        world.record(name)
-    group = bound_group(f"{NAMESPACE}/c1", "sandbox://bound-mine")
-    token = fleet.create_bootstrap_token(world.workload_admin, "bound7.0123456789abcdef", groups=[group])
-    world.workload.await_token(token)
-    stolen = file_request(world, Wanted(node="bound-other"), token=token)
-    assert ends(stolen) == "Denied:TokenNotThisMachines"
-    assert ends(file_request(world, Wanted(node="bound-mine"), token=token)) == "issued"
-
-
-@pytest.mark.usefixtures("unproven")
-def test_no_token_becomes_the_node_that_stood_before_its_machine_was_recorded(world: RecordedWorld) -> None:
-    register_node(world, "standing", "sandbox://standing")
-    world.record("standing")
-    assert ends(file_request(world, Wanted(node="standing"))) == "Denied:MachineAlreadyBound"
-    assert not world.ledger("standing")
-
-
-@pytest.mark.usefixtures("unproven")
-def test_a_record_that_names_its_token_takes_no_other(world: RecordedWorld) -> None:
-    world.set_policy(authorizedAttestors=["insecure"], tokenBinding="Required")
-    token, stolen, numbers = world.token(), world.token(), count()
-
-    def refused() -> str:
-        name = f"named-token-{next(numbers)}"  # the controller's watch shows it the new policy in a while
-        world.record(name, bootstrapTokenID=token.partition(".")[0])
-        ended = ends(file_request(world, Wanted(node=name), token=stolen))
-        return name if ended == "Denied:TokenNotThisMachines" else ""
-
-    name = eventually(refused, what="the policy's effect")
-    assert ends(file_request(world, Wanted(node=name), token=token)) == "issued"
-
-
-def test_a_paused_cluster_record_lets_requests_wait(world: RecordedWorld, unproven: Controller) -> None:
-    world.record("patient")
-    cluster = f"{OWN}/clusterrecords/c1"
-    world.admin.patch(cluster, {"spec": {"pause": True}})
-    filed = file_request(world, Wanted(node="patient"))
-    said = eventually(lambda: filed.annotation(ANNOTATION_REASON), what="the wait")
-    assert said.startswith("RecordInvalid:")
-    world.admin.patch(cluster, {"spec": {"pause": None}})
-    assert ends(filed) == "issued"
-    assert "Traceback" not in unproven.log()

@@ -156,13 +156,3 @@ def test_a_ledger_survives_a_move_to_another_management_cluster_and_the_node_ren
     assert len(set(keys(world, "mover"))) == 2
     users = [text_at(one, "spec", "username") for one in world.requests_of("mover")]
     assert users.count("system:node:mover") == 2  # both rounds, by the node's own certificate
-
-
-def test_a_cloned_tpm_serves_one_machine_only(world: World) -> None:
-    world.reset_authority()
-    _, tpm, _ = joined(world, "original", 3600)
-    world.machine("clone", tpm=tpm)  # the platform names the same endorsement key: it copied the machine with its TPM
-    refused = world.agent("clone", "tpm", tcti=tpm.tcti).join(world.token())
-    assert refused.returncode != 0
-    assert "MachineAmbiguous" in refused.stderr
-    assert not world.ledger("clone")

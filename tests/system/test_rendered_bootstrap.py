@@ -213,27 +213,6 @@ def check_files(root: Path, token: str) -> None:
     assert holders == ["var/lib/kubelet-authenticator/bootstrap-token"]
 
 
-def test_kubeadm_refuses_nothing_but_the_kubeconfig_that_is_ignored_by_name(
-    cluster: World, assets: Path, tmp_path: Path
-) -> None:
-    name = "rendered-unignored"
-    tpm = cluster.tpm(name)
-    cluster.machine(name, tpm=tpm)
-    spec = template(name, "v1beta1", tpm.tcti, name=name, criSocket="unix:///run/none.sock", ignorePreflightErrors=HERE)
-    spec["joinConfiguration"]["nodeRegistration"]["ignorePreflightErrors"].remove(IGNORED_PREFLIGHT)
-    result = booted(
-        tmp_path / "boot",
-        spec,
-        kubeadms(cluster, spec, new_token(cluster), name),
-        path=f"{BIN}:{assets}:{os.environ['PATH']}",
-        kubelet=assets / "kubelet",
-    )
-    assert not result["kubeadm"]
-    assert [line for line in result["output"].splitlines() if "[ERROR" in line] == [
-        f"\t[ERROR {IGNORED_PREFLIGHT}]: /etc/kubernetes/kubelet.conf already exists"
-    ]
-
-
 def test_a_machine_that_nobody_vouches_for_never_comes_to_kubeadm(cluster: World, assets: Path, tmp_path: Path) -> None:
     spec = template("rendered-alien", "v1beta1", "swtpm:path=/nonexistent", name="rendered-alien")
     result = booted(

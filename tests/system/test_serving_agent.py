@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,8 +19,7 @@ from kubernetes_assets import KUBELET_SETTINGS, kubelet_command
 from needs import ONLY_ROOT, kubernetes_program
 from polling import eventually
 from runtime_stub import RuntimeStub
-from test_client_go import shorten_certificates
-from world import BIN, Agent, Controller, World
+from world import Agent, Controller, World
 
 pytestmark = pytest.mark.swtpm
 
@@ -157,44 +155,3 @@ def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World,
     with kubelet(program, tmp_path, tlsCertFile=str(pair), tlsPrivateKeyFile=str(pair)) as port:
         found = eventually(lambda: shown(world, port, "serving-3"), seconds=40, what="kubelet's answer")
     assert found == certificate(agent)
-
-
-@pytest.mark.usefixtures("controller")
-def test_a_name_that_is_not_the_machines_is_told_with_its_remedy(world: World) -> None:
-    agent = enrolled(world, "serving-1", "10.7.1.2")
-    names = ["--serving-ip-address", "10.7.1.2", "--serving-dns-name", "kubernetes.default.svc"]
-    joined = agent.join(world.token(), *names)
-    assert joined.returncode == 1
-    assert "AddressNotAllowed" in joined.stderr
-    assert agent.kubeconfig.exists()
-    assert not file(agent).exists()
-    status = agent.run("status", *agent.files()).stdout
-    assert "reason: AddressNotAllowed" in status
-
-
-def test_a_watching_agent_renews_in_time_through_an_outage_of_the_controller(
-    world: World, controller: Controller
-) -> None:
-    agent = enrolled(world, "serving-2", "10.7.1.3")
-    joined = agent.join(world.token(), "--serving-ip-address", "10.7.1.3")
-    assert joined.returncode == 0, joined.stderr
-    file(agent).unlink()
-    with ExitStack() as stack:
-        stack.callback(world.reset_authority)
-        shorten_certificates(world, 72)
-        command = [BIN / "kubelet-authenticator", "serving", *agent.files(), "--watch"]
-        watching = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-        stack.callback(watching.kill)
-        eventually(file(agent).exists, what="the first certificate")
-        first = certificate(agent)
-        controller.kill()
-        shorten_certificates(world, 3600)
-        filed = len(world.requests_of("serving-2"))
-        eventually(lambda: len(world.requests_of("serving-2")) > filed, seconds=72, what="the attempt to renew")
-        assert certificate(agent) == first
-        controller.start()
-        eventually(lambda: certificate(agent) != first, seconds=60, what="the renewal")
-        assert first.not_valid_after_utc.timestamp() > time.time()
-        assert certificate(agent).public_key() != first.public_key()
-        watching.terminate()
-        assert watching.wait(60) == 0

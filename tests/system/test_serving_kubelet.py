@@ -6,21 +6,18 @@ import base64
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from filing_requests import Filed, Wanted, file_request
+from filing_requests import Filed
 from kubelet_requests import KUBELET_SERVING, Kubelet, kubelet_asks, register_node
 from needs import ONLY_ROOT, kubernetes_program, not_possible
 from polling import eventually
 from test_serving_agent import kubelet, shown
-from world import CLUSTER, NAMESPACE, Controller, World
+from world import NAMESPACE, Controller, World
 
-from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
-from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 
 MACHINES = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"
@@ -71,145 +68,6 @@ def test_a_request_for_the_machines_names_is_approved_and_not_signed_here(world:
     eventually(is_reported, what="the Event")
     assert text_at(filed.read(), "status", "certificate") == ""
     assert world.ledger("k-good") == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "asked"),
-    [
-        ("k-vip", "InternalIP", "10.8.255.1"),
-        ("k-svc", "InternalDNS", "kubernetes.default.svc"),
-        ("k-imds", "InternalIP", "169.254.169.254"),
-        ("k-loop", "InternalIP", "127.0.0.1"),
-        ("k-any", "ExternalIP", "0.0.0.0"),
-    ],
-)
-def test_what_no_node_may_serve_is_denied_on_the_machine(world: World, name: str, kind: str, asked: str) -> None:
-    world.admin.patch(
-        f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}",
-        {"spec": {"controlPlaneEndpoint": {"host": "10.8.255.1", "port": 6443}}},
-    )
-    machine(world, name, ("Hostname", name), (kind, asked))
-    is_name = kind == "InternalDNS"
-    kubelet = Kubelet(node=name, dns_names=[asked] if is_name else [], ip_addresses=[] if is_name else [asked])
-    filed = kubelet_asks(world, kubelet)
-    assert end_of(filed) == "Denied:AddressNotAllowed"
-    event = eventually(
-        lambda: next((one for one in world.admin.list(EVENTS) if filed.name in text_at(one, "message")), None),
-        what="the Event",
-    )
-    assert (text_at(event, "involvedObject", "kind"), text_at(event, "involvedObject", "name")) == ("Machine", name)
-    condition = next(maps_at(filed.read(), "status", "conditions"))
-    assert "Machine" in text_at(condition, "message")
-
-
-def test_the_one_machine_of_a_control_plane_serves_its_endpoint(world: World) -> None:
-    world.admin.patch(
-        f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}",
-        {"spec": {"controlPlaneEndpoint": {"host": "10.8.255.2", "port": 6443}}},
-    )
-    machine(world, "k-server", ("InternalIP", "10.8.255.2"))
-    world.admin.patch(f"{MACHINES}/k-server", {"metadata": {"labels": {"cluster.x-k8s.io/control-plane": ""}}})
-    filed = kubelet_asks(world, Kubelet(node="k-server", dns_names=["k-server"], ip_addresses=["10.8.255.2"]))
-    assert end_of(filed) == "Approved"
-
-
-def test_another_machines_address_is_denied_at_once_and_a_missing_one_waited_for(world: World) -> None:
-    machine(world, "k-victim", ("InternalIP", "10.8.1.1"))
-    machine(world, "k-thief", ("InternalIP", "10.8.1.2"))
-    thief = kubelet_asks(world, Kubelet(node="k-thief", ip_addresses=["10.8.1.1"]))
-    assert end_of(thief) == "Denied:AddressNotAllowed"
-    early = kubelet_asks(world, Kubelet(node="k-thief", ip_addresses=["10.8.1.3"]))
-    eventually(lambda: early.annotation(ANNOTATION_REASON).startswith("AddressNotAllowed"), what="the wait")
-    listed: list[JsonValue] = [{"type": "InternalIP", "address": "10.8.1.3"}]
-    world.admin.patch(f"{MACHINES}/k-thief/status", {"status": {"addresses": listed}})
-    assert end_of(early) == "Approved"
-
-
-def test_a_wait_for_an_address_ends(world: World) -> None:
-    machine(world, "k-never")
-    filed = kubelet_asks(world, Kubelet(node="k-never", ip_addresses=["10.8.2.1"]))
-    assert eventually(filed.state, what="the end") == "Denied:AddressNotAllowed"
-
-
-def test_a_node_that_carries_another_machines_provider_id_is_denied(world: World) -> None:
-    world.machine("k-hijack", addresses=[("InternalIP", "10.8.3.1")])
-    register_node(world, "k-hijack", "sandbox://k-other")
-    filed = kubelet_asks(world, Kubelet(node="k-hijack", ip_addresses=["10.8.3.1"]))
-    assert end_of(filed) == "Denied:NodeNameTaken"
-
-
-def test_a_request_before_its_machine_is_woken_by_it(world: World) -> None:
-    register_node(world, "k-early")
-    filed = kubelet_asks(world, Kubelet(node="k-early", dns_names=["k-early"]))
-    eventually(lambda: filed.annotation(ANNOTATION_REASON).startswith("MachineNotFound"), what="the wait")
-    world.machine("k-early")
-    assert end_of(filed) == "Approved"
-
-
-def api_reads(controller: Controller) -> float:
-    return controller.metric("rest_client_requests_total", 'method="GET"')
-
-
-def test_a_flood_over_its_budget_is_not_read_whatever_changes_and_ends(world: World, controller: Controller) -> None:
-    kubelet = Kubelet(node="k-flood", dns_names=["k-flood"])
-    flood = [kubelet_asks(world, kubelet) for _ in range(NODE_BURST + 30)]
-    eventually(
-        lambda: any(one.annotation(ANNOTATION_REASON).startswith("RequesterOverBudget") for one in flood),
-        what="the reason in an annotation",
-    )
-    shed = partial(controller.metric, "nodeattest_verdicts_total", 'verdict="shed"')
-    eventually(lambda: shed() >= 5, seconds=60, what="those over the budget")
-    before = api_reads(controller)
-    changes = 5
-    for change in range(changes):
-        world.admin.patch(
-            f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}",
-            {"metadata": {"annotations": {"changed": str(change)}}},
-        )
-        beside = file_request(world, Wanted(node=f"k-beside-{change}", version=99))
-        assert end_of(beside).startswith("Denied:")  # so the controller is at work meanwhile
-    # Each change would read each of them, were there no budget; others read a little meanwhile.
-    assert api_reads(controller) - before < changes * len(flood) / 2
-    for one in flood:
-        eventually(one.state, what="the end of a request of the flood")
-    ends = {one.state() for one in flood}
-    assert "Denied:RequesterOverBudget" in ends
-    assert ends <= {"Denied:RequesterOverBudget", "Denied:MachineNotFound"}
-
-
-def test_a_request_with_a_mail_address_is_denied(world: World) -> None:
-    machine(world, "k-mail")
-    extra = [x509.RFC822Name("root@k-mail")]
-    filed = kubelet_asks(world, Kubelet(node="k-mail", dns_names=["k-mail"], extra=extra))
-    assert end_of(filed) == "Denied:ExtensionNotAllowed"
-
-
-def test_another_user_gets_no_serving_certificate(world: World) -> None:
-    machine(world, "k-user")
-    filed = kubelet_asks(world, Kubelet(node="k-user", dns_names=["k-user"]), asks_as="an-administrator")
-    assert end_of(filed) == "Denied:RequesterNotAllowed"
-
-
-def test_requests_are_left_alone_until_the_policy_says_approve(world: World) -> None:
-    machine(world, "k-alone", ("InternalIP", "10.8.4.1"))
-    world.set_policy(authorizedAttestors=["challenge"])
-    world.await_policy()
-    good = kubelet_asks(world, Kubelet(node="k-alone", ip_addresses=["10.8.4.1"]))
-    bad = kubelet_asks(world, Kubelet(node="k-alone", ip_addresses=["10.8.1.1"]))
-    foreign = kubelet_asks(
-        world,
-        Kubelet(node="k-alone", ip_addresses=["10.8.4.1"]),
-        signerName="kubernetes.io/kube-apiserver-client",
-        usages=["client auth"],
-    )
-    later = file_request(world, Wanted(node="k-alone", version=99))
-    assert end_of(later).startswith("Denied:")  # so those before it were looked at
-    assert [one.state() for one in (good, bad, foreign)] == ["", "", ""]
-    assert not good.annotation(ANNOTATION_REASON)
-    world.set_policy(**APPROVING)
-    assert end_of(good) == "Approved"
-    assert end_of(bad) == "Denied:AddressNotAllowed"
-    assert foreign.state() == ""
 
 
 @pytest.fixture

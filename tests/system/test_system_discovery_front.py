@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from front_process import SECRETS, Cluster, FrontProcess, quick, write_certificate
+from front_process import SECRETS, Cluster, FrontProcess, quick
 from lying_servers import Ca
 from polling import eventually
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.by_front import by_front
 from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.secret import Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.client import ApiRefusal
@@ -62,13 +60,6 @@ def test_a_token_finds_the_cluster_soon_after_it_was_made_and_not_after_it_is_go
     assert {line["level"] for line in front.logged()} == {"info"}
 
 
-@pytest.mark.parametrize("usage", Usage)
-def test_a_token_with_one_usage_only_finds_nothing(usage: Usage, cluster: Cluster, front: FrontProcess) -> None:
-    whole, token = cluster.token(), cluster.token((usage,))
-    eventually(lambda: find(front, cluster, whole), "the cluster")
-    assert find(front, cluster, token) is None
-
-
 def test_a_front_that_was_killed_answers_again_as_soon_as_it_is_back(cluster: Cluster, front: FrontProcess) -> None:
     token = cluster.token()
     eventually(lambda: find(front, cluster, token), "the cluster")
@@ -76,25 +67,6 @@ def test_a_front_that_was_killed_answers_again_as_soon_as_it_is_back(cluster: Cl
     assert find(front, cluster, token) is None
     front.start()
     assert find(front, cluster, token) is not None
-
-
-def test_a_new_serving_certificate_is_shown_without_a_restart(
-    cluster: Cluster, front: FrontProcess, tmp_path: Path
-) -> None:
-    token, before = cluster.token(), front.shown_by()
-    write_certificate(Ca("another"), tmp_path / "front")
-    eventually(lambda: front.shown_by() != before, "the new certificate")
-    assert find(front, cluster, token) is not None
-
-
-def test_fronts_beside_each_other_give_the_same_and_one_can_be_lost(cluster: Cluster, tmp_path: Path) -> None:
-    token = cluster.token()
-    with ExitStack() as stack:
-        fronts = [stack.enter_context(FrontProcess(cluster, tmp_path / name, Ca())) for name in ("a", "b")]
-        answers = [eventually(lambda front=front: find(front, cluster, token), "the cluster") for front in fronts]
-        assert answers[0] == answers[1]
-        fronts[0].kill()
-        assert [find(front, cluster, token) is not None for front in fronts] == [False, True]
 
 
 def test_a_front_ends_in_order_and_tells_its_health_and_figures(cluster: Cluster, front: FrontProcess) -> None:

@@ -78,16 +78,3 @@ def test_old_and_new_join_each_other_in_the_newest_version_that_both_know(
     assert versions_of(world, node) == JOINS[controller_of, agent_of]
     told = "got with evidence skewed/v1, because the controller refused skewed/v2; upgrade the controller"
     assert (told in joined.stderr) == ((controller_of, agent_of) == ("old", "new"))
-
-
-def test_serving_certificates_are_asked_for_in_the_newest_version_that_both_know(
-    world: World, controller_of: str, packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = f"serving-at-{controller_of}"
-    address = f"10.9.1.{1 + PACKAGES.index(controller_of)}"
-    world.machine(node, addresses=[("Hostname", node), ("InternalIP", address)])
-    monkeypatch.setenv("PYTHONPATH", str(packages["new"]))
-    joined = world.agent(node, "skewed", key=KEY).join(world.token(), "--serving-ip-address", address)
-    assert joined.returncode == 0, joined.stderr
-    assert versions_of(world, node) == JOINS[controller_of, "new"]
-    assert versions_of(world, node, Purpose.SERVING) == JOINS[controller_of, "new"]

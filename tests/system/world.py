@@ -42,7 +42,6 @@ LOOPBACK_FLAGS: Final = (
     *("--allowed-addresses", "127.0.0.0/8"),
 )
 """API servers of tests are on this machine, whose ports are shared."""
-T = TypeVar("T")
 
 
 def node_of(request: JsonMap) -> str:
