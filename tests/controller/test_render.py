@@ -134,6 +134,20 @@ def test_a_worker_joins_by_the_agent_and_keeps_what_its_author_wrote(version: st
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_cluster_configuration_makes_no_control_plane_of_a_workers_template_or_its_clones(version: str) -> None:
+    """Infrastructure providers ship such templates; ``kubeadm init`` never runs with them."""
+    plan = RenderOptions(provider=ProviderName("tpm"))
+    template = worker(version, clusterConfiguration={"apiServer": {}})
+    clone = config(version, spec_of(template))
+    cloned: JsonObject = {"cluster.x-k8s.io/cloned-from-groupkind": "KubeadmConfigTemplate.bootstrap.cluster.x-k8s.io"}
+    clone["metadata"] = {**mapping(clone, "metadata"), "annotations": cloned}
+    plain = spec_of(render(worker(version), plan).document)
+    for document in (template, clone):
+        assert spec_of(render(document, plan).document) == {**plain, "clusterConfiguration": {"apiServer": {}}}
+    assert ADOPT_UNIT in str(render(config(version, spec_of(template)), plan).document)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_control_plane_joins_attested_and_is_adopted_after_init(version: str) -> None:
     made = spec_of(render(control_plane(version), PLAN).document)
     for role in ("initConfiguration", "joinConfiguration"):

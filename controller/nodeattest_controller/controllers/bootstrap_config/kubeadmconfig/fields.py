@@ -27,16 +27,19 @@ __all__ = [
 ]
 
 _BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+_TEMPLATE: Final = "KubeadmConfigTemplate"
 _CONTROL_PLANE: Final = "controlplane.cluster.x-k8s.io"
 _PATHS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     (_BOOTSTRAP, "KubeadmConfig"): ("spec",),
-    (_BOOTSTRAP, "KubeadmConfigTemplate"): ("spec", "template", "spec"),
+    (_BOOTSTRAP, _TEMPLATE): ("spec", "template", "spec"),
     (_CONTROL_PLANE, "KubeadmControlPlane"): ("spec", "kubeadmConfigSpec"),
     (_CONTROL_PLANE, "KubeadmControlPlaneTemplate"): ("spec", "template", "spec", "kubeadmConfigSpec"),
 }
 _VERSIONS: Final = ("v1beta1", "v1beta2")
 _CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
 """On every KubeadmConfig that a KubeadmControlPlane makes (cluster-api api/core ``MachineControlPlaneLabel``)."""
+_CLONED_FROM: Final = "cluster.x-k8s.io/cloned-from-groupkind"
+"""On a clone of a template (cluster-api controllers/external/util.go)."""
 LIMITS: Final = {
     "files": 200,
     "preKubeadmCommands": 1000,
@@ -69,14 +72,17 @@ def is_control_plane(document: JsonObject, spec: JsonObject) -> bool:
 
     A KubeadmConfig that joins keeps nothing of its control plane but the label: it must be rendered as its control
     plane was, or Cluster API sees a difference and replaces the machine (controlplane/kubeadm/internal/filters.go).
+    A template is a worker's, and may have a clusterConfiguration nevertheless, which Cluster API ignores there.
     """
-    labels = section(section(document, "metadata"), "labels")
+    metadata = section(document, "metadata")
+    labels, annotations = section(metadata, "labels"), section(metadata, "annotations")
+    is_template = _key(document)[1] == _TEMPLATE or annotations.get(_CLONED_FROM) == f"{_TEMPLATE}.{_BOOTSTRAP}"
     join = section(spec, "joinConfiguration")
     return (
         _key(document)[0] == _CONTROL_PLANE
         or _CONTROL_PLANE_LABEL in labels
         or "initConfiguration" in spec
-        or "clusterConfiguration" in spec
+        or ("clusterConfiguration" in spec and not is_template)
         or "controlPlane" in join
     )
 
