@@ -234,6 +234,11 @@ def no_certificate(_: SoftTpm, __: Authority) -> bytes:
     return b"\x30\x03\x02\x01\x01"
 
 
+def without_an_end(tpm: SoftTpm, authority: Authority) -> bytes:
+    """RFC 5280 §4.1.2.5: a certificate that has no good end of validity says so."""
+    return authority.endorse(tpm.ek.public_key(), not_after=datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+
+
 UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4.5"), b"\x05\x00")
 CLIENT_AUTH = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
 ANY_USAGE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE])
@@ -309,8 +314,9 @@ def test_a_certificate_without_a_chain_is_denied_with_its_issuer_and_validity(
         changed("san", (x509.SubjectAlternativeName([x509.DNSName("tpm.example")]), False)),
         changed("bc", None),
         changed("eku", (TWO_USAGES, True)),
+        without_an_end,
     ],
-    ids=["unknown, not critical", "no SAN", "other SAN", "no basic constraints", "critical EKU of two"],
+    ids=["unknown, not critical", "no SAN", "other SAN", "no basic constraints", "critical EKU of two", "year 9999"],
 )
 def test_a_certificate_that_manufacturers_make_otherwise_counts(
     tpm: SoftTpm, authority: Authority, extra: Callable[[SoftTpm, Authority], bytes]
