@@ -29,11 +29,13 @@ NODE = NodeName("node-0")
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 
-def ca(key: Key, *, days: int = 3650, name: str = "kubernetes") -> x509.Certificate:
+def ca(
+    key: Key, *, days: int = 3650, name: str = "kubernetes", begin: datetime = NOW - timedelta(days=1)
+) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder(subject, subject, key.public_key(), 1)
-        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_before(begin)
         .not_valid_after(NOW + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -146,6 +148,15 @@ def test_a_certificate_never_outlives_its_ca() -> None:
     short = load_authority(secret(ca(key, days=1), key=key), "c")
     found = certificate(short, ec.generate_private_key(ec.SECP256R1()), lifetime=30 * 86400)
     assert found.not_valid_after_utc == short.certificate.not_valid_after_utc
+
+
+def test_a_ca_that_is_valid_since_the_first_year_signs() -> None:
+    """There is no earlier time than a certificate's first."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    late = ca(key, begin=datetime(2051, 1, 1, tzinfo=UTC), days=20_000)
+    der = late.public_bytes(serialization.Encoding.DER).replace(b"20510101000000Z", b"00010101000000Z")
+    first = load_authority(secret(x509.load_der_x509_certificate(der), key=key), "c")
+    certificate(first, ec.generate_private_key(ec.SECP256R1()))
 
 
 def test_an_expired_ca_signs_nothing() -> None:

@@ -248,7 +248,7 @@ def _check_validity(ca: x509.Certificate, now: datetime) -> None:
             f"expected a CA that is valid now, got one that expired {rfc3339(ca.not_valid_after_utc)}",
             "renew the cluster's CA",
         )
-    if now < ca.not_valid_before_utc - BACKDATE:
+    if now + BACKDATE < ca.not_valid_before_utc:
         raise _unavailable(
             f"expected a CA that is valid now, {rfc3339(now)}, got one that is valid from "
             f"{rfc3339(ca.not_valid_before_utc)}",
