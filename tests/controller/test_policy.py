@@ -11,7 +11,7 @@ from cel_rules import Rule, compiled, rules_of, violations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_cli.policies import problems
+from nodeattest_cli.policy.check import problems
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_controller.model.policy import ServingPolicy, check_authorized, parse_attestation_policy, policy_for
