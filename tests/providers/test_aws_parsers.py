@@ -1,0 +1,481 @@
+"""What the aws provider reads: settings, provider IDs, trust bundles, documents, evidence, answers of STS."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from aws_signing import RoleSession, sign
+from aws_world import Node, region_certificate, trust_bundle
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import T1
+
+from nodeattest_providers import canonical_json
+from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.authorization_header import parse_authorization
+from nodeattest_providers.aws.config import AwsPolicy, parse_platform, parse_policy
+from nodeattest_providers.aws.identity_document import parse_identity_document
+from nodeattest_providers.aws.protocol import (
+    BINDING_HEADER,
+    MAX_DOCUMENT,
+    SIGNED_HEADERS,
+    AwsEvidence,
+    SignedHeaders,
+    parse_evidence,
+    sts_request,
+)
+from nodeattest_providers.aws.provider_id import PARTITIONS, parse_provider_id, partition_of
+from nodeattest_providers.aws.trust_bundle import TrustBundle, parse_bundle
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
+from nodeattest_providers.node_interface import JsonObject, JsonValue
+
+POLICY: dict[str, JsonValue] = {"accounts": ["123456789012"], "regions": ["us-east-1"], "roles": ["nodes"]}
+ROLE = "arn:aws:iam::123456789012:role/reader"
+
+
+def test_no_settings_let_nobody_in() -> None:
+    assert parse_policy({}) == AwsPolicy()
+    assert not AwsPolicy().accounts | AwsPolicy().regions | AwsPolicy().roles
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"account": []}, "'accounts'"),
+        ({"accounts": None}, "spec.aws.accounts"),
+        ({"accounts": [123456789012]}, "12 digits"),
+        ({"regions": ["us-*"]}, "spec.aws.regions"),
+        ({"regions": ["us-isox-east-1"]}, "partitions"),
+        ({"roles": [ROLE]}, "without path"),
+        ({"tags": {"": "x"}}, "keys"),
+        ({"tags": {"x": 1}}, "spec.aws.tags[x]"),
+        ({"tags": {"x": "y" * 257}}, "256"),
+        ({"vpcs": ["vpc-1"]}, "spec.aws.vpcs"),
+    ],
+)
+def test_any_other_setting_is_denied_naming_it(change: dict[str, JsonValue], named: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_policy({**POLICY, **change})
+    assert denied.value.reason is Reason.POLICY_INVALID
+    assert named in denied.value.expected + denied.value.got
+
+
+def test_a_configuration_reads_to_what_it_says() -> None:
+    configuration = parse_platform(
+        {
+            "trustBundle": "/etc/x/aws-trust.json",
+            "endpoints": {"sts": "https://127.0.0.1:4443/", "ec2": "https://vpce-1.ec2.example"},
+            "proxy": "http://proxy:3128",
+            "profile": "reader",
+            "assumeRoles": {"123456789012": ROLE},
+        }
+    )
+    assert configuration.sts == "https://127.0.0.1:4443"
+    assert configuration.ec2 == "https://vpce-1.ec2.example"
+    assert configuration.assume_roles == {"123456789012": ROLE}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"endpoint": {}}, "'endpoints'"),
+        ({"endpoints": {"sts": "http://sts.example"}}, "https://"),
+        ({"endpoints": {"sts": "https://user@sts.example"}}, "https://"),
+        ({"endpoints": {"sts": "https://sts.example/?x"}}, "https://"),
+        ({"trustBundle": "trust.json"}, "absolute"),
+        ({"caBundle": 1}, "caBundle"),
+        ({"proxy": "socks5://x"}, "http://"),
+        ({"profile": ""}, "profile"),
+        ({"assumeRoles": {"1": ROLE}}, "12 digits"),
+        ({"assumeRoles": {"999999999999": ROLE}}, "that account"),
+        ({"assumeRoles": {"123456789012": "reader"}}, "ARN"),
+    ],
+)
+def test_any_other_configuration_is_denied_naming_it(settings: dict[str, JsonValue], named: str) -> None:
+    if not named:
+        assert parse_platform(settings).trust_bundle
+        return
+    with pytest.raises(Denied) as denied:
+        parse_platform(settings)
+    assert named in denied.value.expected + denied.value.got
+
+
+ID = "i-0123456789abcdef0"
+ACCOUNT = "123456789012"
+CRD = Path(__file__).parents[2] / "manifests/crd/nodeattestationpolicies.yaml"
+
+
+@pytest.mark.parametrize(
+    ("zone", "region"),
+    [
+        ("us-east-1a", "us-east-1"),
+        ("eusc-de-east-1a", "eusc-de-east-1"),
+        ("us-west-2-lax-1a", "us-west-2"),
+        ("us-east-1-wl1-bos-wlz-1", "us-east-1"),
+    ],
+)
+def test_a_provider_id_names_zone_region_and_instance(zone: str, region: str) -> None:
+    name = parse_provider_id(f"aws:///{zone}/{ID}")
+    assert (name.zone, name.region, name.instance_id) == (zone, region, ID)
+    assert str(name) == f"aws:///{zone}/{ID}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ID,
+        f"aws:///{ID}",
+        f"aws://us-east-1a/{ID}",
+        f"aws:///us-east-1a/{ID}\n",
+        f"aws:///us-east-1a/../us-east-1b/{ID}",
+        "aws:///us-east-1a/i-0123456789abcdef",
+        f"aws:///mars-olympus-1a/{ID}",
+    ],
+)
+def test_any_other_spelling_is_denied(text: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_provider_id(text)
+    assert denied.value.reason is Reason.PROVIDER_ID_INVALID
+
+
+@given(st.text())
+def test_any_text_gives_a_name_that_spells_it_or_denied(text: str) -> None:
+    try:
+        name = parse_provider_id(text)
+    except Denied:
+        return
+    assert str(name) == text
+
+
+def test_a_zone_of_no_known_partition_is_denied_with_the_partitions_and_the_way_out() -> None:
+    with pytest.raises(Denied) as denied:
+        parse_provider_id(f"aws:///eusx-de-east-1a/{ID}")
+    assert "aws, aws-cn, aws-eusc, aws-iso" in denied.value.expected
+    assert denied.value.got == "'eusx-de-east-1a'"
+    assert "version of nodeattest" in denied.value.remedy
+
+
+def botocores_regions() -> list[tuple[str, str, str]]:
+    table = json.loads((files("botocore") / "data" / "partitions.json").read_text())
+    return [
+        (one["id"], one["outputs"]["dnsSuffix"], region)
+        for one in table["partitions"]
+        for region in one["regions"]
+        if not region.endswith("-global")
+    ]
+
+
+def test_the_partitions_are_botocores() -> None:
+    names = {(name, suffix) for name, suffix, _ in botocores_regions()}
+    assert {(one.name, one.dns_suffix) for one in PARTITIONS} == names
+
+
+@pytest.mark.parametrize(("name", "suffix", "region"), botocores_regions())
+def test_every_region_that_botocore_knows_is_known_everywhere(name: str, suffix: str, region: str) -> None:
+    partition = partition_of(region)
+    assert (partition.name, partition.sts_host(region)) == (name, f"sts.{region}.{suffix}")
+    assert parse_provider_id(f"aws:///{region}a/{ID}").region == region
+    assert set(parse_bundle({region: region_certificate(region).public_bytes(Encoding.PEM).decode()})) == {region}
+    assert parse_policy({"accounts": [ACCOUNT], "regions": [region], "roles": ["nodes"]}).regions == {region}
+    role = f"arn:{name}:iam::{ACCOUNT}:role/reader"
+    assert parse_platform({"assumeRoles": {ACCOUNT: role}}).assume_roles == {ACCOUNT: role}
+    session = parse_role_session(f"arn:{name}:sts::{ACCOUNT}:assumed-role/nodes/{ID}")
+    assert session is not None
+    assert session.partition == name
+    pattern = next(line for line in CRD.read_text().splitlines() if "-[a-z]{4,12}-[1-9]" in line).split()[-1]
+    assert re.fullmatch(pattern, region)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pem(region: str = "us-east-1", bits: int = 2048) -> str:
+    return region_certificate(region, bits).public_bytes(Encoding.PEM).decode()
+
+
+def self_signed(key: ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey) -> str:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, T1, T1.replace(year=2100))
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+def test_a_directory_and_a_json_object_say_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "trust.json"
+    file.write_text(json.dumps({"us-east-1": pem(), "eu-west-1": pem("eu-west-1")}))
+    for path in (file, trust_bundle(tmp_path / "trust")):
+        bundle = TrustBundle(path, Clock())
+        assert bundle.of("us-east-1") == (region_certificate(),)
+        assert bundle.of("eu-west-1") == (region_certificate("eu-west-1"),)
+        assert bundle.of("us-west-2") == ()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"us-east-1": ""},
+        {"us-east-1": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
+        {"us-east-1": pem(bits=1024)},
+        {"us-east-1": pem() + self_signed(ec.generate_private_key(ec.SECP256R1()))},
+        {"us-east-1": pem() * 17},
+    ],
+    ids=["nothing", "garbage", "RSA-1024", "an ECDSA key beside", "17"],
+)
+def test_a_bundle_that_cannot_be_used_is_denied(texts: dict[str, str]) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_bundle(texts)
+    assert denied.value.reason is Reason.POLICY_INVALID
+    assert "trustBundle" in denied.value.expected
+
+
+def test_an_unknown_region_is_skipped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert set(parse_bundle({"us-east-1": pem(), "eusx-de-east-1": "x"})) == {"us-east-1"}
+    assert "region='eusx-de-east-1'" in caplog.text
+
+
+@pytest.mark.parametrize("region", ["*", "US-EAST-1", ""])
+def test_a_name_that_is_no_regions_is_denied(region: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_bundle({"us-east-1": pem(), region: "x"})
+    assert denied.value.got == f"the region {region!r}"
+
+
+@given(st.dictionaries(st.sampled_from(["us-east-1", "eusx-de-east-1"]), st.text() | st.just(pem())))
+def test_any_text_gives_a_bundle_or_denied(texts: dict[str, str]) -> None:
+    try:
+        bundle = parse_bundle(texts)
+    except Denied:
+        return
+    assert set(bundle) == set(texts) - {"eusx-de-east-1"}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"us-east-1": 1}', b"\xff", b" " * (1 << 21)])
+def test_a_file_of_another_form_is_denied_when_the_controller_starts(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "trust.json"
+    file.write_bytes(content)
+    with pytest.raises(Denied):
+        TrustBundle(file, Clock())
+
+
+def test_a_bundle_that_changed_is_read_again(tmp_path: Path) -> None:
+    path, clock = trust_bundle(tmp_path / "trust", "us-east-1"), Clock()
+    bundle = TrustBundle(path, clock)
+    trust_bundle(path, "eu-west-1")
+    assert bundle.of("eu-west-1") == ()
+    clock.now = 6
+    assert bundle.of("eu-west-1")
+    (path / "us-east-1.pem").unlink()
+    clock.now = 12
+    assert bundle.of("us-east-1") == ()
+
+
+def test_a_broken_new_bundle_leaves_the_last_good_one_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock = trust_bundle(tmp_path / "trust"), Clock()
+    bundle = TrustBundle(path, clock)
+    (path / "us-east-1.pem").write_text("x")
+    clock.now = 6
+    with caplog.at_level(logging.WARNING):
+        assert bundle.of("us-east-1") == (region_certificate(),)
+    assert "last good one stays" in caplog.text
+    caplog.clear()
+    clock.now = 12
+    assert bundle.of("us-east-1")
+    assert not caplog.text
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+    clock.now = 18
+    assert bundle.of("us-east-1")
+    assert "last good one stays" in caplog.text
+
+
+BINDING = Binding(
+    EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
+)
+EVIDENCE = AwsEvidence(
+    document=b'{"region" : "us-east-1"}',
+    pkcs7=b"\x30\x00",
+    region="us-east-1",
+    sts=SignedHeaders(authorization="AWS4-HMAC-SHA256 …", date="20260301T120000Z", security_token="FwoGZ"),
+)
+
+Row = tuple[tuple[str, ...], JsonValue]
+SPOILT: dict[str, Row] = {
+    "no document": (("document",), None),
+    "a document with padding": (("document",), "e30="),
+    "a document too large": (("document",), canonical_json.b64encode(bytes(MAX_DOCUMENT + 1))),
+    "a PKCS#7 of another type": (("pkcs7",), 7),
+    "a header set that is none": (("sts",), "authorization"),
+    "a URL": (("url",), "https://sts.evil.example"),
+}
+
+
+def spoilt(path: tuple[str, ...], value: JsonValue) -> JsonObject:
+    data = EVIDENCE.to_json()
+    inner = data
+    for key in path[:-1]:
+        below = inner[key]
+        assert isinstance(below, dict)
+        inner = below
+    inner[path[-1]] = value
+    return data
+
+
+def test_evidence_reads_back_as_it_was_written() -> None:
+    assert parse_evidence(canonical_json.loads(canonical_json.dumps(EVIDENCE.to_json()))) == EVIDENCE
+
+
+@pytest.mark.parametrize("row", SPOILT.values(), ids=SPOILT)
+def test_evidence_outside_the_schema_is_denied(row: Row) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_evidence(spoilt(*row))
+    assert denied.value.reason is Reason.EVIDENCE_MALFORMED
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5))
+def test_any_field_gives_a_value_or_denied(value: JsonValue) -> None:
+    for path in (("document",), ("pkcs7",), ("region",), ("sts",), ("sts", "authorization")):
+        try:
+            parsed = parse_evidence(spoilt(path, value))
+        except Denied:
+            continue
+        assert parsed.to_json() == spoilt(path, value)
+
+
+def test_proofs_do_not_show_in_a_repr() -> None:
+    assert "FwoGZ" not in repr(EVIDENCE)
+    assert "AWS4" not in repr(EVIDENCE)
+
+
+def test_botocore_signs_exactly_the_headers_that_the_controller_rebuilds() -> None:
+    signed = sign(sts_request("us-east-1", BINDING), RoleSession(), T1)
+    assert f"SignedHeaders={';'.join(SIGNED_HEADERS)}," in signed.authorization
+
+
+def test_a_login_that_knows_amazons_own_headers_only_refuses_the_signed_request() -> None:
+    known = {"algorithm", "content-sha256", "credential", "date", "security-token", "signature", "signedheaders"}
+    known |= {"user-agent"}  # Vault's default list, and Consul's
+    amazons = {name.removeprefix("x-amz-") for name in SIGNED_HEADERS if name.startswith("x-amz-")}
+    assert amazons - known == {BINDING_HEADER.removeprefix("x-amz-")}
+
+
+ARN = "arn:aws:sts::123456789012:assumed-role/nodes/i-0123456789abcdef0"
+ANSWER = {
+    "GetCallerIdentityResponse": {
+        "GetCallerIdentityResult": {"Account": "123456789012", "Arn": ARN, "UserId": "AROAX:i-0123456789abcdef0"},
+        "ResponseMetadata": {"RequestId": "r"},
+    }
+}
+ANSWER_BINDING = Binding(EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("x"), bytes(32))
+
+
+def test_an_answer_reads_to_account_arn_and_user() -> None:
+    identity = parse_identity(json.dumps(ANSWER).encode())
+    assert identity is not None
+    assert (identity.account, identity.arn) == ("123456789012", ARN)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        json.dumps(ANSWER).replace("123456789012", "12345678901").encode(),
+        json.dumps(ANSWER).replace('"Account": "123456789012"', '"Account": 123456789012').encode(),
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_of_another_form_is_none(body: bytes) -> None:
+    assert parse_identity(body) is None
+
+
+def test_a_refusal_tells_its_code() -> None:
+    assert parse_error_code(b'{"Error":{"Code":"Throttling","Message":"m"}}') == ("Throttling", "m")
+    assert parse_error_code(b'{"Error":{"Code":"a\\nb"}}') is None
+    assert parse_error_code(b'{"Error":"Throttling"}') is None
+
+
+@given(st.binary() | st.recursive(st.text() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode()))
+def test_any_bytes_give_an_answer_or_none(body: bytes) -> None:
+    assert parse_identity(body) is None
+    parse_error_code(body)
+
+
+@given(st.text() | st.text().map(lambda text: ARN + text) | st.text().map(lambda text: text + ARN))
+def test_any_text_gives_a_session_that_spells_it_or_none(arn: str) -> None:
+    session = parse_role_session(arn)
+    if session is not None:
+        spelt = f"arn:{session.partition}:sts::{session.account}:assumed-role/{session.role}/{session.session}"
+        assert spelt == arn
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instanceId": "i-0123456789ABCDEF0"},
+        {"accountId": "\uff11" * 12},
+        {"pendingTime": "2026-03-01T25:00:00Z"},
+    ],
+)
+def test_a_document_with_a_field_of_another_form_is_denied(change: dict[str, object]) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_identity_document(Node().document(**change))
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"a":1,"a":2}', b"[" * 4000, b" " * 5000])
+def test_bytes_that_are_no_document_are_denied(data: bytes) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_identity_document(data)
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_MALFORMED
+
+
+@given(st.binary())
+def test_any_bytes_give_a_document_or_denied(data: bytes) -> None:
+    with pytest.raises(Denied):
+        parse_identity_document(data)
+
+
+SIGNED = sign(sts_request("us-east-1", ANSWER_BINDING), RoleSession(), T1)
+
+
+@given(st.text(), st.integers(0, 300), st.integers(0, 10))
+def test_any_header_set_gives_a_value_or_denied(text: str, start: int, cut: int) -> None:
+    authorization = SIGNED.authorization[:start] + text + SIGNED.authorization[start + cut :]
+    try:
+        parse_authorization(SignedHeaders(authorization=authorization, date=SIGNED.date, security_token="x" * 16))
+    except Denied as denied:
+        if denied.reason is not Reason.PLATFORM_PROOF_MALFORMED:
+            raise
+
+
+@pytest.mark.parametrize(
+    ("date", "token"),
+    [
+        ("20260301T250000Z", "x" * 16),
+        (SIGNED.date, "x"),
+        (SIGNED.date, "x" * 16 + "\r\nhost: evil"),
+    ],
+)
+def test_a_date_or_token_of_another_form_is_denied(date: str, token: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_authorization(SignedHeaders(authorization=SIGNED.authorization, date=date, security_token=token))
+    assert denied.value.reason is Reason.PLATFORM_PROOF_MALFORMED

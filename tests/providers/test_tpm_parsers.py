@@ -1,0 +1,451 @@
+"""What the tpm provider reads: structures of TPMs, evidence and challenges, policies."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tpm_authority import Authority
+from tpm_world import MACHINE, PCR_VALUES, EkKind, SoftTpm, new_key, parsed, public_of
+
+from nodeattest_providers import canonical_json
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
+from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
+from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.node.nv_certificates import split_der
+from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, parse_evidence
+from nodeattest_providers.tpm.public_area import PublicArea, parse_public
+from nodeattest_providers.tpm.quote import parse_quote
+from nodeattest_providers.tpm.signature import parse_signature
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, Reader, sized
+
+SOFT = SoftTpm()
+PARTS = SOFT.quote_parts(bytes(32), PcrSelection(Alg.SHA256, (0, 7)), PCR_VALUES)
+QUOTE = PARTS.marshal()
+SIGNATURE = SOFT.sign(QUOTE)
+RSA_PUBLIC = public_of("rsa2048", new_key("rsa2048"))
+
+
+def public(raw: bytes) -> PublicArea:
+    return parse_public(raw, what="key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
+
+
+PARSERS: list[tuple[Callable[[bytes], object], bytes, Reason]] = [
+    (public, SOFT.ak_public, Reason.ATTESTATION_KEY_NOT_ALLOWED),
+    (public, RSA_PUBLIC, Reason.ATTESTATION_KEY_NOT_ALLOWED),
+    (parse_endorsement_key, SOFT.ek_public, Reason.ENDORSEMENT_KEY_MALFORMED),
+    (parse_quote, QUOTE, Reason.QUOTE_MALFORMED),
+    (parse_signature, SIGNATURE, Reason.QUOTE_MALFORMED),
+    (parse_signature, bytes.fromhex("0014000b") + sized(bytes(256)), Reason.QUOTE_MALFORMED),
+]
+EACH = pytest.mark.parametrize(("parse", "good", "reason"), PARSERS, ids=[parse.__name__ for parse, _, _ in PARSERS])
+
+
+def value_or_denied(parse: Callable[[bytes], object], data: bytes, reason: Reason) -> bool:
+    try:
+        parse(data)
+    except Denied as denied:
+        if denied.reason is not reason:
+            raise
+        return False
+    return True
+
+
+@EACH
+@given(data=st.binary(max_size=400))
+@example(data=b"")
+def test_any_bytes_give_a_value_or_denied(
+    parse: Callable[[bytes], object], good: bytes, reason: Reason, data: bytes
+) -> None:
+    value_or_denied(parse, data, reason)
+    value_or_denied(parse, good[: len(data)] + data, reason)
+
+
+@EACH
+def test_every_truncation_and_every_trailing_byte_is_denied(
+    parse: Callable[[bytes], object], good: bytes, reason: Reason
+) -> None:
+    assert value_or_denied(parse, good, reason)
+    for size in range(len(good)):
+        assert not value_or_denied(parse, good[:size], reason), size
+    for tail in (b"\x00", b"\xff", good):
+        assert not value_or_denied(parse, good + tail, reason)
+
+
+def test_a_quote_is_read_field_by_field() -> None:
+    quote = parse_quote(QUOTE)
+    assert (quote.clock, quote.reset_count, quote.restart_count, quote.safe) == (5_000, 3, 0, True)
+    assert quote.selections == (PcrSelection(Alg.SHA256, (0, 7)),)
+    assert quote.pcr_digest == hashlib.sha256(b"".join(PCR_VALUES)).digest()
+    assert quote.raw == QUOTE
+
+
+def test_the_name_is_the_digest_of_the_very_bytes() -> None:
+    assert public(SOFT.ak_public).name == b"\x00\x0b" + hashlib.sha256(SOFT.ak_public).digest()
+    p384 = parse_endorsement_key(public_of("ecc-p384", new_key("ecc-p384")))
+    assert p384.name == b"\x00\x0c" + hashlib.sha384(p384.raw).digest()
+
+
+def rsa_area(modulus: int, *, bits: int = 2048, exponent: int = 0, size: int = 256) -> bytes:
+    prefix = next(template.prefix for template in EK_TEMPLATES if template.name == "rsa2048")
+    return prefix[:-6] + bits.to_bytes(2, "big") + exponent.to_bytes(4, "big") + sized(modulus.to_bytes(size, "big"))
+
+
+GOOD_MODULUS = rsa.generate_private_key(65537, 2048).public_key().public_numbers().n
+
+
+def roca_modulus() -> int:
+    """A number of 2048 bits that is 1 modulo every small prime of the fingerprint, as 65537 to the power 0 is."""
+    primes = (number for number in range(3, 168) if all(number % divisor for divisor in range(2, number)))
+    step = 2 * math.prod(primes)
+    return ((1 << 2048) - 1) // step * step + 1
+
+
+@pytest.mark.parametrize(
+    ("what", "raw"),
+    [
+        ("a modulus one bit short", rsa_area(GOOD_MODULUS >> 1 | 1)),
+        ("an even modulus", rsa_area(GOOD_MODULUS - 1)),
+        ("a key with CVE-2017-15361", rsa_area(roca_modulus())),
+        ("exponent 3", rsa_area(GOOD_MODULUS, exponent=3)),
+        ("a modulus of another size than keyBits", rsa_area(GOOD_MODULUS, bits=3072)),
+        ("a modulus with a leading zero", rsa_area(GOOD_MODULUS, size=257)),
+    ],
+)
+def test_an_unfit_rsa_key_is_denied(what: str, raw: bytes) -> None:
+    assert not value_or_denied(public, raw, Reason.ATTESTATION_KEY_NOT_ALLOWED), what
+
+
+def test_a_fit_rsa_key_is_read_with_both_spellings_of_its_exponent() -> None:
+    assert public(rsa_area(GOOD_MODULUS)).key == public(rsa_area(GOOD_MODULUS, exponent=65537)).key
+
+
+P256_PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
+
+
+@pytest.mark.parametrize(
+    ("what", "x", "y"),
+    [
+        ("the point at infinity's usual spelling", 0, 0),
+        ("a point off the curve", 1, 1),
+        ("a coordinate not below the prime", P256_PRIME, 1),
+    ],
+)
+def test_a_point_off_the_curve_is_denied(what: str, x: int, y: int) -> None:
+    prefix = AK_TEMPLATE[:-68]
+    raw = prefix + sized(x.to_bytes(32, "big")) + sized(y.to_bytes(32, "big"))
+    assert not value_or_denied(public, raw, Reason.ATTESTATION_KEY_NOT_ALLOWED), what
+
+
+def selection_of(bank: Alg, pcrs: set[int]) -> PcrSelection:
+    return PcrSelection(bank, tuple(sorted(pcrs)))
+
+
+banks = st.sampled_from([Alg.SHA256, Alg.SHA384, Alg.SHA512])
+selections = st.builds(selection_of, banks, st.sets(st.integers(0, 23)))
+
+
+@given(selections)
+def test_a_pcr_selection_is_read_as_it_was_written(selection: PcrSelection) -> None:
+    reader = Reader(selection.marshal(), what="selection", reason=Reason.QUOTE_MALFORMED)
+    assert PcrSelection.read(reader) == (selection,)
+    reader.end()
+
+
+def test_messages_hold_no_bytes_of_the_structure() -> None:
+    for parse, good, _ in PARSERS:
+        with pytest.raises(Denied) as denied:
+            parse(good + b"\x00")
+        assert good[-8:].hex() not in str(denied.value)
+
+
+# Credentials
+
+
+@pytest.mark.parametrize("kind", ["rsa2048", "ecc-p256", "ecc-p384"])
+def test_a_credential_is_fresh_each_time_and_no_longer_than_a_digest(kind: EkKind) -> None:
+    ek = parsed(public_of(kind, new_key(kind)))
+    counter = iter(range(256))
+
+    def random(size: int) -> bytes:
+        return bytes([next(counter)]) * size
+
+    one, other = (make_credential(ek, b"\x00\x0bname", bytes(32), random=random) for _ in range(2))
+    assert one.blob != other.blob
+    assert one.secret != other.secret
+    with pytest.raises(ValueError, match="at most a digest"):
+        make_credential(ek, b"\x00\x0bname", bytes(49), random=random)
+
+
+# NV areas
+
+
+@given(st.binary(max_size=64) | st.binary(max_size=64).map(bytes.fromhex("1001000010").__add__))
+def test_cutting_der_apart_never_fails_and_invents_nothing(data: bytes) -> None:
+    assert b"".join(split_der(data)) in data
+
+
+@pytest.mark.parametrize("padding", [b"", b"\x00" * 9, b"\xff" * 9])
+@pytest.mark.parametrize("tag", [bytes.fromhex("1002"), b""])
+def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(tag: bytes, padding: bytes) -> None:
+    certificate = b"\x30\x82\x01\x00" + bytes(256)
+    header = bytes.fromhex("100100") + (len(tag) + len(certificate)).to_bytes(2, "big") + tag
+    assert list(split_der(header + certificate + padding)) == [certificate]
+    assert list(split_der(header + certificate[:-1])) == []
+
+
+class Counting(bytes):
+    """Bytes that count what is copied out of them."""
+
+    copied = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, slice):
+            return super().__getitem__(cast("int", key))
+        found = Counting(super().__getitem__(cast("slice", key)))
+        Counting.copied += len(found)
+        return found
+
+
+def test_cutting_certificates_apart_copies_each_once() -> None:
+    data = Counting(b"\x30\x02ab" * 4096)
+    assert len(list(split_der(data))) == 4096
+    assert Counting.copied == len(data)
+
+
+FIRST = FirstEvidence(ek_public=b"EK", ak_public=b"AK", ek_certificate=b"certificate", ek_chain=(b"one", b"two"))
+SECOND = SecondEvidence(
+    first=FirstRequestRef(name="csr-1", uid="uid-1"), mac=bytes(32), quote=b"quote", signature=b"sig", pcrs=(b"0", b"7")
+)
+CHALLENGE = Challenge(
+    uid="uid-1",
+    spki_sha256="sha256:" + "0" * 64,
+    nonce=bytes(32),
+    blob=b"blob",
+    secret=b"secret",
+    pcrs=PcrSelection(Alg.SHA256, (0, 7)),
+)
+
+
+@pytest.mark.parametrize(
+    "evidence", [FIRST, SECOND, replace(FIRST, ek_certificate=None, ek_chain=()), replace(SECOND, pcrs=())]
+)
+def test_evidence_is_read_as_it_was_written_and_has_a_canonical_spelling(
+    evidence: FirstEvidence | SecondEvidence,
+) -> None:
+    written = canonical_json.dumps(evidence.to_json())
+    assert parse_evidence(canonical_json.loads(written)) == evidence
+
+
+def test_a_challenge_is_read_as_it_was_written() -> None:
+    assert Challenge.parse(CHALLENGE.to_text()) == CHALLENGE
+
+
+JSON_TRUE: JsonValue = True  # equals 1 in Python, and in no other language of the wire
+
+
+def with_value(key: str, value: JsonValue) -> Callable[[JsonObject], JsonObject]:
+    return lambda data: {**data, key: value}
+
+
+def without(key: str) -> Callable[[JsonObject], JsonObject]:
+    return lambda data: {name: value for name, value in data.items() if name != key}
+
+
+@pytest.mark.parametrize("evidence", [FIRST, SECOND])
+def test_evidence_with_a_field_more_or_less_is_denied(evidence: FirstEvidence | SecondEvidence) -> None:
+    data = evidence.to_json()
+    spoilt = [without(key)(data) for key in data if key not in ("ekCert", "ekChain")]
+    for bad in (*spoilt, with_value("extra", 1)(data)):
+        with pytest.raises(Denied) as denied:
+            parse_evidence(bad)
+        assert denied.value.reason is Reason.EVIDENCE_MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("evidence", "spoil"),
+    [
+        (FIRST, with_value("phase", JSON_TRUE)),
+        (FIRST, with_value("ekPub", "")),
+        (FIRST, with_value("ekPub", "A" * 2000)),
+        (FIRST, with_value("ekCert", "A" * 8000)),
+        (FIRST, with_value("ekChain", [*(["AAAA"] * 5)])),
+        (FIRST, without("ekCert")),
+        (SECOND, with_value("mac", "AAAA")),
+        (SECOND, with_value("quote", "A" * 2000)),
+        (SECOND, with_value("pcrs", [*(["AA"] * 25)])),
+        (SECOND, with_value("pcrs", [""])),
+    ],
+)
+def test_evidence_outside_its_schema_is_denied(
+    evidence: FirstEvidence | SecondEvidence, spoil: Callable[[JsonObject], JsonObject]
+) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_evidence(spoil(evidence.to_json()))
+    assert denied.value.reason is Reason.EVIDENCE_MALFORMED
+
+
+@pytest.mark.parametrize(
+    "pcrs",
+    [
+        {"bank": "sha1", "select": [0]},
+        {"bank": "sha256", "select": []},
+        {"bank": "sha256", "select": [7, 0]},
+        {"bank": "sha256", "select": [24]},
+    ],
+)
+def test_a_challenge_with_another_selection_is_denied(pcrs: JsonValue) -> None:
+    data = canonical_json.loads(CHALLENGE.to_text().encode())
+    with pytest.raises(Denied):
+        Challenge.parse(canonical_json.dumps(with_value("pcrs", pcrs)(data)).decode())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = sorted({*FIRST.to_json(), *SECOND.to_json()})
+
+
+@given(st.sampled_from([FIRST, SECOND]), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3))
+def test_any_object_gives_evidence_or_denied(
+    evidence: FirstEvidence | SecondEvidence, patch: dict[str, JsonValue]
+) -> None:
+    for data in (patch, {**evidence.to_json(), **patch}):
+        with suppress(Denied):
+            assert parse_evidence(data).to_json() == data
+
+
+@given(st.text(alphabet=st.characters(codec=None)), st.integers(0, 300))
+def test_any_text_gives_a_challenge_or_denied(text: str, at: int) -> None:
+    good = CHALLENGE.to_text()
+    for bad in (text, good[:at] + text + good[at:]):
+        with suppress(Denied):
+            assert Challenge.parse(bad).to_text() == bad
+
+
+KEY = "sha256:" + "0a" * 32
+ENTRY: dict[str, JsonValue] = {"providerID": MACHINE, "sha256": KEY, "description": "rack 1, slot 7"}
+
+
+def test_the_defaults_trust_nothing_and_record_firmware_and_secure_boot() -> None:
+    policy = parse_policy({})
+    assert not policy.registered
+    assert policy.anchors is None
+    assert policy.trust_on_first_use is False
+    assert policy.selection == PcrSelection(Alg.SHA256, (0, 7))
+    assert not policy.allowed_pcrs
+    assert not policy.event_log_required
+
+
+def test_every_setting_is_read() -> None:
+    policy = parse_policy(
+        {
+            "endorsementKeys": [ENTRY, {"providerID": MACHINE, "sha256": "sha256:" + "0b" * 32}],
+            "endorsementCAs": Authority.root().pem,
+            "trustOnFirstUse": True,
+            "eventLog": "Require",
+            "pcrs": {"selection": [7, 0, 4], "bank": "sha384", "values": {"7": ["0c" * 48]}},
+        }
+    )
+    assert policy.registered[MACHINE] == {KEY, "sha256:" + "0b" * 32}
+    assert policy.anchors is not None
+    assert policy.trust_on_first_use
+    assert policy.event_log_required
+    assert policy.selection == PcrSelection(Alg.SHA384, (0, 4, 7))
+    assert policy.allowed_pcrs == {7: {b"\x0c" * 48}}
+
+
+def named(name: JsonValue, machine: str = MACHINE, key: str = "0a") -> dict[str, JsonValue]:
+    return {"providerID": machine, "sha256": "sha256:" + key * 32, "nodeName": name}
+
+
+def test_an_entry_may_name_the_machines_node() -> None:
+    replaced: dict[str, JsonValue] = {"providerID": MACHINE, "sha256": "sha256:" + "0b" * 32}
+    policy = parse_policy({"endorsementKeys": [named("node-7"), replaced, named("node-8", "metal://rack-1/8", "0c")]})
+    assert policy.node_names == {MACHINE: "node-7", "metal://rack-1/8": "node-8"}
+    assert parse_policy({"endorsementKeys": [ENTRY]}).node_names == {}
+
+
+WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
+    ("unknown key", {"endorsementKey": []}, "did you mean 'endorsementKeys'"),
+    ("unknown key of pcrs", {"pcrs": {"value": {}}}, "did you mean 'values'"),
+    ("no provider ID", {"endorsementKeys": [{"sha256": KEY}]}, "the key providerID"),
+    ("short fingerprint", {"endorsementKeys": [{**ENTRY, "sha256": KEY[:-1]}]}, "64 lower-case hex"),
+    ("an example's fingerprint", {"endorsementKeys": [{**ENTRY, "sha256": "sha256:" + "0" * 64}]}, "evidence prints"),
+    ("a description that is no text", {"endorsementKeys": [{**ENTRY, "description": 7}]}, ".description: a string"),
+    ("a node name that is none", {"endorsementKeys": [named("Node_7")]}, ".nodeName: a node's name"),
+    ("two names of a machine", {"endorsementKeys": [named("a"), named("b", key="0b")]}, "one name for all keys"),
+    ("a name of two machines", {"endorsementKeys": [named("a"), named("a", "metal://2", "0b")]}, "one machine only"),
+    ("CAs that are no PEM", {"endorsementCAs": "no PEM"}, "PEM certificates"),
+    ("first use that is no boolean", {"trustOnFirstUse": "true"}, "true or false"),
+    ("an event log neither ignored nor required", {"eventLog": "require"}, "Ignore or Require"),
+    ("SHA-1 bank", {"pcrs": {"bank": "sha1"}}, "sha256 or sha384 or sha512"),
+    ("no PCR", {"pcrs": {"selection": []}}, "at least one PCR"),
+    ("PCR 24", {"pcrs": {"selection": [24]}}, "from 0 to 23"),
+    ("a value of no selected PCR", {"pcrs": {"values": {"4": ["00" * 32]}}}, "PCRs of the selection"),
+    ("a value of PCR ⁷", {"pcrs": {"values": {"⁷": ["00" * 32]}}}, "PCRs of the selection"),
+    ("a value of another bank's size", {"pcrs": {"values": {"7": ["00" * 20]}}}, "64 lower-case hex"),
+    ("no allowed value", {"pcrs": {"values": {"7": []}}}, "at least one allowed value"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_a_wrong_setting_is_refused_in_words_that_help(settings: dict[str, JsonValue], words: str) -> None:
+    with pytest.raises(Denied) as denied:
+        parse_policy(settings)
+    assert denied.value.reason is Reason.POLICY_INVALID
+    assert words in str(denied.value)
+
+
+def test_a_leaf_certificate_is_no_trust_anchor() -> None:
+    root = Authority.root()
+    leaf = Authority(certificate=root.issuer(ca=False).certificate, key=root.key)
+    with pytest.raises(Denied, match="CA certificates only"):
+        parse_policy({"endorsementCAs": root.pem + leaf.pem})
+
+
+def test_the_same_settings_are_parsed_once_and_equal_ones_again() -> None:
+    cache, settings = PolicyCache(), SoftTpm().settings
+    assert cache.get(settings) is cache.get(settings)
+    assert cache.get(dict(settings)) is not cache.get(settings)
+
+
+def settings_of(number: int) -> dict[str, JsonValue]:
+    return {"endorsementKeys": [{"providerID": MACHINE, "sha256": f"sha256:f{number:063x}"}]}
+
+
+def test_the_cache_holds_sixteen_policies_and_lets_go_of_the_one_that_was_not_asked_for_longest() -> None:
+    cache, asked, idle = PolicyCache(), settings_of(0), settings_of(1)
+    others = [settings_of(number) for number in range(2, 17)]
+    first, forgotten = cache.get(asked), cache.get(idle)
+    held = [(cache.get(settings), cache.get(asked)) for settings in others]
+    assert all(again is first for _, again in held)
+    assert all(cache.get(settings) is policy for settings, (policy, _) in zip(others, held, strict=True))
+    assert cache.get(idle) is not forgotten
+
+
+policy_json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+KEYS = ["endorsementKeys", "endorsementCAs", "trustOnFirstUse", "pcrs", "eventLog", "other"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), policy_json_values))
+def test_any_settings_give_a_policy_or_denied(settings: dict[str, JsonValue]) -> None:
+    with suppress(Denied):
+        assert isinstance(parse_policy(settings), TpmPolicy)
