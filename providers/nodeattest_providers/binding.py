@@ -13,8 +13,6 @@ from typing import Final
 
 from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
 
-__all__ = ["Binding", "cluster_pin", "length_prefix"]
-
 _LABEL: Final = b"nodeattest/v1/binding"
 
 

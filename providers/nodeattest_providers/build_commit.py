@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-__all__ = ["COMMIT", "of_checkout"]
-
 COMMIT: Final = ""
 """Empty: not a wheel but a checkout."""
 UNKNOWN: Final = "unknown"

@@ -3,7 +3,6 @@
 Promises: any bytes give a value or ``Denied``; a value has exactly one spelling, so decoding then encoding gives the
 same bytes. Linear in time; size, depth and number of values are bounded, so that the largest text costs a few
 milliseconds. Messages name fields of ours and lengths, never content.
-Leaves to others: what the fields mean (each provider's ``protocol``).
 Source: docs/wire-format.md, "Canonical JSON"; strings are escaped as in RFC 8785 §3.2.2.2, keys are sorted by code
 point, numbers are int64 only (so that RFC 8785's number formatting never matters), base64url is RFC 4648 §5 without
 padding and with zero trailing bits (§3.5).
@@ -21,8 +20,6 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-__all__ = ["MAX_DEPTH", "MAX_SIZE", "MAX_VALUES", "Fields", "b64decode", "b64encode", "dumps", "loads"]
 
 MAX_SIZE: Final = 256 * 1024
 """Bytes of one JSON text; the whole envelope is no larger (docs/wire-format.md, "Limits")."""

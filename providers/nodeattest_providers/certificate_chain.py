@@ -2,8 +2,8 @@
 
 Promises: ``verify`` returns only when there is a chain now. Whatever certificates are sent, at most
 ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length; a certificate is used once, and only as the issuer
-of the one before it. Leaves to others: the certificate's own extensions (each provider).
-Not checked: revocation; name constraints and policy mappings, which are refused where they are critical.
+of the one before it. Not checked: revocation; name constraints and policy mappings, which are refused where they are
+critical.
 Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/decisions.md.
 """
 
@@ -22,8 +22,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["MAX_SIGNATURES", "ChainError", "ChainVerifier", "check_readable", "describe", "extension"]
 
 MAX_SIGNATURES: Final = 8
 """Signature checks of one chain; a maker's chain takes at most four. One by P-521 takes some 1 ms."""

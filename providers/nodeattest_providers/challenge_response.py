@@ -3,8 +3,6 @@
 Promises: everything between the rounds is derived again from immutable fields (UID, creation time, spec), so that no
 state is kept and any replica can finish what another began; the second request is linked to exactly one live first
 request of the same requester, signer and PKCS#10 bytes, and is fresh by the API server's clock.
-Leaves to others: reading the first request live (the controller), the proof itself and the schema of the challenge
-(each provider's ``protocol``), once-only use (the ledger).
 Source: docs/wire-format.md, "Two steps"; docs/tpm-protocol.md §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
 """
 
@@ -23,17 +21,6 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
-
-__all__ = [
-    "CHALLENGE_TTL",
-    "CLOCK_SKEW",
-    "LABEL_NONCE",
-    "LABEL_SECRET",
-    "challenge_context",
-    "check_first_request",
-    "derive",
-    "master_keys",
-]
 
 CHALLENGE_TTL: Final = timedelta(seconds=300)
 """From the first request's creation to the second's, both by the API server's clock."""

@@ -11,8 +11,6 @@ from typing import Final, final
 
 from nodeattest_providers.errors import NO_ANNOTATIONS, Check, Denied, Reason, Unavailable
 
-__all__ = ["Checks", "one_of"]
-
 _FEW: Final = 8
 """Values that are named."""
 

@@ -4,7 +4,6 @@ A request goes where the caller says, with the CAs and the proxy of the controll
 followed, nothing is read from the environment, no cookie is kept. An answer is asked for without compression and
 bounded in bytes; an exchange is bounded in seconds, and a client in connections. Without a whole answer it raises
 ``ExchangeError``, which says how the exchange ended and holds nothing that was sent or received.
-Leaves to others: what to ask, what a status means, and the verdict (each provider's ``api``).
 aiohttp is imported with the first request: it costs 200 ms that nobody needs offline.
 """
 
@@ -20,8 +19,6 @@ from nodeattest_providers.platform import CallOutcome
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession, StreamReader
-
-__all__ = ["CloudHttp", "CloudResponse", "ExchangeError", "ResponseLimits", "retry_after_seconds"]
 
 _GRACE: Final = 0.25
 """Seconds until connections that were broken off are closed (aiohttp, "Graceful shutdown")."""

@@ -4,8 +4,6 @@ Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed`
 streams BER, which its attestor rewrites); one content, one signer, one digest algorithm of SHA-256 or better, nothing
 behind.
 ``signed_by`` says whether one certificate's key made the one signature over this very content.
-Leaves to others: which certificate to ask about and why it is trusted. What is embedded proves nothing, and neither do
-revocation lists and unsigned attributes, which are refused: no cloud sends any.
 Known ambiguity (RFC 5652 §5.4): a signature over signed attributes is also one over a content of the same bytes without
 attributes; a content that could be such attributes is refused.
 Source: RFC 5652 §3, §5; RFC 3370 §3.2, RFC 5754 §3 (algorithms). Azure names sha256WithRSAEncryption where the digest
@@ -27,8 +25,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from nodeattest_providers.der import NotDer, Oid, Tag, elements, integer, octets, oid, tag_of
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["MAX_CERTIFICATES", "MAX_SIZE", "SignedData", "Signer", "parse"]
 
 MAX_SIZE: Final = 32 * 1024
 """Bytes of a document; Azure's have about 4 KiB with one certificate, AWS's 1 KiB."""

@@ -1,7 +1,6 @@
 """Closed settings: every key known, every value of its type, or ``Denied`` that names the nearest known key.
 
 For every provider: sections of a policy, of the controller's configuration, of a node's.
-Leaves to others: what the settings mean (each provider's ``verifier`` in the controller, ``attestor`` on the node).
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from collections.abc import Collection, Mapping
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
-
-__all__ = ["boolean", "check_keys", "invalid", "items", "mapping", "parse_setting", "string_set", "text"]
 
 _MAX_DEPTH = 16
 """Levels of a setting on a command line; providers' have two."""

@@ -1,7 +1,7 @@
 """A node's certificate request: made on the node, read in the controller, by one set of rules.
 
 Promises: ``parse_csr`` accepts what ``build_csr`` makes; whatever it is given, it returns a closed record or raises
-``Denied``. Leaves to others: keeping the key, the PEM around it (``envelope``).
+``Denied``.
 Source: docs/wire-format.md, "The certificate request"; pkg/apis/certificates/helpers.go ValidateKubeletClientCSR and
 ValidateKubeletServingCSR, made stricter.
 """
@@ -24,8 +24,6 @@ from nodeattest_providers.key_types import PrivateKey
 from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
 from nodeattest_providers.node_interface import NodeCsr
 from nodeattest_providers.subject import kubelet_subject
-
-__all__ = ["build_csr", "parse_csr"]
 
 _UTF8_STRING: Final = b"\x0c"
 _SHORT_FORM: Final = 0x80

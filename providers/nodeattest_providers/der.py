@@ -5,7 +5,6 @@ plain values out, or ``NotDer``; a length has its one shortest spelling, a value
 nothing may follow an element, so BER and trailing bytes do not pass. Elements are distinguished here, since pyasn1
 takes 1 ms for those of one request, and never more of them than the reader has use for; what a value means pyasn1 says,
 and this is the only module that touches it.
-Leaves to others: what may be where (``pkcs10``), signatures and curves (cryptography).
 Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 """
 
@@ -19,8 +18,6 @@ from typing import Final, SupportsInt, cast
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.error import PyAsn1Error
 from pyasn1.type import univ
-
-__all__ = ["NotDer", "Oid", "Tag", "bit_string", "elements", "integer", "octets", "oid", "tag_of"]
 
 Oid = tuple[int, ...]
 """The arcs of an object identifier."""

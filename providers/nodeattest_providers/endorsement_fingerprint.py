@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.keys import is_roca
 
-__all__ = ["ENDORSEMENT_FINGERPRINT", "FINGERPRINT_FORM", "check_key_type", "endorsement_fingerprint"]
-
 ENDORSEMENT_FINGERPRINT: Final = re.compile(r"sha256:(?!0{64})[0-9a-f]{64}", re.ASCII)
 """A fingerprint in its one spelling; an example's zeros are none."""
 FINGERPRINT_FORM: Final = "sha256: and 64 lower-case hex digits"

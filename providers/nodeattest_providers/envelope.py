@@ -2,8 +2,6 @@
 
 Promises: three PEM blocks (request, provider, evidence), one spelling: ``decode`` accepts exactly the bytes that
 ``encode`` writes, and any other bytes are ``Denied``, in time linear in their number.
-Leaves to others: the schema of the evidence (each provider's ``protocol``), whether signer, provider and policy agree
-(the controller), every proof.
 Source: docs/wire-format.md, "The envelope"; the proposal's table of PEM labels.
 """
 
@@ -17,8 +15,6 @@ from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, NodeCsr
-
-__all__ = ["LABELS", "LABEL_CSR", "LABEL_DATA", "LABEL_PROVIDER", "MAX_SIZE", "decode", "encode"]
 
 LABEL_CSR: Final = "CERTIFICATE REQUEST"
 LABEL_PROVIDER: Final = "KUBELET AUTHENTICATOR ATTESTATION PROVIDER"

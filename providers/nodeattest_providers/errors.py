@@ -13,8 +13,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["NO_ANNOTATIONS", "ChallengeRequired", "Check", "Denied", "Reason", "Unavailable"]
-
 NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 

@@ -1,7 +1,6 @@
 """What every verifier does first with an evidence block, recorded like any other check.
 
 Promises: a parser's refusal is in the record as the check that failed; its success is there too.
-Leaves to others: the schemas (each provider's ``protocol``).
 Source: docs/wire-format.md, "Evidence".
 """
 
@@ -15,8 +14,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.evidence_versions import annotations_for
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence
-
-__all__ = ["check_block", "check_parsed"]
 
 _SECTION: Final = "wire format, Evidence"
 _WELL_FORMED: Final = "a well-formed value"

@@ -2,7 +2,6 @@
 
 Promises: one spelling (``acme/v2,acme/v1``, newest first, as in the provider block); ``parse`` reads what
 ``versions_to_text`` writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
-Leaves to others: writing the annotation (the controller), choosing one of the versions (the agent).
 Source: docs/wire-format.md, "Versions".
 """
 
@@ -15,8 +14,6 @@ from typing import Final
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 from nodeattest_providers.node_interface import Evidence
-
-__all__ = ["HIGHEST", "MAX_TEXT", "MAX_VERSIONS", "annotations_for", "check", "parse", "versions_to_text"]
 
 HIGHEST: Final = 9999
 """The envelope's provider block takes no higher version."""

@@ -10,8 +10,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.node_interface import FirstRequestRef
 
-__all__ = ["MAX_UID", "parse_first_request_ref"]
-
 MAX_NAME: Final = 253
 MAX_UID: Final = 64
 """Characters; a UID is an RFC 4122 UUID (apimachinery pkg/types/uid.go)."""

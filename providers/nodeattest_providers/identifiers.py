@@ -2,7 +2,6 @@
 
 Promises: a ``NodeName`` or ``ProviderID`` made here has no look-alike: ASCII where Kubernetes says so, no control
 characters, bounded length. Attestor and verifier use the same rules, so a node learns of a bad name before it asks.
-Leaves to others: whether the names belong to the machine (the controller's review).
 Source: pkg/apis/core/validation ValidateNodeName (RFC 1123 subdomain); the proposal's provider-ID extension.
 """
 
@@ -14,8 +13,6 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import NodeName, ProviderID
-
-__all__ = ["MAX_PROVIDER_ID", "is_dns_name", "node_name", "printable", "provider_id"]
 
 _MAX_DNS_NAME: Final = 253
 """Characters (RFC 1123 §2.1; k8s.io/apimachinery DNS1123SubdomainMaxLength)."""

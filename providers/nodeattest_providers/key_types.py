@@ -5,7 +5,5 @@ from __future__ import annotations
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
-__all__ = ["PrivateKey", "PublicKey"]
-
 PrivateKey = EllipticCurvePrivateKey | RSAPrivateKey
 PublicKey = EllipticCurvePublicKey | RSAPublicKey

@@ -3,7 +3,6 @@
 Promises: ECDSA P-256 and P-384 with uncompressed points, RSA of 2048 to 4096 bits with e = 65537; signatures with
 SHA-256, SHA-384 or SHA-512 by the key's own algorithm. Everything here is cheap and done before the first costly
 operation on the key.
-Leaves to others: the point on the curve and the signature itself (cryptography), reuse of keys (the ledger).
 Source: RFC 5480 §2, RFC 3279 §2.3.1, RFC 5758 §3.2, RFC 4055 §5; NIST SP 800-131A r2 §5; CVE-2017-15361.
 """
 
@@ -15,8 +14,6 @@ from typing import Final
 from nodeattest_providers import der
 from nodeattest_providers.der import Tag
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["check_public_key", "check_signature_algorithm", "is_roca"]
 
 _EC_KEYS: Final = {  # SubjectPublicKeyInfo up to and with the 0x04 of the uncompressed point: its length in bytes
     bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004"): 91,  # P-256

@@ -4,7 +4,6 @@ Promises: plain HTTP to the link-local address that the cloud documents (or that
 never through a proxy, never after a redirect; an answer is bounded in size and time; whatever goes wrong is
 ``Unavailable`` that names the service, and never shows a header or a body: tokens travel in both. A service that is
 busy or restarts is asked again, a few times with growing pauses.
-Leaves to others: what an answer means (each provider's attestor). Standard library only: nodes start this often.
 Source: AWS "Use IMDSv2", Azure "Instance Metadata Service" (errors), Google "View and query VM metadata".
 """
 
@@ -20,8 +19,6 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-
-__all__ = ["MetadataResponse", "MetadataService", "endpoint"]
 
 TIMEOUT: Final = 2.0
 """Seconds for a whole request; the service answers within milliseconds or is not there."""

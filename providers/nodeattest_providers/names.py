@@ -9,31 +9,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NewType
 
-__all__ = [
-    "ANNOTATION_CHALLENGE",
-    "ANNOTATION_PROVIDER_ID",
-    "ANNOTATION_REASON",
-    "ANNOTATION_SUPPORTED_VERSIONS",
-    "ANNOTATION_TPM_ENDORSEMENT_KEY",
-    "CLIENT_SIGNER_PREFIX",
-    "KUBELET_SERVING_SIGNER",
-    "NODES_GROUP",
-    "NODE_USER_PREFIX",
-    "PROVIDER_ID_OID",
-    "SERVING_SIGNER_PREFIX",
-    "ClusterPin",
-    "EvidenceBlock",
-    "MachineName",
-    "NodeName",
-    "ProviderID",
-    "ProviderName",
-    "Purpose",
-    "SignerName",
-    "evidence_block",
-    "signer_for",
-    "split_signer",
-]
-
 NodeName = NewType("NodeName", str)
 """The Kubernetes Node's name: an RFC 1123 subdomain, at most 253 characters."""
 ProviderID = NewType("ProviderID", str)

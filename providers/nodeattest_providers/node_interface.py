@@ -14,18 +14,6 @@ from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import EvidenceBlock, NodeName, ProviderID, ProviderName, evidence_block
 
-__all__ = [
-    "Attestor",
-    "Evidence",
-    "FirstRequestRef",
-    "JsonObject",
-    "JsonValue",
-    "NodeCsr",
-    "PublishedChallenge",
-    "SecretBytes",
-    "VersionedAttestor",
-]
-
 JsonValue = IntegerJsonValue
 JsonObject = IntegerJsonObject
 

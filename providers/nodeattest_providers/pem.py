@@ -3,7 +3,6 @@
 Promises: ``decode`` accepts exactly what ``encode`` writes for the same labels, in time linear in the input; any other
 bytes are ``Denied``. So the laxities in which PEM readers differ (text around blocks, headers, CR, NUL, other widths,
 foreign labels, unequal END labels, stray base64 bits) is read the same by every reader.
-Leaves to others: what the blocks contain, and their sizes.
 Source: RFC 7468 §3, its "stricttextualmsg" with 64 columns and LF only, no headers (RFC 1421 §4.4 has them).
 """
 
@@ -15,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["decode", "encode"]
 
 _COLUMNS: Final = 64
 _REMEDY: Final = "send the blocks of docs/wire-format.md in their order, canonical, with nothing around them"

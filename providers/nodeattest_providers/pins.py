@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["COMPOSITE", "name_pin", "pins_for", "split_pin"]
-
-
 COMPOSITE: Final = "composite"
 """The provider that is made of others: its parts pin, each under its own name."""
 

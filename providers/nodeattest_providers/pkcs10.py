@@ -3,7 +3,6 @@
 Promises: what passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute,
 value and extension is counted, each element is DER, and the set of what may be there is closed. No list is read
 beyond the length that it may have, so that the costliest request costs little more than an honest one.
-Leaves to others: whose names these are (the controller's review), usages and signer (``NodeRequest``).
 Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; where Go's crypto/x509 and Python's
 cryptography differ.
 """
@@ -28,8 +27,6 @@ from nodeattest_providers.identifiers import is_dns_name, node_name, printable, 
 from nodeattest_providers.keys import check_public_key, check_signature_algorithm
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName, ProviderID, Purpose
 from nodeattest_providers.node_interface import NodeCsr
-
-__all__ = ["MAX_NAMES", "MAX_SIZE", "KubeletCsr", "parse", "parse_kubelet_serving"]
 
 MAX_SIZE: Final = 16 * 1024
 """Bytes of the whole request; RSA-4096 with the longest provider ID needs 6 KiB, ``MAX_NAMES`` names 8 KiB more."""

@@ -5,8 +5,6 @@ configuration (``platforms.<provider>``), written by the controller's operator; 
 be somebody else and could send the controller's credentials elsewhere, and never from a request.
 A signer reads its settings when it is made, and refuses wrong ones there with ``Denied``: files may be read then, no
 connection is opened. So the controller finds a mistake when it starts.
-Leaves to others: the table of providers (``registry``), reading the configuration (the controller), which machines may
-join (the policy's own section).
 """
 
 from __future__ import annotations
@@ -23,20 +21,6 @@ from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import ClusterAPISigner, ProvableNames
-
-__all__ = [
-    "OFFLINE",
-    "CallOutcome",
-    "ClosingSigner",
-    "ObserveCall",
-    "Platform",
-    "PlatformSigner",
-    "check_signer",
-    "make_signer",
-    "provable_names",
-    "reads_infrastructure",
-    "reads_secret",
-]
 
 
 class CallOutcome(StrEnum):

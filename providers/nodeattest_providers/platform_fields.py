@@ -13,8 +13,6 @@ from nodeattest_parsing.endpoint import port_of
 from nodeattest_providers.config_fields import invalid, text
 from nodeattest_providers.node_interface import JsonValue
 
-__all__ = ["absolute_path", "origin"]
-
 
 def absolute_path(values: Mapping[str, JsonValue], key: str, where: str) -> Path | None:
     """Read an absolute path; None where the key is not set."""

@@ -1,7 +1,6 @@
 """A provider ID as people configure it: with quotes that systemd removes, and with parts that the machine knows.
 
 Promises: pure. A text gives a value or ``Denied``; a template that somebody else did not fill in is refused.
-Leaves to others: reading the machine (the agent).
 Source: systemd.service(5), "Command lines", and systemd src/basic/extract-word.c: kubeadm's packages start kubelet
 with ``$KUBELET_KUBEADM_ARGS``, which systemd splits into words; cloud-init cloudinit/templater.py for
 CI_MISSING_JINJA_VAR.
@@ -15,8 +14,6 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable, provider_id
-
-__all__ = ["SOURCES", "check_rendered", "check_template", "fill", "has_sources", "unquote"]
 
 SOURCES: Final = "{dmi:product_uuid}, {dmi:product_serial}, {hostname} or {cloud-init:KEY}"
 _SOURCE: Final = re.compile(

@@ -6,7 +6,6 @@ installed. Classes of others register by an entry point in the group ``nodeattes
 (docs/write-a-provider.md); installed packages are trusted, since they run in this process.
 A class is imported when it is asked for and not before. A name that nobody offers, or that two packages offer, is
 ``Denied``.
-Leaves to others: making a verifier (``platform``), which providers a cluster allows (its policy).
 Source: https://packaging.python.org/en/latest/specifications/entry-points/.
 """
 
@@ -22,19 +21,6 @@ from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Attestor, JsonValue
-
-__all__ = [
-    "ATTESTORS",
-    "BUILT_IN",
-    "INSECURE",
-    "RESERVED",
-    "SIGNERS",
-    "BuiltIn",
-    "check_signer_type",
-    "find_signer",
-    "installed",
-    "make_attestor",
-]
 
 ATTESTORS: Final = "nodeattest.attestors"
 """Entry-point group of attestors; a factory takes the node's settings."""

@@ -3,7 +3,6 @@
 The file is checked at the next use, at most every few seconds. Content that cannot be used leaves the last good value
 in force, and a warning is logged. A mounted ConfigMap or Secret swaps all its files at once, so a directory counts as
 one.
-Leaves to others: what the content means.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from nodeattest_providers.errors import Denied
-
-__all__ = ["ReloadedFile", "read_bounded"]
 
 _RECHECK: Final = 5.0
 """Seconds between two checks for a change."""

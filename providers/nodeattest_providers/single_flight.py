@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["SingleFlight"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -12,8 +12,6 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName
 
-__all__ = ["kubelet_subject"]
-
 # cryptography warns when it reads a subject longer than the 64 characters of X.520, as those of long node names are.
 warnings.filterwarnings("ignore", "Attribute's length must be", UserWarning)
 

@@ -1,7 +1,8 @@
 """The provider interface: what a provider's verifier receives and returns.
 
 The controller gathers ``Facts`` (I/O), then asks a ``ClusterAPISigner`` for a verdict; the node's ``Attestor`` makes
-the evidence. Everything here is a frozen value. Source: the proposal's ``ClusterAPISigner``, with typed verdicts
+the evidence. Everything here is a frozen value.
+Source: the proposal's ``ClusterAPISigner``, with typed verdicts
 instead of a bare error, which cannot say "wait".
 """
 
@@ -32,26 +33,6 @@ from nodeattest_providers.node_interface import (
     SecretBytes,
 )
 from nodeattest_providers.pins import COMPOSITE, name_pin
-
-__all__ = [
-    "Addresses",
-    "AttestedNode",
-    "BootState",
-    "ChallengeSigner",
-    "CheckedSettings",
-    "ClusterAPISigner",
-    "ClusterFacts",
-    "EndorsementKeySource",
-    "Facts",
-    "LedgerFacts",
-    "MachineFacts",
-    "NamedEndorsementKey",
-    "NodeRequest",
-    "PlatformAddresses",
-    "ProvableNames",
-    "RecordedChecks",
-    "UnusableSecret",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

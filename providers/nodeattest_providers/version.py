@@ -1,7 +1,4 @@
-"""What a command says of itself: its version, the commit it was built from, and the evidence that it speaks.
-
-Leaves to others: which version a join agrees on (``evidence_versions``, the agent's ``enrollment``).
-"""
+"""What a command says of itself: its version, the commit it was built from, and the evidence that it speaks."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from nodeattest_providers.build_commit import COMMIT, of_checkout
 from nodeattest_providers.evidence_versions import versions_to_text
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.registry import BUILT_IN
-
-__all__ = ["Side", "describe"]
 
 Side = Literal["attestor", "signer"]
 _VERB: Final = {"attestor": "sends", "signer": "accepts"}

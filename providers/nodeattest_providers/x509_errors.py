@@ -12,8 +12,6 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-__all__ = ["X509_ERRORS"]
-
 X509_ERRORS: Final = (
     ValueError,
     TypeError,

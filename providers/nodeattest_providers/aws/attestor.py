@@ -3,7 +3,6 @@
 Promises: the credentials stay in this process: the evidence holds a signature over the binding, worth nothing for
 another request, cluster or key. The metadata service is asked by version 2 of its protocol only. botocore is imported
 when something is to be signed and not before.
-Leaves to others: when to attest (the agent), sending the signed request to STS (the controller).
 Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md, "On the node".
 """
 
@@ -22,8 +21,6 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
-
-__all__ = ["AwsAttestor"]
 
 _SETTING: Final = "metadataEndpoint"
 

@@ -3,7 +3,6 @@
 Promises: any text gives a value or ``Denied``; a value says exactly what the controller's own request will be: signed
 with ``AWS4-HMAC-SHA256`` for STS in the region, on the day of ``x-amz-date``, over exactly the headers of the protocol.
 Nothing of it can end a header or begin another.
-Leaves to others: whether the signature is right (only STS knows), whether the time is fresh (``verifier``).
 Source: AWS, "Create a signed AWS API request", "Authorization header".
 """
 
@@ -16,8 +15,6 @@ from typing import Final
 
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["Authorization", "parse_authorization"]
 
 _AUTHORIZATION: Final = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[A-Z0-9]{16,128})/(?P<day>[0-9]{8})/(?P<region>[a-z0-9-]{1,24})/"

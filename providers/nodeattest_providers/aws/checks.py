@@ -9,7 +9,6 @@ Pure: what is compared was read before.
    document's account. A role that anyone but EC2 may assume lets the one who assumes it choose the session's name:
    keeping such roles out of the policy is the operator's part (docs/providers/aws.md).
 3. ``check_instance``: only a running instance of that account and zone passes, with what the policy demands.
-Leaves to others: asking AWS (``api``).
 Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers" (unique IDs of role sessions), "Instance metadata:
 security credentials".
 """
@@ -35,17 +34,6 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
-
-__all__ = [
-    "FRESHNESS",
-    "PENDING",
-    "SECTION",
-    "VerifiedDocument",
-    "check_evidence",
-    "check_instance",
-    "check_recorded_place",
-    "check_role_session",
-]
 
 FRESHNESS: Final = timedelta(minutes=5)
 """Between the signature and the request's creation, either way; STS allows as much."""

@@ -5,7 +5,6 @@ it says where AWS is or which certificates are trusted; that is ``platforms.aws`
 writes: endpoints, CAs, credentials. What it leaves out is AWS's default: the endpoints of each region, the system's
 CAs, the credentials that boto3 finds. No proxy unless one is named. Returns a frozen value, or raises ``Denied`` with
 ``PolicyInvalid`` that names the setting and the nearest known one.
-Leaves to others: applying the policy (``checks``, ``verifier``), reading the files (``trust_bundle``, ``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/aws.md.
 """
 
@@ -23,8 +22,6 @@ from nodeattest_providers.config_fields import check_keys, invalid, items, mappi
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform_fields import absolute_path, origin
-
-__all__ = ["AwsPlatform", "AwsPolicy", "parse_platform", "parse_policy"]
 
 _REQUIRED: Final = ("accounts", "regions", "roles")
 _SETTINGS: Final = (*_REQUIRED, "tags", "vpcs")

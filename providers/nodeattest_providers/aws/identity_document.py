@@ -2,7 +2,6 @@
 
 Promises: any bytes give a value or ``Denied``; no key occurs twice, and the fields that are read have their type
 and spelling. AWS adds fields over the years: those are let through unread, since the whole document is signed.
-Leaves to others: the signature (``cms``, ``trust_bundle``), whether it is this machine's (``verifier``).
 Source: AWS, "Instance identity documents".
 """
 
@@ -18,8 +17,6 @@ from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["IdentityDocument", "parse_identity_document"]
 
 _SPELLINGS: Final = {
     "accountId": re.compile(r"[0-9]{12}"),

@@ -6,7 +6,6 @@ knowledge and takes from the evidence only what a signature covers: neither URL,
 header's value ever travels. What travels is of no use to AWS for anything else: the signature is for
 ``GetCallerIdentity``, which needs no permission and does nothing, and it holds the binding. Others who take such a
 request for a login are kept off by the header's name, where they can be (``BINDING_HEADER``).
-Leaves to others: signing (``attestor``), reading the header set closely, sending, checks (``verifier`` and its parts).
 Source: docs/wire-format.md, "aws/v1"; AWS, "AWS Signature Version 4 for API requests", "GetCallerIdentity"; Vault,
 ``builtin/credential/aws/path_config_client.go`` (``validateAllowedSTSHeaderValues``).
 """
@@ -21,22 +20,6 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonObject
-
-__all__ = [
-    "BINDING_HEADER",
-    "MAX_AUTHORIZATION",
-    "MAX_DOCUMENT",
-    "MAX_PKCS7",
-    "MAX_TOKEN",
-    "PROVIDER",
-    "SIGNED_HEADERS",
-    "VERSION",
-    "AwsEvidence",
-    "SignedHeaders",
-    "StsRequest",
-    "parse_evidence",
-    "sts_request",
-]
 
 PROVIDER: Final = ProviderName("aws")
 VERSION: Final = 1

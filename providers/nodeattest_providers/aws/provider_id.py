@@ -2,7 +2,6 @@
 
 Promises: a provider ID ``aws:///<zone>/<instance id>`` reads to a value or ``Denied``; a region belongs to exactly one
 partition, which decides the DNS suffix and how its ARNs begin; nothing here is looked up.
-Leaves to others: which regions may be used (the policy), whether the instance exists (``api.ec2``).
 Source: kubernetes/cloud-provider-aws, ``pkg/providers/v1/instances.go`` (provider IDs); botocore, ``partitions.json``
 (regions and DNS suffixes); AWS, "Regions and Zones" (local and wavelength zones).
 """
@@ -14,8 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["PARTITIONS", "PARTITION_NAME", "InstanceRef", "Partition", "parse_provider_id", "partition_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ Promises: certificates are looked up by region and by nothing else that a docume
 again at the next verification, at most every few seconds; one that cannot be used leaves the last good in force, and
 that is logged. Regions of no known partition are skipped and logged, unless the bundle has no other. Keys are RSA of
 2048 bits or more, so AWS's older DSA and RSA-1024 certificates are refused by name.
-Leaves to others: signatures (``cms``), which regions are allowed (the policy).
 Source: AWS, "AWS public certificates for instance identity document signatures" (RSA-2048).
 """
 
@@ -27,8 +26,6 @@ from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["RegionCertificates", "TrustBundle", "parse_bundle", "parse_bundle_text"]
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 Promises: an ``AttestedNode`` only when the instance that the Machine's provider ID names, and no other, had this very
 CSR, cluster and signer signed with the credentials of its role, and AWS itself says that it runs where the policy lets
 machines join. What can be checked here is checked before AWS is asked.
-Leaves to others: the CSR's own rules and the Machine's (the controller's review).
 Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md.
 """
 
@@ -49,8 +48,6 @@ from nodeattest_providers.verifier_interface import (
 
 if TYPE_CHECKING:
     from nodeattest_providers.aws.api.sts import StsClient
-
-__all__ = ["AwsSigner"]
 
 _SETTLING: Final = timedelta(minutes=2)
 """After its start, DescribeInstances may not know an instance yet ("Eventual consistency")."""

@@ -2,7 +2,6 @@
 
 Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; no key twice, each field of its type
 and spelling. Fields that are not used here may be there: Azure adds some from time to time.
-Leaves to others: who signed it (``trust_bundle``), whether it is this machine's and this request's (``verifier``).
 Source: Azure, "Instance Metadata Service", attested data.
 """
 
@@ -17,8 +16,6 @@ from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["AttestedDocument", "parse_attested_document"]
 
 _MAX_SIZE: Final = 8 * 1024
 """Bytes; Azure's have about 300."""

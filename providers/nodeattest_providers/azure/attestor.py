@@ -3,7 +3,6 @@
 Promises: the document is for exactly the binding that it is given; the service is asked over plain HTTP at its
 link-local address, with the header that proves that nobody was redirected there, and never through a proxy. It caches
 documents, and may give one with an older nonce: such a one is not sent, the service is asked again.
-Leaves to others: verifying the document (``verifier``); what is asked is nothing that needs credentials.
 Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
 """
 
@@ -23,8 +22,6 @@ from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
-
-__all__ = ["AzureAttestor"]
 
 _ENDPOINT: Final = "http://169.254.169.254"
 _HEADERS: Final = {"Metadata": "true"}

@@ -1,6 +1,6 @@
 """The checks of the ``azure`` provider, each recorded: a document against a request, a machine against a policy.
 
-Promises: pure; what is given was read before. Leaves to others: the order (``verifier``).
+Promises: pure; what is given was read before.
 Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 """
 
@@ -19,21 +19,6 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
-
-__all__ = [
-    "FINGERPRINT",
-    "SECTION",
-    "TOLERANCE",
-    "check_found",
-    "check_machine",
-    "check_nonce",
-    "check_pin",
-    "check_place",
-    "check_policy",
-    "check_signature",
-    "check_subscription",
-    "check_time",
-]
 
 SECTION: Final = "wire format, azure/v1"
 _PAGE: Final = "providers/azure"

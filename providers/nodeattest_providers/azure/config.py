@@ -4,7 +4,6 @@ The policy says which virtual machines may join: what is not listed is not allow
 Nothing in it says where Azure is or which certificates are trusted; that is ``platforms.azure``, which the operator of
 the controller writes. Endpoints are the cloud's own unless named; no proxy unless one is named.
 Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
-Leaves to others: applying the policy (``checks``, ``verifier``), reading the files (``trust_bundle``, ``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/azure.md; Azure, "Azure Government endpoint mapping",
 "Azure China developer guide"; "Instance Metadata Service", table of certificates by cloud. Azure Germany was closed in
 2021.
@@ -22,17 +21,6 @@ from typing import Final
 from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, text
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform_fields import absolute_path, origin
-
-__all__ = [
-    "CLOUDS",
-    "AzurePlatform",
-    "AzurePolicy",
-    "Cloud",
-    "ManagedIdentity",
-    "WorkloadIdentity",
-    "parse_platform",
-    "parse_policy",
-]
 
 _REQUIRED: Final = ("subscriptions", "resourceGroups")
 _SETTINGS: Final = (*_REQUIRED, "scaleSets", "tags")

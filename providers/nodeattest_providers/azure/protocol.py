@@ -1,7 +1,6 @@
 """What attestor and verifier of the ``azure`` provider exchange: one attested document, and its nonce's formula.
 
 Promises: a closed schema read to a value or ``Denied``; the nonce depends on cluster, signer and request.
-Leaves to others: what the document says (``attested_document``), who signed it (``trust_bundle``).
 Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service", attested data: the nonce is a string of up
 to 32 alphanumeric characters.
 """
@@ -14,8 +13,6 @@ from typing import Final
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonObject
-
-__all__ = ["MAX_SIGNATURE", "NONCE", "PROVIDER", "VERSION", "AzureEvidence", "nonce_for", "parse_evidence"]
 
 PROVIDER: Final = ProviderName("azure")
 VERSION: Final = 1

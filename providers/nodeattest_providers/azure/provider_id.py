@@ -2,7 +2,6 @@
 
 Promises: exactly the spelling that Cluster API's Azure provider and the cloud controller manager use, or ``Denied``;
 ``key`` is what Azure compares, for it ignores upper and lower case in names. Standard library only.
-Leaves to others: whether such a machine exists.
 Source: Azure, "Naming rules and restrictions for Azure resources"; cloud-provider-azure, which writes the resource
 group in lower case, since Azure spells it as it pleases.
 """
@@ -15,8 +14,6 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
-
-__all__ = ["PREFIX", "InstanceRef", "ResourceKey", "parse_provider_id", "provider_id_of"]
 
 PREFIX: Final = "azure://"
 ResourceKey = tuple[str, str, str, str]

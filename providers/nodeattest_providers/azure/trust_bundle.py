@@ -5,7 +5,6 @@ help to build chains. A file that changed is read again, at most every few secon
 last good in force, and that is logged. What a document embeds helps only as far as those authorities issued it, so that
 nobody makes us search chains of his own making. No address in a certificate is ever asked: neither for issuers (AIA;
 that would be the requester's choice of a host) nor for revocation.
-Leaves to others: the signature over the document (``cms``).
 Source: RFC 5280 §6.1; Azure, "Instance Metadata Service" (certificates by cloud, and that a region may have its own).
 """
 
@@ -27,8 +26,6 @@ from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["Authorities", "TrustBundle", "chain_problem", "foreign_name", "parse_bundle"]
 
 _WHERE: Final = "platforms.azure.trustBundle"
 _LIMIT: Final = 1024 * 1024

@@ -3,9 +3,6 @@
 Promises: an ``AttestedNode`` only when Azure's metadata service attested, within five minutes of the request and for
 its key, cluster and signer, the very virtual machine that the provider ID names, and the policy admits that one. What
 the request says decides nothing else; no address in it is ever asked.
-Leaves to others: where Azure is and who signs for it (``config``, ``trust_bundle``), reading from it
-(``api.machines``). That the machine runs is in the document: only a running one can get it. Its power state is
-therefore not asked for; lists do not hold it, and fifty machines would cost fifty calls.
 Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 """
 
@@ -53,8 +50,6 @@ from nodeattest_providers.verifier_interface import (
     Facts,
     NodeRequest,
 )
-
-__all__ = ["AzureSigner"]
 
 
 class AzureSigner(ClusterAPISigner):

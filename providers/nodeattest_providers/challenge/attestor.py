@@ -2,7 +2,6 @@
 
 Promises: the secret stays in the file and this process; it answers the challenge of the node's own first request only.
 A file that others may read, or that is not where it says, is refused.
-Leaves to others: writing the file (cloud-init), reading the challenge back (the agent).
 Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §3, step 7.
 """
 
@@ -26,8 +25,6 @@ from nodeattest_providers.challenge.protocol import (
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge, SecretBytes
-
-__all__ = ["ChallengeAttestor"]
 
 
 class ChallengeAttestor:

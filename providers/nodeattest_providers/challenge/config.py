@@ -13,8 +13,6 @@ from typing import Final
 from nodeattest_providers.config_fields import boolean, check_keys
 from nodeattest_providers.node_interface import JsonValue
 
-__all__ = ["ChallengePolicy", "parse_policy"]
-
 _WHERE: Final = "spec.challenge"
 
 

@@ -1,7 +1,6 @@
 """What attestor and verifier of the ``challenge`` provider exchange: evidence, challenge, and the proof's formula.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the secret itself never travels.
-Leaves to others: the nonce (``challenge_response``), keeping the secret (attestor), checks (verifier).
 Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §5.
 """
 
@@ -19,20 +18,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.first_request_ref import MAX_UID, parse_first_request_ref
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, SecretBytes
-
-__all__ = [
-    "MAX_SECRET",
-    "MIN_SECRET",
-    "PROVIDER",
-    "VERSION",
-    "Challenge",
-    "FirstEvidence",
-    "SecondEvidence",
-    "fingerprint",
-    "normalised",
-    "parse_evidence",
-    "proof",
-]
 
 PROVIDER: Final = ProviderName("challenge")
 VERSION: Final = 1

@@ -2,8 +2,6 @@
 
 Promises: an ``AttestedNode`` only when somebody who knows this very Machine's secret answered, after the first request
 was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
-Leaves to others: giving each Machine its own secret of at least 256 random bits and keeping it from others (the
-bootstrap data), once-only use across replicas (the ledger's compare-and-swap).
 Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §3 (steps 9-11), §5.
 """
 
@@ -47,8 +45,6 @@ from nodeattest_providers.verifier_interface import (
     NodeRequest,
     UnusableSecret,
 )
-
-__all__ = ["SecretChallengeSigner"]
 
 _SECTION: Final = "wire format, challenge/v1"
 _RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"

@@ -2,7 +2,6 @@
 
 Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``. Promises:
 every part's evidence in every phase, over the same binding; the challenge of the node's own first request only.
-Leaves to others: the proofs (the parts). Source: docs/wire-format.md, "composite/v1".
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ from nodeattest_providers.node_interface import (
     PublishedChallenge,
     VersionedAttestor,
 )
-
-__all__ = ["CompositeAttestor"]
 
 _START_OVER: Final = "file a new first request"
 

@@ -13,8 +13,6 @@ from nodeattest_providers.names import MachineName, ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest
 
-__all__ = ["merge_results"]
-
 _SECTION: Final = "wire format, composite/v1"
 _TPM: Final = ProviderName("tpm")
 

@@ -19,8 +19,6 @@ from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 
-__all__ = ["CompositePolicy", "parse_policy"]
-
 _WHERE: Final = "spec.composite"
 _MAX_ALTERNATIVES: Final = 8
 

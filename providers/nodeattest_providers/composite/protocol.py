@@ -1,8 +1,7 @@
 """What attestor and verifier of the ``composite`` provider exchange: the parts' evidence and challenges together.
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
-proves something, in version 1 of its evidence. Leaves to others: the content of a
-part (its own provider), which parts must be there (``config``).
+proves something, in version 1 of its evidence.
 Source: docs/wire-format.md, "composite/v1".
 """
 
@@ -20,19 +19,6 @@ from nodeattest_providers.first_request_ref import parse_first_request_ref
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
 from nodeattest_providers.registry import INSECURE
-
-__all__ = [
-    "MAX_PARTS",
-    "MIN_PARTS",
-    "NEVER_PARTS",
-    "PART_VERSION",
-    "PROVIDER",
-    "VERSION",
-    "CompositeChallenge",
-    "CompositeEvidence",
-    "is_part",
-    "parse_evidence",
-]
 
 PROVIDER: Final = ProviderName("composite")
 VERSION: Final = 1

@@ -4,7 +4,6 @@ Promises: an ``AttestedNode`` only when exactly the parts of one of the policy's
 is proved, at the end, by its own provider's signer, over the same request, for the composite's own signer. So a proof
 that a machine made for one provider alone is none here, and none of these is one there. Always two steps, whatever the
 parts' own: a part of one step is checked early in the first, and again in the second.
-Leaves to others: each proof (its provider, by ``spec.<part>`` and ``platforms.<part>``), once-only use (the ledger).
 Source: docs/wire-format.md, "composite/v1"; docs/decisions.md.
 """
 
@@ -52,8 +51,6 @@ from nodeattest_providers.verifier_interface import (
     PlatformAddresses,
     RecordedChecks,
 )
-
-__all__ = ["CompositeSigner"]
 
 _SECTION: Final = "wire format, composite/v1"
 _GIVE_PARTS: Final = "give the node's composite provider exactly the parts of the policy's spec.composite"

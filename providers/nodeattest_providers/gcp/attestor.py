@@ -3,7 +3,6 @@
 Promises: nothing that another verifier would accept is in the evidence: no identity token, which every holder of a
 bootstrap token could read and show elsewhere; no endorsement certificate, since the Compute API names the key. The
 metadata service is asked for the provider ID only, and nothing rests on its answer: the controller knows the Machine's.
-Leaves to others: the TPM protocol (``tpm``), the agent's keys and requests.
 Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1"; docs/decisions.md.
 """
 
@@ -21,8 +20,6 @@ from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedCh
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
 from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.protocol import VERSION
-
-__all__ = ["DEFAULT_ENDORSEMENT_KEY", "GcpAttestor"]
 
 DEFAULT_ENDORSEMENT_KEY: Final = "rsa2048"
 """TCG's template L-1: the Compute API names this key of every vTPM, and the P-256 one of the newer only."""

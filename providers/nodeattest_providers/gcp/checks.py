@@ -1,6 +1,5 @@
 """Whether an instance, as the platform knows it, may be this Machine and join this cluster. Pure.
 
-Leaves to others: asking the platform (``api.compute``), that the node which asks is that instance (the TPM protocol).
 Source: docs/providers/gcp.md, "What is checked".
 """
 
@@ -15,8 +14,6 @@ from nodeattest_providers.gcp.config import GcpPolicy
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.verifier_interface import LedgerFacts
-
-__all__ = ["PIN", "check_found", "check_instance", "check_key", "check_policy"]
 
 PIN: Final = "instance"
 """The ledger's name for an instance's numeric ID."""

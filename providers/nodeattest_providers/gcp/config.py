@@ -5,8 +5,6 @@ Compute is, which CAs are trusted and which credentials are used is ``platforms.
 writes: only HTTPS, only hosts that it names or that Google documents. Its files are read once, so that a mistake shows
 at the start. Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest
 known one.
-Leaves to others: applying the policy (``checks``; evidence versions and boot states as in ``tpm``), using the
-platform's settings (``api``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md; Google, "Compute Engine API" (service
 endpoint), "Application Default Credentials".
 """
@@ -30,8 +28,6 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform_fields import origin
 from nodeattest_providers.reloaded_file import read_bounded
 from nodeattest_providers.tpm.config import PROTOCOL_SETTINGS, ProtocolPolicy, parse_protocol_policy
-
-__all__ = ["CredentialsKind", "GcpPlatform", "GcpPolicy", "credentials_kind", "parse_platform", "parse_policy"]
 
 _WHERE: Final = "spec.gcp"
 _SETTINGS: Final = (

@@ -10,6 +10,4 @@ from typing import Final
 
 from nodeattest_providers.names import ProviderName
 
-__all__ = ["PROVIDER"]
-
 PROVIDER: Final = ProviderName("gcp")

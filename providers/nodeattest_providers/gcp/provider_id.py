@@ -2,7 +2,6 @@
 
 Promises: an ``InstanceRef`` has exactly one spelling, which is safe in a URL's path and in a filter expression;
 anything else is ``Denied``. Attestor and verifier read and write provider IDs here.
-Leaves to others: whether there is such an instance (``api.compute``) and whether it may join (``config``).
 Source: cloud-provider-gcp ``providers/gce/gce_util.go`` (provider ID); Google, "Creating and managing projects" and
 "Naming resources" (RFC 1035 label).
 """
@@ -16,8 +15,6 @@ from typing import Final
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import ProviderID
-
-__all__ = ["PROJECT", "REGION", "ZONE", "InstanceRef", "parse_provider_id"]
 
 _LABEL: Final = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 PROJECT: Final = re.compile(r"(?:[a-z0-9][-.a-z0-9]{0,62}:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")

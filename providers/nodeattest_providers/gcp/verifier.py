@@ -3,8 +3,6 @@
 Promises: an ``AttestedNode`` only when the vTPM whose endorsement key the Compute API names for this very instance
 attested, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
 before if any did, and is what the policy demands. What needs no network is checked first.
-Leaves to others: the protocol's two steps (``tpm.protocol_verifier``), the CSR's own rules and the Machine's (the
-controller's review), once-only use (the ledger).
 Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
 """
 
@@ -34,8 +32,6 @@ from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
-
-__all__ = ["GcpSigner"]
 
 _SECTION: Final = "Google Cloud, What is checked"
 _RECENT: Final = 2.0

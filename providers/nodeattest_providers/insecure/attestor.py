@@ -9,8 +9,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 
-__all__ = ["InsecureAttestor"]
-
 
 class InsecureAttestor:
     """Makes empty evidence; implements ``Attestor``. Has no settings."""

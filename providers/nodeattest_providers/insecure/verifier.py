@@ -2,7 +2,6 @@
 
 Promises: nothing about the machine. Refuses what the proposal forbids to an insecure provider: rotation and serving
 certificates.
-Leaves to others: everything that protects (the Machine, the CSR's rules, the token: the controller's review).
 Source: the proposal, "Insecure providers".
 """
 
@@ -16,8 +15,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
-
-__all__ = ["InsecureSigner"]
 
 _SECTION: Final = "proposal, Insecure providers"
 

@@ -8,8 +8,6 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 
-__all__ = ["NullAttestor"]
-
 
 class NullAttestor:
     """Makes empty evidence; implements ``Attestor``."""

@@ -11,8 +11,6 @@ from nodeattest_providers.evidence_checks import check_block
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
-__all__ = ["NullSigner"]
-
 
 class NullSigner(ClusterAPISigner):
     """Accepts everything."""

@@ -25,8 +25,6 @@ from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, 
 from nodeattest_providers.oci.provider_id import PREFIX
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["OciAttestor"]
-
 _ENDPOINT: Final = "http://169.254.169.254"
 _HEADERS: Final = {"Authorization": "Bearer Oracle"}
 _IDENTITY: Final = "/opc/v2/identity/"

@@ -22,8 +22,6 @@ from nodeattest_providers.platform_fields import absolute_path
 from nodeattest_providers.reloaded_file import read_bounded
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["OciPolicy", "Roots", "parse_platform", "parse_policy", "parse_roots", "read_roots"]
-
 Roots = tuple[x509.Certificate, ...]
 
 _LISTS: Final = ("tenancies", "compartments")

@@ -17,8 +17,6 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.oci.provider_id import is_instance
 from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = ["IdentityCertificate", "parse_identity_certificate"]
-
 _NAMES: Final = ("opc-certtype", "opc-instance", "opc-compartment", "opc-tenant")
 _RSA_BITS: Final = range(2048, 4097)
 _EXPONENT: Final = 65537

@@ -18,8 +18,6 @@ from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["HASH", "MAX_CERTIFICATE", "MAX_INTERMEDIATES", "PADDING", "PROVIDER", "VERSION", "OciEvidence", "message"]
-
 PROVIDER: Final = ProviderName("oci")
 VERSION: Final = 1
 MAX_CERTIFICATE: Final = 4096

@@ -11,8 +11,6 @@ from typing import Final
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["PREFIX", "is_instance", "parse_provider_id"]
-
 PREFIX: Final = "oci://"
 _INSTANCE: Final = re.compile(r"ocid1\.instance\.oc[0-9]{1,4}\.[-a-z0-9]{1,30}\.[a-z0-9.]{1,160}")
 

@@ -32,8 +32,6 @@ from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.reloaded_file import ReloadedFile
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
-__all__ = ["OciSigner"]
-
 _SECTION: Final = "wire format, oci/v1"
 _PAGE: Final = "providers/oci"
 _PIN: Final = "instance"

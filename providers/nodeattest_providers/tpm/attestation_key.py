@@ -1,7 +1,6 @@
 """Attestation keys: keys that sign only what their TPM made itself.
 
 Promises: returns only for a restricted signing key, made in and never to leave its TPM, of a closed set of algorithms.
-Leaves to others: that the TPM holds it (credential activation) and which TPM that is (``endorsement_key``).
 Source: TCG TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, Part 1 §16 "Names", §26.5 "Qualified Name";
 docs/tpm-protocol.md §2, §4.7.
 """
@@ -17,8 +16,6 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.key_templates import AK_ATTRIBUTES, AK_POLICY
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.tpm.structures import Alg, digest
-
-__all__ = ["check_attestation_key", "qualified_name"]
 
 _SECTION: Final = "TPM protocol §2"
 _REMEDY: Final = "attest with the key that kubelet-authenticator makes in the TPM"

@@ -3,7 +3,6 @@
 Promises: evidence for exactly the binding that it is given; a challenge is activated only when it hangs on this node's
 own first request, since an attestor that activates anything is a decryption oracle. One connection and the loaded keys
 serve both rounds; ``close`` (or ``with``) releases them. Nothing is kept on disk: primary keys come back by template.
-Leaves to others: keys, CSRs and waiting for the challenge (the agent), the TPM commands (``device``).
 Source: docs/tpm-protocol.md §2, §3 (steps 1, 7, 8), §4 (6, 16); docs/wire-format.md, "tpm/v1".
 """
 
@@ -39,8 +38,6 @@ from nodeattest_providers.tpm.protocol import (
     qualifying_data,
 )
 from nodeattest_providers.tpm.quote import parse_quote
-
-__all__ = ["DEFAULT_EVENT_LOG", "DEFAULT_TCTI", "TPM_SETTINGS", "TpmAttestor"]
 
 TPM_SETTINGS: Final = ("tcti", "endorsementKey", "eventLog")
 DEFAULT_TCTI: Final = "device:/dev/tpmrm0"

@@ -1,7 +1,6 @@
 """Boot state: the quoted PCRs hold allowed values, and the TPM's clock goes forward.
 
 Promises: the state that a quote proves, checked by the policy and by what the ledger saw before.
-Leaves to others: that the quote is genuine and fresh (``verifier``), event logs (``event_log_checks``).
 Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/tpm-protocol.md
 §3 (step 12), §4 (2, 4, 5).
 """
@@ -18,8 +17,6 @@ from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.quote import Quote
 from nodeattest_providers.tpm.structures import PcrSelection, digest_size
 from nodeattest_providers.verifier_interface import BootState, LedgerFacts
-
-__all__ = ["check_boot_state", "check_clock", "check_recorded_boot"]
 
 _SECTION: Final = "TPM protocol §3, step 12"
 _QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"

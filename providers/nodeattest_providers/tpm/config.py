@@ -2,7 +2,6 @@
 
 Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
 weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
-Leaves to others: applying it (``endorsement_key``, ``boot_checks``, ``event_log_checks``).
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/tpm-protocol.md §3 (steps 4, 12).
 """
 
@@ -26,8 +25,6 @@ from nodeattest_providers.names import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["PROTOCOL_SETTINGS", "PolicyCache", "ProtocolPolicy", "TpmPolicy", "parse_policy", "parse_protocol_policy"]
 
 PROTOCOL_SETTINGS: Final = ("pcrs", "eventLog")
 """What every provider that speaks the TPM protocol has in its section."""

@@ -1,11 +1,7 @@
 """Endorsement key certificates: a manufacturer certifies that this key is in a TPM.
 
 Promises: returns only when the certificate is for this very key, is an endorsement certificate, and chains to a
-configured authority at the given time. Leaves to others: whose TPM it is; a chain alone never says that
-(``endorsement_key``). Revocation is not checked: manufacturers publish lists that hardly any machine room can reach;
-the binding of key to machine, which is always demanded besides, is what an operator withdraws. A certificate that
-cryptography cannot read (RSAES-OAEP key, negative serial number, SETs out of order as in all of Nuvoton's) does not
-count, and the refusal says so; its key can still be registered.
+configured authority at the given time.
 Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1;
 docs/tpm-protocol.md §3, step 4; docs/decisions.md.
 """
@@ -25,8 +21,6 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["check_certificate"]
 
 EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
 """tcg-kp-EKCertificate."""

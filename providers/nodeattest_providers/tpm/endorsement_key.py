@@ -2,7 +2,6 @@
 
 Promises: returns only for a key that a source of trust binds to the Machine. The first source that says something
 about the Machine or the key decides; a later one cannot overrule it.
-Leaves to others: that the key lives in a TPM that answers (credential activation), the ledger's pins (``verifier``).
 Source: docs/tpm-protocol.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, Annex B.
 """
 
@@ -21,8 +20,6 @@ from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.structures import Reader
 from nodeattest_providers.verifier_interface import Facts
-
-__all__ = ["MACHINE_ANNOTATION", "check_recorded_key", "check_trust", "parse_endorsement_key"]
 
 MACHINE_ANNOTATION: Final = "attestation.cluster.x-k8s.io/tpm-endorsement-key"
 """On the Machine, in the management cluster: ``sha256:<hex>`` of the endorsement key that its certificate must have."""

@@ -4,8 +4,6 @@ Promises: any bytes give an ``EventLog`` or ``Denied`` with ``EventLogMalformed`
 byte is accounted for. A replay uses the order, PCR numbers and digests of events. Of types it knows one, EV_NO_ACTION,
 which extends nothing, and of data one, the locality of PCR 0's start: a lie about either gives another replay than the
 TPM's.
-Leaves to others: comparing with a quote (``event_log_checks``), and what types and data say: they are claims of the
-node, which no digest covers, and serve for display only.
 Source: TCG PC Client Platform Firmware Profile 1.05, §10 "Event Logging": TCG_PCClientPCREvent, TCG_PCR_EVENT2,
 TCG_EfiSpecIDEvent, TCG_EfiStartupLocalityEvent; TCG Algorithm Registry for digest sizes.
 """
@@ -21,18 +19,6 @@ from typing import Final
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
 from nodeattest_providers.tpm.structures import MAX_PCR, Alg, Reader
-
-__all__ = [
-    "EV_NO_ACTION",
-    "EV_SEPARATOR",
-    "NO_PCR",
-    "Event",
-    "EventLog",
-    "extend",
-    "hash_of",
-    "parse_event_log",
-    "replay",
-]
 
 EV_SEPARATOR: Final = 0x00000004
 EV_NO_ACTION: Final = 0x00000003

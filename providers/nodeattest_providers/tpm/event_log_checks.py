@@ -2,8 +2,6 @@
 
 Promises: with ``eventLog: Require``, no PCR of the selection holds anything that neither the log's digests nor the
 policy's values explain; without it, no log is read.
-Leaves to others: reading and replaying a log (``event_log``), allowed values (``boot_checks``). What the digests stand
-for is the policy's to say: a log that replays proves that it is complete, not that what it lists is good.
 Source: docs/tpm-protocol.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
 Client Platform TPM Profile, "PCR Attributes" for reset values.
 """
@@ -21,8 +19,6 @@ from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.event_log import EV_SEPARATOR, EventLog, hash_of, parse_event_log, replay
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
-
-__all__ = ["Measured", "check_event_log", "measure"]
 
 _SECTION: Final = "TPM protocol §3, step 12"
 _DYNAMIC: Final = range(17, 23)

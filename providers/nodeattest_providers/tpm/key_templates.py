@@ -2,7 +2,6 @@
 
 Promises: node and controller speak of the same templates, because this is their only copy. A key made by a template has
 its ``prefix``, then its own public key.
-Leaves to others: creating keys (``device``), refusing other keys (``endorsement_key``, ``attestation_key``).
 Source: TCG EK Credential Profile 2.5, Annex B.3 "Low Range" and B.4 "High Range"; TPM 2.0 Library, Part 2 §8.3
 TPMA_OBJECT and §12.2.4 TPMT_PUBLIC.
 """
@@ -15,16 +14,6 @@ from typing import Final
 
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.tpm.structures import Alg, Curve, sized
-
-__all__ = [
-    "AK_ATTRIBUTES",
-    "AK_POLICY",
-    "AK_TEMPLATE",
-    "EK_CHAIN_INDEX",
-    "EK_CHAIN_LAST",
-    "EK_TEMPLATES",
-    "EndorsementTemplate",
-]
 
 _LOW_ATTRIBUTES: Final = 0x000300B2
 """fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted, decrypt (Annex B.3.3)."""

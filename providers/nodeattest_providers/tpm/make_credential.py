@@ -1,7 +1,7 @@
 """TPM2_MakeCredential without a TPM: encrypt a secret so that only the TPM that holds both keys can read it.
 
 Promises: the TPM with this endorsement key gives the credential back to the user of the key of this Name, and to
-nobody else. Leaves to others: that the endorsement key is trusted and its template known (``endorsement_key``).
+nobody else.
 Source: TCG TPM 2.0 Library, Part 1 §24 "Credential Protection", §11.4.10 KDFa and KDFe, Annex B.10.4 (RSA secret
 sharing), Annex C.6.3 (ECC secret sharing); Part 2 §12.4.3 TPM2B_ID_OBJECT.
 """
@@ -23,8 +23,6 @@ from cryptography.hazmat.primitives.kdf.kbkdf import KBKDFHMAC, CounterLocation,
 
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.tpm.structures import Alg, digest_size, sized
-
-__all__ = ["Credential", "kdfa", "kdfe", "make_credential", "protect"]
 
 _IDENTITY: Final = b"IDENTITY\x00"
 _STORAGE: Final = b"STORAGE"

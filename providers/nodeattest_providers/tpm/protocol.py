@@ -2,7 +2,6 @@
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
-Leaves to others: secret and nonce (``challenge_response``), TPM structures (``structures``), checks (``verifier``).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
 """
 
@@ -21,18 +20,6 @@ from nodeattest_providers.first_request_ref import MAX_UID, parse_first_request_
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
-
-__all__ = [
-    "MAX_EVENT_LOG",
-    "PROVIDER",
-    "VERSION",
-    "Challenge",
-    "FirstEvidence",
-    "SecondEvidence",
-    "parse_evidence",
-    "proof",
-    "qualifying_data",
-]
 
 PROVIDER: Final = ProviderName("tpm")
 VERSION: Final = 1

@@ -3,8 +3,6 @@
 Promises: an ``AttestedNode`` only when the TPM that holds an endorsement key that the provider trusts attested, after
 the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds; any replica
 gives the same answer, now or later. No network, no clock of its own.
-Leaves to others: whose the endorsement key is (each provider that uses the protocol: ``tpm``, ``gcp``), the CSR's own
-rules and the Machine's (the controller's review), once-only use (the ledger).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3 (steps in the docstrings), §4.
 """
 
@@ -48,8 +46,6 @@ from nodeattest_providers.tpm.public_area import PublicArea, parse_public
 from nodeattest_providers.tpm.quote import Quote, parse_quote
 from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
-
-__all__ = ["EndorsementTrust", "TpmProtocolVerifier"]
 
 _START_OVER: Final = "file a new first request and answer its own challenge"
 _START_OVER_OR_PIN: Final = (

@@ -2,7 +2,6 @@
 
 Promises: a value whose key is usable (modulus of the stated size and odd, point on its curve) and whose Name is
 recomputed from the very bytes, or ``Denied``. Only shapes that an endorsement or attestation key can have are read.
-Leaves to others: which attributes, policies and schemes are good (``endorsement_key``, ``attestation_key``).
 Source: TCG TPM 2.0 Library, Part 2 §12.2.4 TPMT_PUBLIC, §12.2.3.5 TPMS_RSA_PARMS, §12.2.3.6 TPMS_ECC_PARMS; Part 1
 §16 "Names".
 """
@@ -21,8 +20,6 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.keys import is_roca
 from nodeattest_providers.tpm.structures import Alg, Curve, Reader, digest
-
-__all__ = ["PublicArea", "parse_public"]
 
 _MAX_POLICY: Final = 64
 """Bytes of the largest digest, SHA-512."""

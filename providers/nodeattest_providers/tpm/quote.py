@@ -1,7 +1,6 @@
 """TPMS_ATTEST of a quote, read strictly.
 
 Promises: a ``Quote`` or ``Denied``; a structure that is not a quote made inside a TPM (magic, type) is no ``Quote``.
-Leaves to others: whether the quote is the right one (``protocol_verifier``), and who signed it (``signature``).
 Source: TCG TPM 2.0 Library, Part 2 §10.12.12 TPMS_ATTEST, §10.12.4 TPMS_QUOTE_INFO, §10.11.1 TPMS_CLOCK_INFO.
 """
 
@@ -12,8 +11,6 @@ from typing import Final
 
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import PcrSelection, Reader
-
-__all__ = ["Quote", "parse_quote"]
 
 _MAGIC: Final = 0xFF544347
 """TPM_GENERATED_VALUE: a restricted key signs nothing that starts so, unless the TPM made it (Part 2 §6.2)."""

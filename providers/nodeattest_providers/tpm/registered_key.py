@@ -2,7 +2,6 @@
 
 Promises: any text gives the fingerprint of the one key in it, or ``Denied``; only keys that the accepted TCG templates
 make. A certificate is read for its key alone: whoever writes it down vouches for it, and no chain is checked.
-Leaves to others: which machine the key belongs to (``nodeattest endorsement-keys import``).
 Source: RFC 7468 §5, §13 (PEM); RFC 5280 §4.1; TPM 2.0 Library, Part 2 §12.2.4 TPMT_PUBLIC, §12.2.5 TPM2B_PUBLIC.
 """
 
@@ -25,8 +24,6 @@ from nodeattest_providers.endorsement_fingerprint import (
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["MAX_KEY_TEXT", "read_registered_key"]
 
 MAX_KEY_TEXT: Final = 16 << 10
 """Characters; a certificate in PEM has 2000."""

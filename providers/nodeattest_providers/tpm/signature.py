@@ -1,7 +1,7 @@
 """TPMT_SIGNATURE, read strictly, and its verification by an attestation key.
 
 Promises: a ``Signature`` or ``Denied``; valid only under the key's own scheme and hash, never one that the signature
-chooses. Leaves to others: which key may sign (``attestation_key``) and what (``verifier``).
+chooses.
 Source: TCG TPM 2.0 Library, Part 2 §11.3.4 TPMT_SIGNATURE; FIPS 186-5 §6; RFC 8017 §8.2.
 """
 
@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.public_area import PublicArea
 from nodeattest_providers.tpm.structures import Alg, Reader
-
-__all__ = ["Signature", "parse_signature", "signature_is_valid"]
 
 _MAX_ECC: Final = 64
 """Bytes of R or S."""

@@ -1,7 +1,6 @@
 """TPM wire structures: the algorithm numbers we use, and a reader that no byte string can surprise.
 
 Promises: every parse gives a value or ``Denied``; lengths are exact, nothing may follow, nothing is skipped.
-Leaves to others: which values are good (``public_area``, ``quote``, ``endorsement_key``).
 Source: TCG TPM 2.0 Library, Part 2 "Structures": §6.3 TPM_ALG_ID, §6.4 TPM_ECC_CURVE, §10.6.2 TPMS_PCR_SELECTION.
 """
 
@@ -13,18 +12,6 @@ from enum import IntEnum
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = [
-    "BANK_ALGORITHMS",
-    "MAX_PCR",
-    "Alg",
-    "Curve",
-    "PcrSelection",
-    "Reader",
-    "digest",
-    "digest_size",
-    "sized",
-]
 
 _REMEDY: Final = "send the bytes that the TPM gave, unchanged"
 _MAX_SELECT_OCTETS: Final = 4

@@ -5,8 +5,6 @@ very CSR, cluster and signer. Whose the key is, policy and annotations in the ma
 (``endorsement_key``).
 Where the policy says so, EC2 names the keys of its instances: the ``aws`` provider's signer asks it, with that one's
 credentials and endpoints (``platforms.aws``).
-Leaves to others: the two steps (``protocol_verifier``), the CSR's own rules and the Machine's (the controller's
-review).
 Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
 """
 
@@ -41,8 +39,6 @@ from nodeattest_providers.verifier_interface import (
     Facts,
     NodeRequest,
 )
-
-__all__ = ["TpmSigner"]
 
 THREADS: Final = 4
 """Verifications at once: they compute, so more would only wait for a core."""

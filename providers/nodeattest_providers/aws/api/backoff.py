@@ -11,8 +11,6 @@ from typing import Final
 
 from nodeattest_providers.platform import CallOutcome
 
-__all__ = ["THROTTLING_CODES", "retry_after"]
-
 THROTTLING_CODES: Final = frozenset(
     {
         "BandwidthLimitExceeded",

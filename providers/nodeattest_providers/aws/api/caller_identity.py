@@ -2,7 +2,6 @@
 
 Promises: any bytes give a value or None; any text gives a role session or None. An ARN is taken apart in one way only:
 ``arn:<partition>:sts::<account>:assumed-role/<role>/<session>``, with nothing before, between or behind.
-Leaves to others: asking (``api.sts``), whether role and session are the machine's (``verifier``).
 Source: AWS, "GetCallerIdentity"; IAM, "IAM ARNs" (no path in a session's ARN); STS gives JSON to clients that accept
 ``application/json`` (kubernetes-sigs/aws-iam-authenticator, ``pkg/token/token.go``).
 """
@@ -16,15 +15,6 @@ from typing import Final, cast
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.aws.provider_id import PARTITION_NAME
-
-__all__ = [
-    "CallerIdentity",
-    "NotSignedOverError",
-    "RoleSession",
-    "parse_error_code",
-    "parse_identity",
-    "parse_role_session",
-]
 
 _ROLE_SESSION: Final = re.compile(
     rf"arn:(?P<partition>{PARTITION_NAME}):sts::(?P<account>[0-9]{{12}}):"

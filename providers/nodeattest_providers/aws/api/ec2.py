@@ -5,8 +5,6 @@ instance is asked for by filter, so that one that does not exist is left out rat
 wrong is ``Unavailable`` that says whose matter it is. A key is the answer for the very instance and type that were
 asked for. Credentials are boto3's own chain or a profile, and for accounts of ``assumeRoles`` that role's; they are
 never shown, and looked for again where there were none. What EC2's API looks like (24 MB) is read once for all realms.
-Leaves to others: collecting requests (``api.instances``), remembering keys (``api.endorsement_keys``). Called in
-threads.
 Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Eventual consistency", "Error codes";
 kubernetes/cloud-provider-aws (which addresses a node has).
 """
@@ -34,8 +32,6 @@ from nodeattest_providers.endorsement_fingerprint import check_key_type, endorse
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["Ec2"]
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 Promises: a key is that of an instance which runs now, in an account that the caller lists, in the zone of its provider
 ID; two calls at most are under way by account and region, so one that hangs delays no other. An instance keeps its key
 for its life, so a key that was told is asked for again after five minutes only; what failed is never remembered.
-Leaves to others: the call itself (``api.ec2``), looking up the instance (``api.instances``), comparing (``tpm``).
 Source: EC2, "GetInstanceTpmEkPub", "DescribeInstances" (``tpmSupport``); EC2 User Guide, "NitroTPM".
 """
 
@@ -25,8 +24,6 @@ from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.names import ProviderID
 from nodeattest_providers.single_flight import SingleFlight
 from nodeattest_providers.verifier_interface import NamedEndorsementKey
-
-__all__ = ["DescribeKey", "EndorsementKeys", "KeyType"]
 
 _SECTION: Final = "EC2, DescribeInstances"
 _REMEMBERED: Final = 300.0

@@ -3,7 +3,6 @@
 Promises: requests that come within a few milliseconds share one call, by account and region, of which two at most are
 under way; an instance that is not there fails nobody else, a call that fails fails those that waited for it and no
 more. An instance found is remembered for three seconds; one that was not found never is. Nothing blocks the loop.
-Leaves to others: the call itself (``api.ec2``), what an instance must be (``verifier``).
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from nodeattest_providers.errors import Unavailable
-
-__all__ = ["BATCH", "Describe", "Ec2Instance", "Instances", "Realm"]
 
 BATCH: Final = 100
 """Instances of one call; a filter takes 200 values (EC2, "DescribeInstances")."""

@@ -3,7 +3,6 @@
 Promises: the host follows from the region or is in the controller's configuration, method, path, body and binding
 are ours; nothing of the node's is followed. No redirect, no proxy but a configured one, no environment; bounded time,
 bytes and connections. STS's refusal is ``Denied``; whatever says nothing about the signature is ``Unavailable``.
-Leaves to others: the header set's spelling (``authorization_header``), what the identity may do (``verifier``).
 Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed requests for AWS APIs".
 """
 
@@ -26,8 +25,6 @@ from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
-
-__all__ = ["StsClient"]
 
 SERVICE: Final = "sts"
 _LIMITS: Final = ResponseLimits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)

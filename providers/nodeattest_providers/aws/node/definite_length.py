@@ -2,7 +2,6 @@
 
 Promises: any bytes give DER-like bytes with definite, shortest lengths and unbroken octet strings, or ``Denied``; what
 is signed, the content octets and the signed attributes, stays as it is. Bytes that are so already are returned as such.
-Leaves to others: what the bytes mean, and whether they are true (``cms``, on the controller). Standard library only.
 Source: X.690 §8.1.3 (lengths), §8.1.5 (end of contents), §8.7.3 (octet strings in parts).
 """
 
@@ -11,8 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["to_definite_length"]
 
 _MAX_SIZE: Final = 16 * 1024
 """Bytes; the metadata service gives about 1300."""

@@ -3,7 +3,6 @@
 Promises: nothing is ever asked without a token, so a service that knows only version 1 (which any forged request of a
 pod's web server can use) is refused; a token lives a minute and is for one piece of evidence. Whatever is missing is
 reported in one line with what to check.
-Leaves to others: HTTP (``metadata_service``), what the answers mean (``imds_answers``).
 Source: AWS, "Use IMDSv2": 403 when the endpoint is switched off or the request was forwarded, 401 without a good token;
 the answer to the PUT travels ``HttpPutResponseHopLimit`` hops, one by default, so that it never reaches a container.
 """
@@ -23,8 +22,6 @@ from nodeattest_providers.aws.node.imds_answers import (
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService
-
-__all__ = ["ADDRESS", "NAME", "Session"]
 
 ADDRESS: Final = "169.254.169.254"
 NAME: Final = "the EC2 instance metadata service"

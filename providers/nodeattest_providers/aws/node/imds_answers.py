@@ -2,7 +2,6 @@
 
 Promises: any bytes give a value or ``Denied``; messages name fields and lengths, never what stood there, for these are
 credentials. What is not used here is not read: AWS adds fields to its documents as it pleases.
-Leaves to others: asking for it (``imds``), verifying the document (the controller; to the node it is its own).
 Source: AWS, "Use IMDSv2", "Retrieve security credentials from instance metadata", "Instance identity documents".
 """
 
@@ -23,15 +22,6 @@ from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN
 from nodeattest_providers.aws.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import SecretBytes
-
-__all__ = [
-    "InstanceCredentials",
-    "parse_credentials",
-    "parse_imds_document",
-    "parse_imds_signature",
-    "parse_imds_token",
-    "parse_role",
-]
 
 _TOKEN: Final = re.compile(rb"[!-~]{1,1024}")
 """An IMDSv2 session token: opaque; what a header may contain. AWS gives 56 characters."""

@@ -2,7 +2,6 @@
 
 Promises: what is signed is ``protocol.sts_request`` and nothing else, every header of it; the time is the caller's. The
 secret goes into botocore and nowhere else.
-Leaves to others: the credentials (``imds``), sending it (the controller, which builds the same request).
 Source: AWS, "AWS Signature Version 4 for API requests"; botocore ``auth.SigV4Auth``, whose ``add_auth`` does the same
 with a clock of its own.
 """
@@ -15,8 +14,6 @@ from typing import Final, Protocol, cast
 from nodeattest_providers.aws.node.imds_answers import InstanceCredentials
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, StsRequest
 from nodeattest_providers.errors import Reason, Unavailable
-
-__all__ = ["sign"]
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _DATE: Final = "%Y%m%dT%H%M%SZ"

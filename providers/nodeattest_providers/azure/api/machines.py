@@ -4,7 +4,6 @@ Promises: every caller that asks for a machine of one resource group (or scale s
 list is good for some seconds; a machine that is not in it, or is another one now, is reported only from a list that was
 begun after the question. Who gives up waiting for a list does not end its reading: a group that takes long to read is
 read once. Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
-Leaves to others: how to ask (``api.resource_manager``), what follows from it (``verifier``).
 Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
 "Network Interfaces - List Virtual Machine Scale Set Network Interfaces".
 """
@@ -19,8 +18,6 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 from nodeattest_providers.azure.provider_id import InstanceRef
 from nodeattest_providers.single_flight import SingleFlight
 from nodeattest_providers.verifier_interface import Addresses
-
-__all__ = ["Lists", "Machine", "Machines"]
 
 _T = TypeVar("_T")
 _Scope = tuple[str, str, str]

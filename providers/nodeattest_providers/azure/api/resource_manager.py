@@ -4,7 +4,6 @@ Promises: only GET, only at the configured endpoint (a next page elsewhere is re
 configured one; an answer is bounded in time and size, and asked for unpacked, so that none grows here. A subscription
 that is throttled is not asked again before the time that Azure names, and no other waits for it: Azure counts by
 subscription. Every failure is ``Unavailable`` and says which call. What is not there is an empty list.
-Leaves to others: which lists (``api.machines``), tokens (``api.tokens``).
 Source: Azure, "Azure Resource Manager REST API", "Throttling Resource Manager requests", "Async paging with nextLink".
 """
 
@@ -25,8 +24,6 @@ from nodeattest_providers.azure.config import AzurePlatform
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
-
-__all__ = ["ResourceManager"]
 
 _TIMEOUT: Final = 10.0
 """Seconds for one page; Azure answers within one or two."""

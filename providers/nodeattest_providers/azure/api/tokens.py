@@ -3,7 +3,6 @@
 Promises: one request for a token at a time, however many wait for it; it is kept until shortly before its end. No
 redirect, no proxy but a configured one; what fails is ``Unavailable`` and says nothing of tokens. azure-identity is
 imported with the first token.
-Leaves to others: what the identity may read (docs/providers/azure.md).
 Source: Azure, "Workload identity federation", "Managed identities"; azure-identity's documentation.
 """
 
@@ -21,8 +20,6 @@ from nodeattest_providers.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
-
-__all__ = ["Tokens"]
 
 _TIMEOUT: Final = 8.0
 """Seconds for one token."""

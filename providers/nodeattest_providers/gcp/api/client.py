@@ -3,7 +3,6 @@
 Promises: HTTPS to the configured endpoint only; time and size limits; no redirect, no proxy from the environment, no
 cookies; each request is counted with its outcome; whatever goes wrong is ``Unavailable`` with a remedy, and holds
 neither token nor answer.
-Leaves to others: what to ask and what it means (``api.compute``).
 Source: Google, "Compute Engine API: errors" (``error.errors[].reason``) and "API rate limits".
 """
 
@@ -19,8 +18,6 @@ from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.tokens import Tokens, trust
 from nodeattest_providers.gcp.config import GcpPlatform
 from nodeattest_providers.platform import CallOutcome, ObserveCall
-
-__all__ = ["Api"]
 
 _SERVICE: Final = "compute"
 _LIMITS: Final = ResponseLimits(seconds=10.0, answer_bytes=4 * 1024 * 1024, connections=64)

@@ -4,7 +4,6 @@ Promises: what is asked within a moment of each other about one zone is one call
 run for seconds more, unless the caller wants a newer answer, and any other answer is not remembered; endorsement keys
 are asked by the instance's numeric ID, whose keys never change, once. One project that is down or throttled delays no
 other's machines. An answer that cannot be read is ``Unavailable``, not the machine's fault.
-Leaves to others: HTTP (``api.client``), reading (``api.instance``), checks (``checks``).
 Source: Compute Engine API v1, ``instances.list`` (filter: AIP-160), ``instances.getShieldedInstanceIdentity``.
 """
 
@@ -29,8 +28,6 @@ from nodeattest_providers.gcp.api.instance import (
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.node_interface import JsonObject
 from nodeattest_providers.single_flight import SingleFlight
-
-__all__ = ["Compute"]
 
 _WINDOW: Final = 0.02
 """Seconds in which questions about one zone gather."""

@@ -2,7 +2,6 @@
 
 Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; only fields that are checked are
 kept, and ``FIELDS`` asks for no others: an instance's metadata holds its bootstrap data.
-Leaves to others: asking (``api.compute``), checks (``checks``).
 Source: Compute Engine API v1, ``Instance``, ``instances.list``, ``instances.getShieldedInstanceIdentity``; Google,
 "Internal DNS names".
 """
@@ -25,8 +24,6 @@ from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["FIELDS", "ComputeInstance", "Page", "parse_instance", "parse_instance_identity", "parse_page"]
 
 _INSTANCE_FIELDS: Final = (
     "id,name,zone,status,hostname,labels,serviceAccounts/email,shieldedInstanceConfig,"

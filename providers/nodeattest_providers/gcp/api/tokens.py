@@ -3,7 +3,6 @@
 Promises: a token is fetched when it is needed and kept until shortly before it ends; google-auth, which blocks, runs in
 a thread; its requests go through a transport of ours, which has time and size limits, follows no redirect and reads no
 proxy from the environment. No message holds a token, a key or what the authorisation server said.
-Leaves to others: which credentials (``config``, or Application Default Credentials), what they may do (IAM).
 Source: google-auth's ``google.auth.transport.Request``; Google, "Application Default Credentials".
 """
 
@@ -30,8 +29,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 from nodeattest_providers.single_flight import SingleFlight
-
-__all__ = ["Tokens", "trust"]
 
 _SERVICE: Final = "oauth"
 _SCOPES: Final = ("https://www.googleapis.com/auth/compute.readonly",)

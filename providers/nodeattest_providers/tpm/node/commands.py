@@ -2,8 +2,6 @@
 
 Promises: a response is read only where its tag, size and return code fit the command, and bounded; a TPM that asks for
 the same command again gets it a few times. Nothing here knows which keys exist or what is proved.
-Leaves to others: how bytes reach the TPM (``connection``), each command's parameters and what an error means
-(``device``).
 Source: TCG TPM 2.0 Library, Part 1 §18 "Command/Response Structure" and §19.4 "Password Authorizations"; Part 2 §6.5.2
 TPM_CC, §6.6.3 TPM_RC, §6.9 TPM_ST, §6.11 TPM_SE, §7.4 TPM_RH, §8.4 TPMA_SESSION.
 """
@@ -15,29 +13,6 @@ from typing import Final
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
 from nodeattest_providers.tpm.structures import Reader, sized
-
-__all__ = [
-    "ACTIVATE_CREDENTIAL",
-    "CREATE_PRIMARY",
-    "ENDORSEMENT",
-    "FLUSH_CONTEXT",
-    "GET_CAPABILITY",
-    "NULL",
-    "NV_READ",
-    "NV_READ_PUBLIC",
-    "PASSWORD",
-    "PCR_READ",
-    "POLICY_OR",
-    "POLICY_SECRET",
-    "QUOTE",
-    "READ_PUBLIC",
-    "START_AUTH_SESSION",
-    "TpmCodeError",
-    "authorisation",
-    "execute",
-    "uint16",
-    "uint32",
-]
 
 CREATE_PRIMARY: Final = 0x131
 ACTIVATE_CREDENTIAL: Final = 0x147

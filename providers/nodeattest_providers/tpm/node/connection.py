@@ -1,8 +1,6 @@
 """How commands reach a TPM: the kernel's device, or the socket of a software TPM, without a library.
 
 Promises: one command, one whole response, of bounded size; nothing is opened that the TCTI does not name.
-Leaves to others: other TCTIs (``library_connection``), what is in the bytes (``commands``), and time: the agent's
-watchdog ends a call whose TPM does not answer.
 Source: Linux Documentation/security/tpm and drivers/char/tpm/tpm-dev-common.c (a command is one write, its response
 one read); swtpm(8), "--server" (bare commands and responses); names as in TSS 2.0 TCTI, as tpm2-tools take them.
 """
@@ -17,8 +15,6 @@ from nodeattest_providers.errors import Reason, Unavailable
 
 if TYPE_CHECKING:
     import socket
-
-__all__ = ["MAX_RESPONSE", "TpmConnection", "connect"]
 
 MAX_RESPONSE: Final = 4096
 """TPM_BUFSIZE of the kernel's driver, and TPM_PT_MAX_RESPONSE_SIZE of every TPM known."""

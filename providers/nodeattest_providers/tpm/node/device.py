@@ -3,7 +3,6 @@
 Promises: every error of the TPM and of the way to it becomes ``Unavailable`` with what to do about it; every key that
 was created is flushed on ``close``, whatever happened, and every session that did not end by itself; nothing is written
 to the TPM.
-Leaves to others: which keys and what to quote (``attestor``), bytes (``commands``, ``connection``).
 Source: TCG TPM 2.0 Library, Part 3; docs/tpm-protocol.md §4 (6, 16).
 """
 
@@ -22,8 +21,6 @@ from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.commands import TpmCodeError, authorisation, execute, uint16, uint32
 from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection, connect
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size, sized
-
-__all__ = ["Device", "LoadedKey"]
 
 _NV_CHUNK: Final = 512
 """Bytes a TPM2_NV_Read: below TPM_PT_NV_BUFFER_MAX of every TPM known."""

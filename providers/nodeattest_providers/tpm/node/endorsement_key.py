@@ -3,7 +3,6 @@
 Promises: a persistent object is used only if its public area is exactly the template's and, where the TPM holds a
 certificate for that template, the certificate is for it; its handle proves nothing. The controller checks the key by
 what it is, wherever it was.
-Leaves to others: TPM commands (``device``), which template (``nv_certificates``).
 Source: TCG TPM v2.0 Provisioning Guidance 1.0, §7.8 (handles); TCG EK Credential Profile 2.5, §2.2.1.4 (nonces).
 """
 
@@ -14,8 +13,6 @@ from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
 from nodeattest_providers.tpm.node.nv_certificates import read_certificate, read_nonce
 from nodeattest_providers.tpm.structures import Reader
-
-__all__ = ["load_endorsement_key"]
 
 _MAX_NUMBER = 512
 """Bytes of a modulus or coordinate."""

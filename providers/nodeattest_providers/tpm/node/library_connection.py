@@ -2,8 +2,6 @@
 
 Promises: whole commands go out and whole responses of bounded size come back; every error of the library is an
 ``OSError`` or ``Unavailable``. The only module that imports ``tpm2_pytss``, and that when a TCTI needs it.
-Leaves to others: what is in the bytes (``commands``); time: where the library waits, the agent's watchdog ends the
-process.
 Source: TCG TSS 2.0 TPM Command Transmission Interface API; Tss2_TctiLdr_Initialize_Ex(3).
 """
 
@@ -16,8 +14,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from nodeattest_providers.errors import Reason, Unavailable
-
-__all__ = ["LibraryConnection"]
 
 _NOT_SUPPORTED: Final = 0xA0015
 """TSS2_TCTI_RC_NOT_SUPPORTED: no library has this name."""

@@ -1,7 +1,6 @@
 """Endorsement certificates in the TPM's NV memory: which key to use, its certificate, its chain.
 
 Promises: a choice that is the same at each call on the same TPM; certificates without the padding that NV areas have.
-Leaves to others: reading NV (``device``), checking certificates (the controller).
 Source: TCG EK Credential Profile 2.5, §2.2.1.4 "NV Index handles", §2.2.1.5 "EK certificate chains"; TCG PC Client
 Specific Implementation Specification 1.21, §7.3.2 "TCG_PCCLIENT_STORED_CERT".
 """
@@ -14,8 +13,6 @@ from typing import Final
 
 from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
 from nodeattest_providers.tpm.node.device import Device
-
-__all__ = ["AUTO", "choose_template", "read_certificate", "read_chain", "read_nonce", "split_der"]
 
 AUTO: Final = "auto"
 _MAX_CHAIN: Final = 4
