@@ -167,7 +167,7 @@ async def test_kubelet_of_an_instance_whose_addresses_nobody_lists_is_refused_at
     await pool.world.reconcile("k-1")
     assert pool.world.condition("Denied", "k-1") == Reason.ADDRESS_NOT_ALLOWED
     [denied] = items(mapping(pool.world.csr("k-1"), "status"), "conditions")
-    assert "docs/serving.md" in text(denied, "message")
+    assert "docs/operate.md#serving-certificates" in text(denied, "message")
 
 
 async def test_a_stolen_pool_token_joins_under_no_name_that_the_registration_does_not_give(pool: Pool) -> None:

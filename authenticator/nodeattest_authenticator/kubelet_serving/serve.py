@@ -4,7 +4,7 @@ Promises: a certificate that is valid for the wanted names and not due costs no 
 node's own certificate, never by a bootstrap token, and stored only when it passed every check; while that fails the old
 file stays as it is. Failures are remembered as those of the client's certificate are, in a file of their own, and the
 lock is another too: kubelet's credential never waits for this.
-Source: docs/serving.md.
+Source: docs/operate.md#serving-certificates.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ _USUAL_SERVICES: Final = (ip_network("10.96.0.1/32"),)
 _REMEDY: Final = "ask for names and addresses of this machine only; they are compared with those of its Machine"
 _POOL_REMEDY: Final = (
     "attest by aws, azure or gcp, whose platforms list addresses; else ask for the node's name only, or set "
-    "serving.kubelet: Ignore and let another approver decide (docs/serving.md)"
+    "serving.kubelet: Ignore and let another approver decide (docs/operate.md#serving-certificates)"
 )
 
 

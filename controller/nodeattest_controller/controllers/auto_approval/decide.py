@@ -57,7 +57,7 @@ __all__ = [
 CONDITION: Final = "SideDoorsClosed"
 REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"
 """Annotation of the Cluster: an operator confirms that certificates issued before this time were handled."""
-RUNBOOK: Final = "docs/in-tree-certificates.md"
+RUNBOOK: Final = "docs/operate.md#certificates-without-attestation"
 BESIDES: Final = "; besides: "
 """Separates the certificates from the rest of a message."""
 _NAMED: Final = 10
