@@ -265,7 +265,7 @@ def write(path: Path, *documents: JsonObject) -> str:
 
 
 def test_the_pages_recipe_gathers_every_kind_that_a_sound_join_needs(join: Join) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text()
     recipe = next(line for line in page.splitlines() if line.startswith("kubectl get clusters,machines"))
     gathered = set(recipe.split()[2].split(","))
     needed = {str(one["kind"]).lower() + "s" for one in join.documents()}
