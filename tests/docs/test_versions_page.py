@@ -1,4 +1,4 @@
-"""docs/versions.md says of Kubernetes and Cluster API what code and manifests have."""
+"""docs/install.md says of Kubernetes and Cluster API what code and manifests have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from nodeattest_cli.doctor.installation import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
 
 TREE: Final = Path(__file__).parents[2]
-PAGE: Final = (TREE / "docs" / "versions.md").read_text(encoding="utf-8")
+PAGE: Final = (TREE / "docs" / "install.md").read_text(encoding="utf-8")
 TESTED: Final = re.compile(r"\b1\.\d\d\.\d+\b")
 
 

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _install(there: Installation, members: list[Member]) -> None:
-    """Install as docs/install.md and docs/cluster-api.md say."""
+    """Install as docs/install.md and docs/install.md#with-cluster-api say."""
     with step("the manifests are applied, and the image runs as the Deployment says"):
         there.apply_manifests(DIST)
         there.run_controller(DIST)
