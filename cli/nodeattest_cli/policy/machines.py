@@ -110,7 +110,7 @@ def _other_providers(
                 f"{text(document, 'kind')} {key_of(document)}: expected machines of the kubeadm bootstrap provider in "
                 f"a cluster of policy {policy.name}; got {reference.kind}, {provider.name}: {provider.issuance}; leave "
                 "its Cluster out of the policy (clusterSelector), or make its machines by kubeadm "
-                "(docs/bootstrap-providers.md)"
+                "(docs/bootstrap-config.md#other-bootstrap-providers)"
             )
 
 
