@@ -188,7 +188,7 @@ def _approval(facts: HealthFacts, cluster: JsonObject, workload: WorkloadFacts) 
         unknown=found.get(HealthSeverity.UNKNOWN, []),
         warnings=found.get(HealthSeverity.WARNING, []),
         also=[*found.get(HealthSeverity.OK, []), *also],
-        remedy="docs/automatic-approval.md says what each reason needs",
+        remedy="docs/operate.md#automatic-approval says what each reason needs",
         cluster=key_of(cluster),
     )
 
@@ -397,7 +397,7 @@ def _machines(key: str, rows: Sequence[MachineRow]) -> HealthFinding:
         errors=[f"renewal refused: {listed(refused)}"] if refused else [],
         warnings=warnings,
         also=[f"{count} {state}" for state, count in sorted(counted.items())],
-        remedy="nodeattest machines list --not-attested; nodeattest explain machine/NAME; docs/adoption.md",
+        remedy="nodeattest machines list --not-attested; nodeattest explain machine/NAME; docs/operate.md#adoption",
         cluster=key,
     )
 

@@ -2,7 +2,7 @@
 
 The controller's version is what it wrote on its Lease itself; the Deployment says only what ought to run. A certificate
 begins five minutes before it is signed, so a clock that is off by more makes certificates that are not valid yet.
-docs/versions.md has the same versions, by a test.
+docs/install.md#versions has the same versions, by a test.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NEWEST_TESTED: Final = (1, 37)
 CONTRACTS: Final = ("v1beta1", "v1beta2")
 """Of Cluster API."""
 _VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})(?!\d)", re.ASCII)
-_PAGE: Final = "docs/versions.md"
+_PAGE: Final = "docs/install.md#versions"
 _APPLY: Final = "kubectl apply -k manifests/crd of this release"
 _RUNBOOK: Final = "docs/runbooks.md#nodeattestationnobodyserves"
 _SAME: Final[Mapping[str, tuple[str, ...]]] = {
@@ -168,7 +168,7 @@ def _controller_version(facts: HealthFacts) -> HealthFinding:
     expected = f"the controller's version is this program's, {__version__}: so are its wire versions"
     unknown: list[str] = []
     warnings: list[str] = []
-    remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/upgrade.md)"
+    remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/operate.md#upgrade)"
     if isinstance(leases, Unread):
         unknown, remedy = [leases.why], "let this user list Leases there"
     elif not any(running):
@@ -266,7 +266,7 @@ def check_leadership(facts: HealthFacts) -> Iterator[HealthFinding]:
             "the workload cluster answers",
             "it does",
             unknown=[workload.unreached.why] if workload.unreached is not None else [],
-            remedy="docs/troubleshoot.md, A cluster does not connect",
+            remedy="docs/monitor.md#a-node-does-not-join, A cluster does not connect",
             cluster=key,
         )
 
