@@ -193,7 +193,7 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
     """Verify who calls an add-on, and pass that on by a header.
 
     Tokens are verified by --issuer and its keys, or by --token-review; the add-on gets X-Authenticated-User and no
-    token. docs/addon-sidecar.md says which requests are refused, and how.
+    token. docs/addon-auth.md#the-sidecar says which requests are refused, and how.
     """
     settings = _sidecar_settings(flags)
     named: frozenset[str] = frozenset(flags["audiences"])

@@ -177,7 +177,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     ),
     _group(
         "token",
-        "Manage bootstrap tokens, with kubeadm's options and output (docs/bootstrap-tokens.md).",
+        "Manage bootstrap tokens, with kubeadm's options and output (docs/discovery.md#tokens).",
         create=("token:create", "Create a bootstrap token in the cluster, and print it."),
         delete=("token:delete", "Delete bootstrap tokens."),
         generate=("token:generate_token", "Print a random token, and create nothing."),

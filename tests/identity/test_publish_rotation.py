@@ -1,4 +1,4 @@
-"""A rotation as docs/issuer-publish.md has it: at every instant every live token verifies, for caches of all ages."""
+"""A rotation as docs/issuer.md#publish has it: at every instant every live token verifies, for caches of all ages."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Promises: an object is created only where none is, and replaced only if it is the version that was read. Credentials are
 the cloud's own chain (boto3, azure-identity, Google's application default credentials) or an account key, and never
 shown: no text of a library becomes part of an error, only a status and an error code. Every call ends in bounded time.
-Out of scope: who may read the objects in public (docs/issuer-publish.md).
+Out of scope: who may read the objects in public (docs/issuer.md#publish).
 Source: Amazon S3 User Guide, "Conditional writes", and API Reference, "Error responses"; Azure Storage REST API,
 "Specifying conditional headers" and "Common REST API error codes"; Cloud Storage, "Request preconditions".
 """
@@ -242,7 +242,7 @@ class CloudStore:
                 return StoreUnavailableError(f"{where}: the store is busy ({answer})")
             remedy = _REMEDIES.get(code)
             if remedy is None and isinstance(error, exceptions.PermissionDeniedError):
-                remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer-publish.md)"
+                remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer.md#publish)"
             if remedy is None and status == _NOT_IMPLEMENTED:
                 remedy = _REMEDIES["NotImplemented"]
             return StoreRefusedError(f"{where}: got {answer}; {remedy or 'see the error codes of the store'}")
