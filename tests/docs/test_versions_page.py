@@ -30,8 +30,8 @@ def versions_of(module: str) -> list[str]:
 
 
 def test_the_tested_versions_of_kubernetes_are_those_of_the_page_of_limits() -> None:
-    limits = (TREE / "docs" / "limits.md").read_text(encoding="utf-8")
-    first = limits.partition("\n## What was tested\n")[2].strip().partition("\n\n")[0]
+    limits = (TREE / "docs" / "reliability.md").read_text(encoding="utf-8")
+    first = limits.partition("\n### What was tested\n")[2].strip().partition("\n\n")[0]
     tested = TESTED.findall(row("Kubernetes, workload clusters")[2])
     assert sorted(tested) == sorted(TESTED.findall(first))
     minors = sorted(tuple(map(int, version.split(".")[:2])) for version in tested)

@@ -1,6 +1,6 @@
 """What a join costs API servers, counted: requests by kind, connections, and what is stored.
 
-Counts are the same on every machine. docs/api-requests.md says why each request is made; a test compares.
+Counts are the same on every machine. docs/scale.md#requests-to-api-servers says why each request is made; a test compares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodeattest_sandbox.control_plane import StartControlPlane
 
 pytestmark = pytest.mark.swtpm
 
-PAGE = Path(__file__).parents[2] / "docs/api-requests.md"
+PAGE = Path(__file__).parents[2] / "docs/scale.md"
 USER = "counted-controller"
 MACHINES = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines"
 JOINS = 4
@@ -115,14 +115,14 @@ def versions(client: Client, path: str, since: str) -> list[JsonMap]:
 
 def table(heading: str) -> dict[frozenset[str], int]:
     """Read how often each request of a table is made; those of one row are alternatives."""
-    section = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition(f"\n### {heading}")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`[^|]*`) \| (\d+) \|", section, re.MULTILINE)
     return {frozenset(re.findall(r"`([^`]*)`", requests)): int(number) for requests, number in rows}
 
 
 def shared() -> frozenset[str]:
     """Read which requests many joins share."""
-    section = PAGE.read_text(encoding="utf-8").partition("What joins can share")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("joins can share")[2].partition("\n### ")[0]
     return frozenset(re.findall(r"`([a-z]+ [a-z/]+)`", section))
 
 

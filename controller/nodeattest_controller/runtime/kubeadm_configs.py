@@ -5,7 +5,7 @@ deleted, by what was true a moment ago: only an answer that the caller wishes fo
 follows a read. What the watch shows counts while its server gave a sign of life within ``CURRENT``; a server that
 forbids or does not serve the watch costs reads. Nothing of a configuration is kept but ``model.kubeadm_config``.
 Leaves the rule to ``model.token_binding``. Source: cluster-api core/v1beta1 and v1beta2 (``bootstrap.configRef``);
-docs/decisions.md, docs/api-requests.md.
+docs/decisions.md, docs/scale.md#requests-to-api-servers.
 """
 
 from __future__ import annotations
