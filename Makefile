@@ -71,6 +71,7 @@ check: venv
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/check_names.py
 	@$(BIN)/python tools/check_foreign_text.py
+	@$(BIN)/python -m pytest -q tests/docs/test_proposals.py
 	@$(BIN)/python tools/stats.py --check
 	@$(BIN)/python tools/docs_site.py --out build/site
 

@@ -335,7 +335,7 @@ def main() -> int:
             unused.discard(key)
             if key not in EXPLAINED:
                 failed = True
-                sys.stdout.write(f"{path}:{line}: {what}: docs/contribute.md#foreign-text\n")
+                sys.stdout.write(f"{path}:{line}: {what}: docs/architecture.md#foreign-text\n")
     for key in sorted(unused):
         sys.stdout.write(f"{key}: needs no explanation in tools/check_foreign_text.py\n")
     return 1 if failed or unused else 0

@@ -50,7 +50,7 @@ BANNED: Final = frozenset(
         "whoever",
     ]
 )
-"""Words that stood for something else: docs/glossary.md has the terms."""
+"""Words that stood for something else: docs/architecture.md#glossary has the terms."""
 PROSE: Final = frozenset(
     {"door", "doors", "hears", "judged", "looks", "patience", "stranger", "strangers", "told", "whoever"}
 )

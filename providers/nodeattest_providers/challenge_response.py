@@ -3,7 +3,7 @@
 Promises: everything between the rounds is derived again from immutable fields (UID, creation time, spec), so that no
 state is kept and any replica can finish what another began; the second request is linked to exactly one live first
 request of the same requester, signer and PKCS#10 bytes, and is fresh by the API server's clock.
-Source: docs/wire-format.md, "Two steps"; docs/tpm-protocol.md §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
+Source: docs/wire-format.md, "Two steps"; docs/wire-format.md §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
 """
 
 from __future__ import annotations

@@ -82,4 +82,4 @@ def test_a_page_that_loads_something_from_another_host_is_refused(foreign: str, 
 def test_the_navigation_is_the_order_of_the_index() -> None:
     groups = navigation((TREE / "docs/README.md").read_text(), TREE / "docs")
     assert [name for name, _ in groups][:4] == ["start", "install", "providers", "operate"]
-    assert groups[0][1][0] == ("start", Path("start.md"))
+    assert groups[0][1][0] == ("tutorial", Path("tutorial.md"))

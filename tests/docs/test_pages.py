@@ -35,7 +35,7 @@ PAGES = [
     *sorted((TREE / "examples").rglob("*.md")),
     MANIFESTS / "README.md",
 ]
-COMPARISON = DOCS / "comparison.md"
+COMPARISON = DOCS / "proposals.md"
 MAX_README_LINES = 150
 MAX_LINE = 120
 
@@ -152,7 +152,8 @@ def test_the_architecture_page_has_one_sentence_for_each_package() -> None:
 
 
 def test_every_term_of_the_glossary_is_there_once_and_has_its_source() -> None:
-    rows = [line.strip("| ").split(" | ") for line in (DOCS / "glossary.md").read_text().splitlines() if "| " in line]
+    glossary = (DOCS / "architecture.md").read_text().partition("\n## Glossary\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in glossary.splitlines() if "| " in line]
     rows = [row for row in rows if row[0] != "term"]
     assert [row for row in rows if len(row) != 3 or not all(map(str.strip, row))] == []
     terms = [term.strip() for row in rows for term in row[0].split(", ")]
@@ -161,7 +162,7 @@ def test_every_term_of_the_glossary_is_there_once_and_has_its_source() -> None:
 
 def test_a_request_passes_at_most_twelve_files_and_none_imports_one_above_it() -> None:
     """But for the client, by which all write, the pure ``model``, and the approval that the issuer takes."""
-    section = (DOCS / "controller.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
+    section = (DOCS / "architecture.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
     rows = re.findall(r"^\| (\d+) \| `([\w/…]+\.py)` \|", section, re.MULTILINE)
     assert [number for number, _ in rows] == [str(number) for number in range(1, len(rows) + 1)]
     assert 0 < len(rows) <= 12

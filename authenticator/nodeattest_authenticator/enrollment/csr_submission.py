@@ -3,7 +3,7 @@
 Promises: a request is created at most once under its name, however often the reply is lost; a foreign object of that
 name (other bytes, signer or requester) is left alone and another name taken; a watch that ends is opened again after a
 pause; nothing is waited for beyond the deadline. Refusals that a new request cures raise ``RestartError``.
-Source: kubelet's deterministic CSR names (kubernetes pkg/kubelet/certificate/bootstrap); docs/tpm-protocol.md §3
+Source: kubelet's deterministic CSR names (kubernetes pkg/kubelet/certificate/bootstrap); docs/wire-format.md §3
 (step 7), §4 (12, 14).
 """
 

@@ -9,7 +9,7 @@ request without provider ID by one with the ID that the controller tells (``prov
 pending request: a denial discards both, and the next call asks again.
 Leaves to others: the allowed transitions (``state_machine``), storing the credential with the provider ID, then
 discarding the pending request; remembering failures.
-Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
+Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 """
 
 from __future__ import annotations

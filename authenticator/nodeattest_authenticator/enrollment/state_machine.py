@@ -4,7 +4,7 @@ An enrolment makes a key with a PKCS#10 request, files a first request with evid
 request (two-step providers), and ends with a certificate. A refusal that a new first request cures leads back to the
 beginning. What is on disk (``PendingRequest``) is one of the states that are not final; a process that is interrupted
 resumes there. An event that the table does not allow is a bug: ``IllegalTransitionError``.
-Source: docs/tpm-protocol.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14); the form is h11's ``_state.py``.
+Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14); the form is h11's ``_state.py``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ again, and none answers a first request that another key answered; who reset it,
 ``spec.resets``. Fields that are not named here are kept as they are.
 Leaves to others: writing the object with the resourceVersion that was read (a controller that evaluated the older one
 then loses its own compare-and-swap); certificates, which live until they end: nothing revokes them.
-Source: docs/tpm-protocol.md §4.5 (TPM2_Clear zeroes resetCount); docs/decisions.md.
+Source: docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount); docs/decisions.md.
 """
 
 from __future__ import annotations

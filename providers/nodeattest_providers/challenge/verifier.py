@@ -2,7 +2,7 @@
 
 Promises: an ``AttestedNode`` only when somebody who knows this very Machine's secret answered, after the first request
 was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
-Source: docs/wire-format.md, "challenge/v1"; docs/tpm-protocol.md §3 (steps 9-11), §5.
+Source: docs/wire-format.md, "challenge/v1"; docs/wire-format.md §3 (steps 9-11), §5.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promises: an ``AttestedNode`` only when the vTPM whose endorsement key the Compute API names for this very instance
 attested, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
 before if any did, and is what the policy demands. What needs no network is checked first.
-Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/tpm-protocol.md §3.
+Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/wire-format.md §3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Promises: returns only for a restricted signing key, made in and never to leave its TPM, of a closed set of algorithms.
 Source: TCG TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, Part 1 §16 "Names", §26.5 "Qualified Name";
-docs/tpm-protocol.md §2, §4.7.
+docs/wire-format.md §2, §4.7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Boot state: the quoted PCRs hold allowed values, and the TPM's clock goes forward.
 
 Promises: the state that a quote proves, checked by the policy and by what the ledger saw before.
-Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/tpm-protocol.md
+Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/wire-format.md
 §3 (step 12), §4 (2, 4, 5).
 """
 

@@ -2,7 +2,7 @@
 
 Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
 weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
-Source: manifests/crd/nodeattestationpolicies.yaml; docs/tpm-protocol.md §3 (steps 4, 12).
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/wire-format.md §3 (steps 4, 12).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promises: returns only when the certificate is for this very key, is an endorsement certificate, and chains to a
 configured authority at the given time.
 Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1;
-docs/tpm-protocol.md §3, step 4; docs/decisions.md.
+docs/wire-format.md §3, step 4; docs/decisions.md.
 """
 
 from __future__ import annotations

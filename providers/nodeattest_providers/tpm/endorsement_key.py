@@ -2,7 +2,7 @@
 
 Promises: returns only for a key that a source of trust binds to the Machine. The first source that says something
 about the Machine or the key decides; a later one cannot overrule it.
-Source: docs/tpm-protocol.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, Annex B.
+Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, Annex B.
 """
 
 from __future__ import annotations

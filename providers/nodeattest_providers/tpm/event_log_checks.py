@@ -2,7 +2,7 @@
 
 Promises: with ``eventLog: Require``, no PCR of the selection holds anything that neither the log's digests nor the
 policy's values explain; without it, no log is read.
-Source: docs/tpm-protocol.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
+Source: docs/wire-format.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
 Client Platform TPM Profile, "PCR Attributes" for reset values.
 """
 

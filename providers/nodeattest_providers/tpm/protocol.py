@@ -2,7 +2,7 @@
 
 Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
 else, with vectors in tests/vectors/tpm.json.
-Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §4.9.
+Source: docs/wire-format.md, "tpm/v1"; docs/wire-format.md §4.9.
 """
 
 from __future__ import annotations

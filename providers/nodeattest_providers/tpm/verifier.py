@@ -5,7 +5,7 @@ very CSR, cluster and signer. Whose the key is, policy and annotations in the ma
 (``endorsement_key``).
 Where the policy says so, EC2 names the keys of its instances: the ``aws`` provider's signer asks it, with that one's
 credentials and endpoints (``platforms.aws``).
-Source: docs/wire-format.md, "tpm/v1"; docs/tpm-protocol.md §3.
+Source: docs/wire-format.md, "tpm/v1"; docs/wire-format.md §3.
 """
 
 from __future__ import annotations

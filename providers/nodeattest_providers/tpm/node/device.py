@@ -3,7 +3,7 @@
 Promises: every error of the TPM and of the way to it becomes ``Unavailable`` with what to do about it; every key that
 was created is flushed on ``close``, whatever happened, and every session that did not end by itself; nothing is written
 to the TPM.
-Source: TCG TPM 2.0 Library, Part 3; docs/tpm-protocol.md §4 (6, 16).
+Source: TCG TPM 2.0 Library, Part 3; docs/wire-format.md §4 (6, 16).
 """
 
 from __future__ import annotations
