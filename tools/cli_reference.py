@@ -57,7 +57,7 @@ def pages(group: click.Group = cli, words: tuple[str, ...] = ()) -> Iterator[Pag
 
 
 def _page(command: click.Command, words: tuple[str, ...]) -> Page:
-    context = click.Context(command, info_name=" ".join((_NAME, *words)), terminal_width=_WIDTH)
+    context = click.Context(command, info_name=" ".join((_NAME, *words)), terminal_width=_WIDTH, show_default=True)
     paragraphs = tuple(" ".join(part.split()) for part in re.split(r"\n\s*\n", (command.help or "").strip()))
     records = (param.get_help_record(context) for param in command.params if isinstance(param, click.Option))
     usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())

@@ -47,33 +47,25 @@ _LABELS: Final = Path("/etc/podinfo/labels")
 
 @click.command()
 @click.option("--kubeconfig", type=FILE, help="The cluster whose users are served; without it, the pod's own.")
-@click.option("--bind-address", type=Address(), default=":9443", show_default=True, help="host:port, over TLS.")
+@click.option("--bind-address", type=Address(), default=":9443", help="host:port, over TLS.")
 @click.option("--issuer", metavar="URL", required=True, help="iss of the tokens; their keys are served below it.")
 @click.option("--namespace", required=True, help="Where the Secret with the signing keys is kept.")
-@click.option(
-    "--signing-algorithm",
-    type=click.Choice(["ES256", "RS256"]),
-    default="ES256",
-    show_default=True,
-    help="Of new keys.",
-)
-@click.option("--key-period", type=POSITIVE, default=30.0, show_default=True, help="Days that a key signs.")
+@click.option("--signing-algorithm", type=click.Choice(["ES256", "RS256"]), default="ES256", help="Of new keys.")
+@click.option("--key-period", type=POSITIVE, default=30.0, help="Days that a key signs.")
 @click.option("--backend-ca-file", type=FILE, help="Who certifies https: services; without it, the system's roots.")
-@click.option("--user-rate", type=POSITIVE, default=_USER.user_rate, show_default=True, help="Requests a second.")
-@click.option("--user-burst", type=COUNT, default=_USER.user_burst, show_default=True, help="Requests in a burst.")
-@click.option("--user-requests", type=COUNT, default=_USER.user_requests, show_default=True, help="Requests at once.")
+@click.option("--user-rate", type=POSITIVE, default=_USER.user_rate, help="Requests a second.")
+@click.option("--user-burst", type=COUNT, default=_USER.user_burst, help="Requests in a burst.")
+@click.option("--user-requests", type=COUNT, default=_USER.user_requests, help="Requests at once.")
 @click.option(
     "--max-connections",
     type=COUNT,
     default=DEFAULT_PROXY.connections,
-    show_default=True,
     help="From kube-apiserver at once, and as many to services: 2.2 MiB each at most.",
 )
 @click.option(
     "--max-request-duration",
     type=POSITIVE,
     default=DEFAULT_PROXY.request_seconds,
-    show_default=True,
     help="Seconds after which an answer or a websocket ends.",
 )
 @tls_options(required=True)
@@ -123,13 +115,7 @@ def _each(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
 @click.option(
     "--upstream", type=Address(), required=True, metavar="127.0.0.1:PORT", help="The add-on; only this machine's own."
 )
-@click.option(
-    "--bind-address",
-    type=Address(),
-    default=":8443",
-    show_default=True,
-    help="host:port for those who call the add-on.",
-)
+@click.option("--bind-address", type=Address(), default=":8443", help="host:port for those who call the add-on.")
 @click.option("--plain-http", is_flag=True, help="Serve without TLS: the network between sees tokens of a minute.")
 @click.option("--issuer", metavar="URL", help="Who issues tokens, exactly as their claim `iss`.")
 @click.option("--ca-file", type=FILE, help="The only CAs that vouch for the issuer's server  [this machine's]")
@@ -140,14 +126,8 @@ def _each(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
 @click.option("--kubeconfig", type=FILE, help="Which API server; without it, the pod's own.")
 @click.option("--audience", "audiences", multiple=True, help="For whom tokens are  [Services that select the pod]")
 @click.option("--namespace", help="Whose Services these are  [the pod's]")
-@click.option("--pod-labels-file", type=FILE, default=_LABELS, show_default=True, help="From the downward API.")
-@click.option(
-    "--longest-lifetime",
-    type=POSITIVE,
-    default=3600.0,
-    show_default=True,
-    help="Seconds that a token may be good for.",
-)
+@click.option("--pod-labels-file", type=FILE, default=_LABELS, help="From the downward API.")
+@click.option("--longest-lifetime", type=POSITIVE, default=3600.0, help="Seconds that a token may be good for.")
 @click.option("--allow-user", "users", multiple=True, help="Let this user through; without any, all who are known.")
 @click.option("--allow-group", "groups", multiple=True, help="Let this group through.")
 @click.option(
@@ -160,9 +140,7 @@ def _each(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
 @click.option(
     "--tell-groups", "send_groups", is_flag=True, help="Send the add-on the groups, one X-Authenticated-Groups each."
 )
-@click.option(
-    "--deny-status", type=click.Choice(["401", "403"]), default="401", show_default=True, help="Of bad tokens."
-)
+@click.option("--deny-status", type=click.Choice(["401", "403"]), default="401", help="Of bad tokens.")
 @click.option(
     "--trusted-proxy",
     "trusted",
@@ -171,20 +149,13 @@ def _each(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
     callback=_each(parse_network),
     help="Whose X-Forwarded-For is passed on.",
 )
-@click.option(
-    "--max-request-duration",
-    type=POSITIVE,
-    default=_PROXY.request_seconds,
-    show_default=True,
-    help="Seconds; streams, too.",
-)
+@click.option("--max-request-duration", type=POSITIVE, default=_PROXY.request_seconds, help="Seconds; streams, too.")
 @click.option("--max-body-bytes", type=COUNT, help="Of a request  [the add-on decides]")
-@click.option("--max-connections", type=COUNT, default=_PROXY.connections, show_default=True, help="At once.")
+@click.option("--max-connections", type=COUNT, default=_PROXY.connections, help="At once.")
 @click.option(
     "--requests-per-user",
     type=COUNT,
     default=64,
-    show_default=True,
     help="At once, WebSockets among them; never over a quarter of --max-connections.",
 )
 @tls_options(required=False)

@@ -93,7 +93,6 @@ _SHOWN: Final = 64
     "--token-ttl",
     type=Duration(),
     default=tokens_of.DEFAULT_TTL,
-    show_default=True,
     help="When it expires, such as 1h30m; 0 is never.",
 )
 @click.option("--no-anonymous", is_flag=True, help="Give nobody the right to read it without authentication.")

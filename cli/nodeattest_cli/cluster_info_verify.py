@@ -55,13 +55,7 @@ _LARGEST_CA: Final = 1 << 20
 @click.option("--token-file", metavar="FILE", required=True, help="The token that signed; - is standard input.")
 @click.option("--discovery-token-ca-cert-hash", "hashes", multiple=True, metavar="PIN", help="sha256:…, repeatable.")
 @click.option("--discovery-token-unsafe-skip-ca-verification", "unsafe", is_flag=True, help="Do without a pin.")
-@click.option(
-    "--timeout",
-    type=Duration(timedelta(milliseconds=1)),
-    default="10s",
-    show_default=True,
-    help="How long to ask servers.",
-)
+@click.option("--timeout", type=Duration(timedelta(milliseconds=1)), default="10s", help="How long to ask servers.")
 def verify(
     *,
     server: tuple[str, ...],

@@ -19,33 +19,18 @@ _USUAL: Final = FrontLimits()
 
 @click.command()
 @click.option("--kubeconfig", type=FILE, help="Whose cluster-info is served; without it, the pod's service account's.")
-@click.option(
-    "--bind-address", type=Address(), default=":9443", show_default=True, help="host:port of cluster-info, over TLS."
-)
+@click.option("--bind-address", type=Address(), default=":9443", help="host:port of cluster-info, over TLS.")
 @click.option("--audience", metavar="ID", help="The cluster's identifier: a question that names another is refused.")
 @click.option(
     "--max-stale",
     type=POSITIVE,
     default=300.0,
-    show_default=True,
     help="Seconds to answer while the API server is away, 120 or more.",
 )
-@click.option(
-    "--client-rate",
-    type=POSITIVE,
-    default=_USUAL.client_rate,
-    show_default=True,
-    help="Requests a second of one address.",
-)
-@click.option(
-    "--client-burst", type=COUNT, default=_USUAL.client_burst, show_default=True, help="Requests of it at once."
-)
-@click.option(
-    "--token-rate", type=POSITIVE, default=_USUAL.token_rate, show_default=True, help="Answers a second for one token."
-)
-@click.option(
-    "--token-burst", type=COUNT, default=_USUAL.token_burst, show_default=True, help="Answers for it at once."
-)
+@click.option("--client-rate", type=POSITIVE, default=_USUAL.client_rate, help="Requests a second of one address.")
+@click.option("--client-burst", type=COUNT, default=_USUAL.client_burst, help="Requests of it at once.")
+@click.option("--token-rate", type=POSITIVE, default=_USUAL.token_rate, help="Answers a second for one token.")
+@click.option("--token-burst", type=COUNT, default=_USUAL.token_burst, help="Answers for it at once.")
 @click.option("--webhook-bind-address", type=Address(), help="host:port of the TokenReview webhook, over TLS.")
 @click.option("--webhook-client-ca-file", type=FILE, help="Who may ask the webhook; without it, only this machine.")
 @tls_options(required=True)

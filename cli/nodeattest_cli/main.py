@@ -29,6 +29,7 @@ _OURS: Final = "nodeattest_"
 """Prefix of our packages: a missing one is a bug or a broken installation."""
 _PLUGINS: Final = "nodeattest.commands"
 """Entry points of further commands: ``demo`` comes with nodeattest-sandbox."""
+_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 _PLUGIN_HELP: Final = {"demo": "Watch nodes with TPMs join and attackers be refused, on this machine."}
 
 
@@ -99,7 +100,7 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
         context.exit(context.invoke(version))
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=_Group, context_settings=_SETTINGS)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="As version.")
 def cli() -> None:
     """Let only attested machines become nodes of Cluster API clusters."""

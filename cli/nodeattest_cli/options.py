@@ -102,9 +102,7 @@ def workload_option(command: Command[T]) -> Command[T]:
 
 def output_option(*formats: str) -> Callable[[Command[T]], Command[T]]:
     """Add ``-o`` to a command; the first format is the default."""
-    return click.option(
-        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print it."
-    )
+    return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], help="How to print it.")
 
 
 def file_option(text: str) -> Callable[[Command[T]], Command[T]]:

@@ -77,10 +77,8 @@ def server(command: Callable[..., Coroutine[object, object, None]]) -> Callable[
     @click.option(
         "--health-bind-address", type=Address(), help="host:port of /healthz, /readyz and /metrics, over plain HTTP."
     )
-    @click.option(
-        "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
-    )
-    @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="json", show_default=True, help="How.")
+    @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", help="What is logged.")
+    @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="json", help="How.")
     @functools.wraps(command)
     def call(*, log_level: str, log_format: str, **flags: object) -> int:
         async def work() -> int:

@@ -124,10 +124,8 @@ def _take_apart(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
     callback=_take_apart,
     help=f"Extra groups of the user that authenticates with it ({DEFAULT_GROUP}).",
 )
-@click.option(
-    "--ttl", type=Duration(), default=DEFAULT_TTL, show_default=True, help="When it expires, such as 1h30m; 0 is never."
-)
-@click.option("--description", default="", help="What it is for.")
+@click.option("--ttl", type=Duration(), default=DEFAULT_TTL, help="When it expires, such as 1h30m; 0 is never.")
+@click.option("--description", help="What it is for.")
 @click.option("--print-join-command", is_flag=True, help="Print kubeadm's command that joins with it, instead of it.")
 @click.option(
     "--provider", metavar="NAME", help="With --print-join-command: that of kubelet-authenticator, with this provider."
@@ -141,7 +139,7 @@ def create(
     usages: list[str] | None,
     groups: list[str] | None,
     ttl: timedelta,
-    description: str,
+    description: str | None,
     print_join_command: bool,
     provider: str | None,
 ) -> None:
@@ -152,7 +150,7 @@ def create(
     """
     if provider is not None and (not print_join_command or _PROVIDER.fullmatch(provider) is None):
         raise UserError("--provider: expected --print-join-command, and a name such as tpm or aws")
-    made = make_token(read_token(token, token_file), ttl, description=description, usages=usages, groups=groups)
+    made = make_token(read_token(token, token_file), ttl, description=description or "", usages=usages, groups=groups)
     printed = made.token.reveal()
     if print_join_command:
         printed = join_command(connection.endpoint, made.token, provider)

@@ -43,13 +43,6 @@ def test_every_command_that_help_names_can_be_loaded_and_explains_itself() -> No
             assert option.help or option.name == "output", f"{command.name} --{option.name}"
 
 
-def test_help_says_what_each_command_does_installed_ones_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "demo" in shown
-    assert "(from " not in shown
-
-
 @pytest.mark.parametrize("words", [["--help"], ["token", "--help"], ["cluster-info", "--help"]])
 def test_what_asks_no_cluster_imports_no_client_of_one(words: list[str]) -> None:
     probe = (

@@ -96,19 +96,6 @@ def test_a_move_into_its_own_source_is_refused(
         assert "--move-to: expected another management cluster" in capsys.readouterr().err
 
 
-def test_what_may_not_be_read_of_the_source_of_a_move_is_said_and_the_target_is_looked_at(
-    fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rule: JsonMap = {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"], "verbs": ["list"]}
-    source = ["--kubeconfig", str(fleet.grant("mover", rule)), "-n", NAMESPACE]
-    with start_sandbox(tmp_path, name="target") as target:
-        assert main(["doctor", *source, "--move-to", str(target.admin_kubeconfig)]) == 1
-    told = capsys.readouterr().out
-    assert "?     move-source: 403 Forbidden" in told
-    assert "?     move-namespace: 403 Forbidden" in told
-    assert "FAIL  definitions-served" in told
-
-
 def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
     rule: JsonMap = {"apiGroups": ["certificates.k8s.io"], "resources": ["*"], "verbs": ["get", "list", "watch"]}
     given = base64.b64encode(fleet.grant("short", rule).read_bytes()).decode()

@@ -30,11 +30,9 @@ from nodeattest_cli.doctor.facts import (
     MoveFacts,
     TrialRefusal,
     Unread,
-    management_folders,
 )
 from nodeattest_cli.doctor.installation import minor_version
 from nodeattest_cli.doctor.model import GROUPS, HealthSeverity, exit_code, to_document
-from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
@@ -109,13 +107,6 @@ def condition(status: str, reason: str) -> Spoil:
     return spoil
 
 
-def audit(facts: HealthFacts) -> None:
-    found = policy()
-    mapping(found, "spec")["enforcement"] = "Audit"
-    facts.management.policies = [found]
-    condition("False", "Audit")(facts)
-
-
 def no_cluster(facts: HealthFacts) -> None:
     facts.management.clusters = []
     facts.workloads = {}
@@ -152,7 +143,6 @@ CLAIMED: JsonObject = {
     "message": "no certificate yet; a request that claims this machine was refused at 2026-05-04T11:00:00Z: "
     "TokenNotThisMachines; any holder",
 }
-CONDITIONS = items(items(webhook(), "webhooks")[0], "matchConditions")
 CA: JsonObject = {"caBundle": text(items(webhook(), "webhooks")[0], "clientConfig", "caBundle")}
 REFUSED: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which attestor?"}
 
@@ -189,16 +179,8 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "an earlier move stopped": (moving(LABELED, "Cluster fleet/blue"), ERROR, "move-source"),
     "no namespace to move to": (moving(None), ERROR, "move-namespace"),
     "a namespace to move to without the label": (moving({"metadata": {"name": "fleet"}}), ERROR, "move-namespace"),
-    "a namespace to move to that is not read": (moving(NOT_ALLOWED), UNKNOWN, "move-namespace"),
     "an old management cluster": (management(version="v1.30.14"), ERROR, "management-version"),
     "a management cluster too old for Cluster API": (management(version="v1.32.9"), WARNING, "management-version"),
-    "an old management cluster without Cluster API": (
-        management(version="v1.30.14", cluster_api=""),
-        ERROR,
-        "management-version",
-    ),
-    "a management cluster that was not tested": (management(version="v1.99.0"), WARNING, "management-version"),
-    "no version": (management(version=NOT_ALLOWED), UNKNOWN, "management-version"),
     "an old workload cluster": (workload(version="v1.30.14"), ERROR, "workload-version"),
     "another contract": (management(cluster_api="v1alpha4"), ERROR, "cluster-api-version"),
     "another controller": (
@@ -217,9 +199,7 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         ERROR,
         "definitions-stored",
     ),
-    "nobody leads": (management(leases=[lease("")]), WARNING, "controller-version, controller-leader"),
     "the leader is silent": (management(leases=[lease(written=timedelta(seconds=-40))]), ERROR, "controller-leader"),
-    "Leases may not be read": (management(leases=NOT_ALLOWED), UNKNOWN, "controller-version, controller-leader"),
     "a right is missing": (without("patch", "machines", "management"), ERROR, "management-rights"),
     "a right is missing in the workload cluster": (without("sign", "signers", "workload"), ERROR, "workload-rights"),
     "no limit of the Secrets that the controller may create": (
@@ -232,47 +212,14 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         ERROR,
         "challenge-secrets-policy",
     ),
-    "a limit that is not bound": (
-        creating_secrets(ValidatingAdmissionPolicyBinding=None),
-        ERROR,
-        "challenge-secrets-policy",
-    ),
-    "a limit that may not be read": (
-        creating_secrets(ValidatingAdmissionPolicy=NOT_ALLOWED),
-        UNKNOWN,
-        "challenge-secrets-policy",
-    ),
-    "rights may not be asked for": (management(reviews=NOT_ALLOWED), UNKNOWN, "management-rights"),
     "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
     "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
     "failurePolicy Ignore": (management(webhook=webhook(failurePolicy="Ignore")), WARNING, "webhook-configuration"),
-    "without a condition": (management(webhook=webhook(matchConditions=[])), ERROR, "webhook-configuration"),
-    "a condition of its own": (
-        management(webhook=webhook(matchConditions=[*CONDITIONS, {"name": "never", "expression": "false"}])),
-        WARNING,
-        "webhook-configuration",
-    ),
     "another namespaceSelector": (management(webhook=webhook(namespaceSelector={})), ERROR, "webhook-configuration"),
-    "an objectSelector": (
-        management(webhook=webhook(objectSelector={"matchLabels": {"no": "where"}})),
-        WARNING,
-        "webhook-configuration",
-    ),
     "another Service": (
         management(webhook=webhook(clientConfig={**CA, "service": {"namespace": "x", "name": "y"}})),
         ERROR,
         "webhook-configuration",
-    ),
-    "another selector for policies": (
-        management(validation=webhook(VALIDATING, namespaceSelector={})),
-        ERROR,
-        "webhook-configuration",
-    ),
-    "policies are not reviewed": (management(validation=None), ERROR, "webhook-configuration"),
-    "the CA for policies has ended": (
-        management(validation=webhook(VALIDATING, until=timedelta(hours=-1))),
-        ERROR,
-        "webhook-ca",
     ),
     "the CA has ended": (management(webhook=webhook(until=timedelta(hours=-1))), ERROR, "webhook-ca"),
     "the CA ends soon": (management(webhook=webhook(until=timedelta(days=60))), WARNING, "webhook-ca"),
@@ -288,13 +235,7 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         "webhook-answers",
     ),
     "nothing is rendered": (trial(config("trial", rendered=False)), ERROR, "webhook-answers"),
-    "another webhook refuses": (
-        trial(TrialRefusal('500 failed calling webhook "x.y"')),
-        UNKNOWN,
-        "webhook-answers",
-    ),
     "no trial is allowed": (trial(NOT_ALLOWED), UNKNOWN, "webhook-answers"),
-    "whose trial it would be is not known": (management(trials=NOT_ALLOWED), UNKNOWN, "webhook-answers"),
     "a policy is invalid": (
         management(policies=[policy("prod", "tpm", "insecure")]),
         ERROR,
@@ -310,15 +251,12 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     ),
     "there is no cluster": (no_cluster, WARNING, "clusters-without-policy"),
     "automatic approval is open": (condition("False", "Open"), ERROR, "automatic-approval"),
-    "nodes may still renew": (condition("False", "ClosedForBootstrap"), WARNING, "automatic-approval"),
     "automatic approval cannot be verified": (condition("Unknown", "CannotVerify"), WARNING, "automatic-approval"),
-    "the policy says Audit": (audit, WARNING, "automatic-approval"),
     "a binding was made again": (
         reader(binding("kubeadm:node-autoapprove-bootstrap", NODE_CLIENT_ROLE, TOKENS)),
         ERROR,
         "automatic-approval",
     ),
-    "bindings may not be read": (workload(roles=NOT_ALLOWED), UNKNOWN, "automatic-approval"),
     "a machine is about to join without the agent": (
         management(configs=[config("b", rendered=False)]),
         ERROR,
@@ -330,7 +268,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         "bootstrap-data",
     ),
     "a machine's token was never named": (management(configs=[settled(config("b"))]), ERROR, "bootstrap-data"),
-    "configurations may not be read": (management(configs=NOT_ALLOWED), UNKNOWN, "bootstrap-data"),
     "a configuration was refused": (policy_status(refusedConfigurations=[REFUSED]), WARNING, "bootstrap-refused"),
     "tokens may not ask": (workload(bindings=[]), ERROR, "bootstrap-tokens"),
     "a renewal is refused": (
@@ -355,16 +292,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         ERROR,
         "certificates",
     ),
-    "a certificate was not renewed": (
-        management(attestations=[attestation("a", left=timedelta(days=3))]),
-        WARNING,
-        "certificates",
-    ),
-    "the controller's clock is off, or nobody leads": (
-        management(leases=[lease(written=timedelta(minutes=7))], earlier_leases={LEASE: ("1", "7")}),
-        ERROR,
-        "controller-leader",
-    ),
     "this machine's clock is off": (management(ahead=-4000.0), WARNING, "local-clock"),
     "the controller's clock is off": (
         management(leases=[lease(written=timedelta(minutes=7))], earlier_leases={LEASE: ("1", "6")}),
@@ -376,11 +303,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         workload(unreached=Unread("no route")),
         UNKNOWN,
         "cluster-reachable, automatic-approval",
-    ),
-    "a version that another holder wrote": (
-        management(leases=[lease("older", wrote="replica-1")]),
-        WARNING,
-        "controller-version",
     ),
 }
 
@@ -458,16 +380,6 @@ def test_a_machine_with_bootstrap_data_may_join_if_its_token_is_named_or_it_need
     assert findings(facts)["bootstrap-data"] is HealthSeverity.OK
 
 
-def test_where_the_policy_requires_no_named_token_none_is_missed() -> None:
-    facts = healthy_facts()
-    management(configs=[settled(config("b"))])(facts)
-    [lost] = [one for one in examine(facts) if one.id == "bootstrap-data"]
-    assert "Machine b: KubeadmConfig b has bootstrap data, but names no token" in lost.found
-    assert lost.remedy.startswith("delete the Machine")
-    mapping(facts.policies_of(facts.clusters()[0])[0], "spec")["tokenBinding"] = "Preferred"
-    assert findings(facts)["bootstrap-data"] is HealthSeverity.OK
-
-
 def test_nothing_is_said_of_what_could_not_be_read() -> None:
     """No finding is ok by an empty list that stands for a refusal."""
     facts = healthy_facts()
@@ -489,15 +401,6 @@ def test_a_right_is_asked_for_in_the_namespace_that_the_controller_watches() -> 
     own = by_name["update secrets node-attestation-challenge-keys -n nodeattest-system"]
     assert own.attributes("fleet").namespace == own.namespace
     assert by_name["patch machines/status.cluster.x-k8s.io"].subresource == "status"
-
-
-def test_a_policy_that_has_secrets_created_needs_the_right_and_its_limit() -> None:
-    facts = healthy_facts()
-    assert "challenge-secrets" not in management_folders(facts)
-    creating_secrets()(facts)
-    assert "challenge-secrets" in management_folders(facts)
-    [limit] = [one for one in examine(facts) if one.id == "challenge-secrets-policy"]
-    assert limit.severity is HealthSeverity.OK
 
 
 def test_the_json_form_counts_and_lists() -> None:

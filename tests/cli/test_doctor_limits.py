@@ -14,7 +14,6 @@ from nodeattest_cli.doctor.command import examine
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code
 from nodeattest_cli.doctor.webhook import MUTATING
-from nodeattest_cli.main import main
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
@@ -116,7 +115,3 @@ async def test_the_webhook_is_tried_once_in_each_namespace_whose_policy_enforces
     assert [text(one, "metadata", "namespace") for one in tried] == ["one", "two"]
     told = {one.cluster: one.severity for one in examine(facts) if one.id == "webhook-answers"}
     assert told == {"one/a": HealthSeverity.UNKNOWN, "two/a": HealthSeverity.UNKNOWN}
-
-
-def test_a_time_that_is_no_duration_is_usage() -> None:
-    assert main(["doctor", "--timeout", "soon"]) == 2

@@ -256,11 +256,3 @@ def test_what_cannot_be_is_one_line_and_changes_nothing(
     assert wrong.says in said
     assert len(said.splitlines()) == 1
     assert scene.versions() == before
-
-
-def test_one_wrong_row_stops_every_other(scene: Scene) -> None:
-    good = scene.host("BareMetalHost", "node-7")
-    scene.keys((good, "", ONE), (f"BareMetalHost/{NAMESPACE}/absent", "", TWO))
-    before = scene.versions()
-    assert scene.run("--yes") == 1
-    assert scene.versions() == before

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from nodeattest_cli.explain.bundle import make_bundle, read_bundle
+from nodeattest_cli.explain.bundle import make_bundle
 from nodeattest_cli.explain.collect import Collected
 from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.main import main
@@ -243,12 +243,6 @@ def test_a_malformed_token_is_left_out_and_refused_as_before(token: str) -> None
                 named_tokens(each)
 
 
-def test_a_token_that_kubeadm_shall_make_is_none() -> None:
-    config = made("KubeadmConfig", "m", {"initConfiguration": {"bootstrapTokens": [{"ttl": "2h"}, {"token": TOKEN}]}})
-    [kept] = of_kind(make_bundle(Collected(documents=[config]), NOW), "KubeadmConfig")
-    assert named_tokens(kept) == named_tokens(config)
-
-
 def test_a_bundle_without_a_request_shows_the_record_offline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,12 +253,3 @@ def test_a_bundle_without_a_request_shows_the_record_offline(
     assert "PCRValueNotAllowed: by the machine's own node, last at 2026-01-01T00:00:00Z" in said
     assert "not read  Node m: forbidden" in said
     assert "no request of it can be replayed" in said
-
-
-def test_what_is_no_bundle_is_none() -> None:
-    assert read_bundle(documents()) is None
-
-
-def test_a_target_of_another_form_is_a_mistake_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evidence", "export", "blue", "-o", "-"]) == 2
-    assert "machine/NAME" in capsys.readouterr().err

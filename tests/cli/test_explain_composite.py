@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from stored import MACHINE, Join, changed, stored_csr, without
+from stored import MACHINE, Join, changed, stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_controller.model.objects import mapping
@@ -48,28 +48,3 @@ def test_every_check_of_every_part_is_shown_under_its_name(join: Join) -> None:
     assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     names = {step.name for step in explanation.steps}
     assert {"tpm: endorsement key: named by the platform", "challenge: the Machine's secret"} <= names
-
-
-@pytest.mark.parametrize(
-    ("kind", "check", "missing"),
-    [
-        ("DevMachine", "tpm: endorsement key: bound to the Machine", "infrastructure machine DevMachine"),
-        ("Secret", "challenge: the Machine's secret", "Secret <machine>-attestation"),
-    ],
-)
-def test_what_a_part_lacks_is_named_and_refuses_nothing(join: Join, kind: str, check: str, missing: str) -> None:
-    given = without(documents(join), kind)
-    if kind == "DevMachine":
-        authority = {"endorsementCAs": join.pki.ca_certificate.read_text()}
-        given = changed(given, "NodeAttestationPolicy", "spec", "tpm", value=dict(authority))
-    explanation = explain_request(first_request(join), given)
-    assert not explanation.failed
-    told = {step.name: step.got for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED}
-    assert missing in told[check]
-
-
-def test_a_proof_that_is_missing_is_the_refusal(join: Join) -> None:
-    explanation = explain_request(first_request(join, contoso={}), documents(join))
-    refusals = [step for step in explanation.steps if step.outcome is CheckOutcome.FAILED]
-    assert {refusal.reason for refusal in refusals} == {"ProofMissing"}
-    assert refusals[-1].name == "the provider's verification"

@@ -52,25 +52,8 @@ def test_each_source_is_shown(documents: list[JsonObject]) -> None:
     assert facts["endorsement key"] == f"{KEY} (BareMetalHost annotation {ANNOTATION_TPM_ENDORSEMENT_KEY})"
 
 
-@pytest.mark.parametrize(("provider_id", "said"), [("", "a request without one"), ("metal3://fleet/rack-1/m-2", "m-1")])
-def test_a_request_with_another_provider_id_or_none_is_told_the_expected_one(
-    documents: list[JsonObject], provider_id: str, said: str
-) -> None:
-    explanation = explain_request(stored(provider_id), documents)
-    step = next(step for step in explanation.steps if step.name == "the Machine's provider ID")
-    assert step.outcome is CheckOutcome.FAILED
-    assert said in f"{step.expected} {step.got}"
-
-
 def test_without_the_kubeadm_config_the_machine_is_not_known(documents: list[JsonObject]) -> None:
     given = [one for one in documents if text(one, "kind") != "KubeadmConfig"]
     explanation = explain_request(stored(EXPECTED), given)
     step = next(step for step in explanation.steps if step.name == "one Machine, alive and ready")
     assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "not given: the KubeadmConfig that names the token")
-
-
-def test_claims_of_objects_that_are_not_given_are_not_checked(documents: list[JsonObject]) -> None:
-    explanation = explain_request(stored(EXPECTED), documents)
-    said = [step.got for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
-    assert f"not given: the other infrastructure machines, which may have provider ID {EXPECTED}" in said
-    assert "not given: the other host objects, which may give the name m-1" in said

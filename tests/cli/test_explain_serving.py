@@ -147,30 +147,3 @@ def test_what_refuses_an_attested_serving_request_is_named(
     csr: JsonObject, given: tuple[JsonObject, ...], reason: list[str]
 ) -> None:
     assert refused(explain_request(csr, given)) == reason
-
-
-def test_names_of_a_machine_whose_platform_lists_them_are_not_compared_with_the_machines_list() -> None:
-    der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, f"x://{NODE}", ip_addresses=("10.0.0.9",))
-    csr = stored_csr(
-        "s-1",
-        envelope.encode(der, Evidence(ProviderName("aws"), 1, {})),
-        signerName="cluster.x-k8s.io/kubelet-serving-aws",
-        usages=["digital signature", "server auth"],
-        username=f"system:node:{NODE}",
-        groups=["system:nodes"],
-    )
-    given = (CLUSTER, policy("aws"), *GIVEN[2:])
-    steps = {step.name: step for step in explain_request(csr, given).steps}
-    assert steps["names of one machine alone"].outcome is CheckOutcome.PASSED
-    listed = steps["names and addresses of the Machine"]
-    assert listed.outcome is CheckOutcome.NOT_CHECKED
-    assert listed.got.startswith("needs the platform")
-
-
-def test_kubelets_own_request_is_explained_by_whoever_attested_the_machine() -> None:
-    ledger: JsonObject = {**LEDGER, "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "aws"}}
-    given = (CLUSTER, policy("aws", kubelet="Approve"), *GIVEN[2:])
-    steps = {step.name: step for step in explain_request(kubelets("10.0.0.9"), (*given, ledger)).steps}
-    assert steps["names and addresses of the Machine"].outcome is CheckOutcome.NOT_CHECKED
-    unknown: JsonObject = {**LEDGER, "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "gone"}}
-    assert refused(explain_request(kubelets("10.0.0.9"), (*GIVEN, unknown))) == ["AddressNotAllowed"]

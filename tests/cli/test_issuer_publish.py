@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -110,17 +109,6 @@ def test_a_dry_run_writes_nothing_and_ends_with_3_where_something_is_to_do(run: 
     assert run(*keys(tmp_path, "a"), "--dry-run")[0] == 0
 
 
-def test_json_says_the_same(run: Run, tmp_path: Path) -> None:
-    run(*keys(tmp_path, "a", "b"), "--no-read-back")
-    code, out, _ = run(*keys(tmp_path, "b"), "--no-read-back", "-o", "json")
-    said = json.loads(out)
-    assert code == 0
-    assert [each["kid"] for each in said["keys"]] == kids("b", "a") == stood(tmp_path / "www")
-    assert said["keys"][0]["staysUntil"] is None
-    assert said["keys"][1]["staysUntil"].endswith("Z")
-    assert said["public"] is None
-
-
 def test_a_leaked_key_is_dropped_at_once(run: Run, tmp_path: Path) -> None:
     run(*keys(tmp_path, "a", "b"), "--no-read-back")
     assert run(*keys(tmp_path, "b"), "--no-read-back", "--drop-key", kids("a")[0])[0] == 0
@@ -163,10 +151,3 @@ def test_what_is_wrong_is_one_line_and_2(run: Run, tmp_path: Path, arguments: tu
     assert code == 2
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_a_private_key_under_a_password_or_none_at_all_is_said(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "odd.pem").write_bytes(b"-----BEGIN OTHER-----\nAAAA\n-----END OTHER-----\n")
-    code, _, err = run("--service-account-key-file", str(tmp_path / "odd.pem"))
-    assert code == 2
-    assert "odd.pem: expected PUBLIC KEY" in err

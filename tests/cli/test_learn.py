@@ -61,18 +61,6 @@ def test_values_of_the_policy_stay_beside_those_of_the_machines() -> None:
     assert made.new == {0: ["b"], 7: ["a", "b"]}
 
 
-def test_a_register_that_the_policy_does_not_select_is_not_learned() -> None:
-    made = propose([machine("a", p0=OLD, p10=NEW)], policy(selection=[0, 4]))
-    assert list(made.selection) == [0, 4]
-    assert made.values == {0: [OLD]}
-
-
-def test_without_a_policy_the_selection_is_what_was_quoted() -> None:
-    made = propose([machine("a", p0=OLD), machine("b", p4=NEW)], None)
-    assert list(made.selection) == [0, 4]
-    assert made.values == {0: [OLD], 4: [NEW]}
-
-
 @pytest.mark.parametrize(
     ("machines", "wanted", "said"),
     [
@@ -99,11 +87,6 @@ def test_what_cannot_be_merged_is_said(machines: list[BootRecord], wanted: TpmPo
 def test_a_record_that_no_quote_can_have_made_is_not_learned_from(boot: JsonObject) -> None:
     with pytest.raises(UserError, match="was it edited"):
         registers_from_attestation(record("a", boot=boot))
-
-
-@pytest.mark.parametrize("boot", [None, {}, {"pcrDigest": "ab"}])
-def test_a_record_without_registers_has_none(boot: JsonObject | None) -> None:
-    assert registers_from_attestation(record("a", boot=boot)).pcrs == {}
 
 
 def fill(plane: ControlPlane) -> Client:

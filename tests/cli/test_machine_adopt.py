@@ -91,21 +91,6 @@ def test_nodes_outside_of_the_ledger_are_listed_each_with_what_to_run(
     assert " ".join(words) in said
 
 
-def test_a_node_without_provider_id_is_its_machines_by_the_nodes_uid(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old(fleet, "nameless", has_id=False)
-    found = listed(fleet, capsys, "nameless")["nameless"]
-    assert (found["machine"], found["providerID"]) == ("nameless", "metal://blue/nameless")
-
-
-def test_a_node_that_is_not_ready_may_need_to_be_opened(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old(fleet, "silent", ready="Unknown")
-    assert "--open" in text_at(listed(fleet, capsys, "silent")["silent"], "says")
-
-
 def test_where_the_policy_proves_nothing_or_names_several_it_is_said(
     fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,15 +216,6 @@ def test_a_machine_is_opened_on_record_with_a_token_for_it_alone(
     stored = map_at(fleet.client.get(f"{SECRETS}/bootstrap-token-{token.partition('.')[0]}"), "data")
     groups = base64.b64decode(text_at(stored, "auth-extra-groups")).decode().split(",")
     assert bound_group("fleet/blue", "metal://blue/dead") in groups
-
-
-def test_opening_again_adds_to_the_record(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
-    old(fleet, "twice")
-    for reason in ("first", "second"):
-        assert adopt(fleet, "twice", "--open", "--reason", reason, "--yes") == 0
-    capsys.readouterr()
-    [ledger] = [one for one in fleet.client.list(LEDGERS) if text_at(one, "spec", "machineName") == "twice"]
-    assert [text_at(entry, "reason") for entry in maps_at(ledger, "spec", "resets")] == ["first", "second"]
 
 
 def test_a_cluster_out_of_reach_is_told_beside_what_was_found(

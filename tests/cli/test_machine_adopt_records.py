@@ -70,12 +70,3 @@ def test_the_machine_of_a_record_is_opened_on_record(plane: ControlPlane, capsys
     [owner] = maps_at(record, "metadata", "ownerReferences")
     assert (text_at(owner, "kind"), text_at(owner, "name")) == ("MachineRecord", "node-1")
     assert [text_at(one, "reason") for one in maps_at(record, "spec", "resets")] == ["it was off"]
-
-
-def test_a_server_without_clusters_of_any_kind_is_one_clear_line(
-    plane: ControlPlane, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert adopt(plane.admin_kubeconfig, "--all", namespace="default") == 1
-    said = capsys.readouterr().err
-    assert "no Cluster or ClusterRecord in namespace default" in said
-    assert said.count("\n") == 1

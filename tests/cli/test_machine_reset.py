@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from attested_fleet import LEDGERS, PINS, SPKI, AttestedFleet
 
-from nodeattest_cli.machines.reset import cleared_by_reset
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items
@@ -89,12 +88,6 @@ def test_where_nobody_answers_the_way_to_do_without_is_told(
     assert fleet.ledger(ledger) == ledger
 
 
-def test_an_insecure_machine_is_shown_as_what_it_is_then() -> None:
-    said = "\n".join(cleared_by_reset({"spec": {"provider": "insecure"}}))
-    assert "any holder of a bootstrap token" in said
-    assert "forgets nothing" in said
-
-
 @pytest.mark.parametrize(
     "words", [["plain"], ["plain", "--reason", ""], ["plain", "--reason", " \n"], ["plain", "--reason", "x" * 600]]
 )
@@ -123,13 +116,6 @@ def test_a_name_of_two_machines_lists_both_and_resets_neither(
     assert (fleet.ledger(first), fleet.ledger(second)) == (first, second)
     assert reset(fleet, "twin", "--yes", "--cluster", "green") == 1
     assert reset(fleet, "another", "--yes") == 0
-
-
-def test_a_machine_without_a_ledger_is_one_clear_line(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reset(fleet, "nobody", "--yes") == 1
-    said = capsys.readouterr().err
-    assert "no machine nobody has a MachineAttestation in namespace fleet" in said
-    assert said.count("\n") == 1
 
 
 class Meddler:

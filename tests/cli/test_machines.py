@@ -70,10 +70,6 @@ def test_the_fleet_survives_until_the_first_certificate_ends() -> None:
     assert outage_budget([], NOW) is None
 
 
-def test_a_certificate_that_has_ended_is_told_as_such() -> None:
-    assert outage_budget([row(ledger("a", expires=NOW - timedelta(hours=1)))], NOW) == timedelta(hours=-1)
-
-
 def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:
     claim = RefusedClaim(NOW, Reason.TOKEN_NOT_THIS_MACHINES)
     refused = ledger("d", expires=NOW + timedelta(days=1))
@@ -170,11 +166,3 @@ def _fill(client: Client) -> None:
     for name in ("a", "b", "new"):
         body = {**machine(name), "apiVersion": "cluster.x-k8s.io/v1beta1"}
         client.create("/apis/cluster.x-k8s.io/v1beta1/namespaces/default/machines", body)
-
-
-def test_a_server_that_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with start_sandbox(tmp_path, name="management") as plane:
-        assert main(["machines", "list", "--kubeconfig", str(plane.token_kubeconfig("abcdef.0123456789abcdef"))]) == 3
-    errors = capsys.readouterr().err
-    assert errors.startswith("nodeattest: 401")
-    assert errors.count("\n") == 1

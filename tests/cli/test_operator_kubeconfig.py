@@ -134,17 +134,6 @@ def test_a_command_asks_with_the_credential_that_the_kubeconfigs_command_gives(
     assert "401" in capsys.readouterr().err
 
 
-def test_a_token_replaces_what_else_the_file_has(tmp_path: Path) -> None:
-    plugin(tmp_path, {"token": "t0ken"})
-    user = {"exec": {"apiVersion": V1, "command": "./plugin"}, "tokenFile": "absent"}
-    kubeconfig = written(tmp_path, {"server": SERVER}, user)
-    endpoint = read_operator_kubeconfig(str(kubeconfig), None)
-    assert endpoint.token == "t0ken"
-    assert endpoint.token_file is None
-    with pytest.raises(KubeconfigError, match="never run"):
-        read_kubeconfig(kubeconfig)
-
-
 @pytest.mark.parametrize("status", [{}, {"token": ""}, {"clientKeyData": "k"}, {"token": 5}], ids=str)
 def test_an_answer_without_a_credential_is_refused(tmp_path: Path, status: JsonObject) -> None:
     user = {"exec": {"apiVersion": V1, "command": "./plugin"}}
@@ -164,21 +153,6 @@ def test_a_command_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_program_that_is_absent_is_told_with_its_hint(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match=r"no-such-program-9 on the PATH.*get it at example\.com"):
         run(tmp_path, "no-such-program-9", installHint="get it at example.com")
-
-
-@pytest.mark.parametrize("output", ["", "5", "[]", "{}", '{"apiVersion": "v2", "kind": "E", "status": {}}', "\\377"])
-def test_other_output_is_refused(tmp_path: Path, output: str) -> None:
-    (tmp_path / "plugin").write_text(f"#!/bin/sh\nprintf '{output}'\n")
-    (tmp_path / "plugin").chmod(0o755)
-    with pytest.raises(KubeconfigError, match="run the command alone"):
-        run(tmp_path)
-
-
-@pytest.mark.parametrize("status", [None, "text", []], ids=str)
-def test_a_status_that_is_no_object_is_refused(tmp_path: Path, status: object) -> None:
-    plugin(tmp_path, status)
-    with pytest.raises(KubeconfigError, match="with a status"):
-        run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,6 @@ def test_yaml_reads_back_as_it_was(value: dict[str, str]) -> None:
     assert yaml.safe_load(to_yaml({**readable})) == readable
 
 
-def test_a_column_is_as_wide_as_its_widest_cell() -> None:
-    rows = [("A", "B", "C"), ("long", "", "x"), ("a", "b", "")]
-    assert format_table(rows, gap=2) == ["A     B  C", "long     x", "a     b"]
-
-
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=40) | st.integers(), max_size=4), st.none() | st.just(2))
 def test_json_is_printable_and_reads_back_as_it_was(value: dict[str, str | int], indent: int | None) -> None:
     written = to_json({**value}, indent=indent)

@@ -205,17 +205,6 @@ def test_only_renewals_are_simulated(fleet: AttestedFleet, capsys: pytest.Captur
     assert "2 without a valid certificate: only renewals are simulated, no first joins" in printed
 
 
-def test_a_refusal_of_the_policy_in_force_is_told_apart(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fleet.client.create(POLICIES, policy(tpm=allowing(p0=[NEW])))
-    booted(fleet, fleet.machine("old-0"), p0=OLD)
-    found = report(fleet, capsys, policy(tpm=allowing(p0=["2a" * 32])), code=1)
-    assert row(found, "old-0")["refusedInForce"] is True
-    printed = simulated(fleet, capsys, code=1, documents=[policy(tpm=allowing(p0=["2a" * 32]))])
-    assert "1 are refused by the policy in force, too" in printed
-
-
 def test_a_record_without_machine_is_unknown(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
     left_over = fleet.machine("b")
     name = text_at(left_over, "metadata", "name")

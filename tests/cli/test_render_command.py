@@ -76,21 +76,6 @@ def run(folder: Path, *documents: str, flags: tuple[str, ...] = ("--provider", "
     return code, list(yaml.safe_load_all(text)), text
 
 
-def test_documents_of_others_pass_to_the_byte_and_in_their_order(folder: Path) -> None:
-    code, documents, text = run(folder, OTHERS, WORKER, OTHERS)
-    assert code == 0
-    assert [document["kind"] for document in documents] == ["Secret", "KubeadmConfigTemplate", "Secret"]
-    assert text.startswith(OTHERS)
-    assert text.endswith("---\n" + OTHERS)
-
-
-def test_a_file_without_such_objects_comes_out_as_it_went_in(folder: Path) -> None:
-    for source in (OTHERS, "---\n" + OTHERS, OTHERS + "---\n", OTHERS + "...\n"):
-        folder.joinpath("in.yaml").write_text(source)
-        assert main(["render", "-f", "in.yaml", "-o", "out.yaml", "--provider", "aws"]) == 0
-        assert folder.joinpath("out.yaml").read_text() == source
-
-
 def test_a_changed_document_keeps_its_authors_quotes_and_order(folder: Path) -> None:
     _, [document], text = run(folder, WORKER)
     assert "name: '{{ ds.meta_data.local_hostname }}'" in text
@@ -100,12 +85,6 @@ def test_a_changed_document_keeps_its_authors_quotes_and_order(folder: Path) -> 
     assert text.index("joinConfiguration") < text.index("files") < text.index("preKubeadmCommands")
     spec = document["spec"]["template"]["spec"]
     assert spec["preKubeadmCommands"][-1].startswith("kubelet-authenticator join ")
-
-
-def test_a_template_of_clusterctl_stays_one(folder: Path) -> None:
-    _, [document], text = run(folder, CONTROL_PLANE)
-    assert "replicas: ${REPLICAS}\n" in text
-    assert document["spec"]["kubeadmConfigSpec"]["initConfiguration"]
 
 
 def test_rendering_a_rendered_file_changes_no_byte(folder: Path) -> None:
@@ -126,12 +105,6 @@ def test_the_policy_names_the_provider(folder: Path) -> None:
     _, _, text = run(folder, WORKER, flags=("--policy", "policy.yaml"))
     assert "--provider aws" in text
     assert "rotate-server-certificates" in text
-
-
-def test_a_policy_that_leaves_serving_alone_leaves_kubelets_certificate_alone(folder: Path) -> None:
-    folder.joinpath("policy.yaml").write_text(POLICY.replace("Approve", "Ignore"))
-    _, _, text = run(folder, WORKER, flags=("--policy", "policy.yaml"))
-    assert "rotate-server-certificates" not in text
 
 
 @pytest.mark.parametrize(
@@ -208,13 +181,6 @@ def test_standard_input_is_read_once(
     assert (out, "expected standard input (-) once" in error) == ("", True)
 
 
-def test_the_provider_id_is_given_where_it_is_said(folder: Path) -> None:
-    code, _, text = run(folder, WORKER, flags=("--provider", "tpm"))
-    assert (code, "provider-id" in text) == (0, False)
-    _, _, text = run(folder, WORKER, flags=("--provider", "tpm", "--provider-id", "metal3://{{ ds.meta_data.uuid }}"))
-    assert "metal3://{{ ds.meta_data.uuid }}" in text
-
-
 def test_annotations_choose_provider_and_provider_id_for_each_object(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,13 +205,13 @@ def test_a_secret_that_the_controller_creates_is_not_rendered_by_hand(
     assert "the webhook alone" in capfd.readouterr().err
 
 
-def test_what_was_changed_is_told_line_by_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run(folder, WORKER, flags=("--provider", "aws", "--diff"))
-    error = capfd.readouterr().err
-    assert "KubeadmConfigTemplate fleet/md-0: joinConfiguration: kubelet gets --rotate-certificates=false" in error
-    assert "no phase is skipped" in error
-    assert "+          - name: rotate-certificates\n" in error.replace("+        - name", "+          - name")
-
-
 def test_check_writes_nothing_and_tells_by_its_exit_code(folder: Path) -> None:
     assert run(folder, WORKER, flags=("--provider", "aws", "--check")) == (1, [], "")
+
+
+def test_documents_of_others_pass_to_the_byte_and_in_their_order(folder: Path) -> None:
+    code, documents, text = run(folder, OTHERS, WORKER, OTHERS)
+    assert code == 0
+    assert [document["kind"] for document in documents] == ["Secret", "KubeadmConfigTemplate", "Secret"]
+    assert text.startswith(OTHERS)
+    assert text.endswith("---\n" + OTHERS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from kubernetes_assets import cluster_configuration
 
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, texts_at
+from nodeattest_sandbox.apiserver.jsonvalue import map_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.kubernetes_binaries import kubeadm
 
@@ -88,28 +87,6 @@ def test_each_lists_what_both_made_in_the_same_words(pair: Pair, form: str) -> N
     assert pair.ours("list", "-o", form) == pair.theirs("list", "-o", form).replace("v1alpha1", "v1alpha3")
 
 
-def test_tokens_without_an_end_are_listed_in_the_same_words_and_our_columns_stand(pair: Pair) -> None:
-    pair.ours("create", "aaaaaa.0123456789abcdef", "--ttl", "0")
-    ours, theirs = pair.ours("list"), pair.theirs("list")
-    assert re.sub(" {2,}", "  ", ours) == re.sub(" {2,}", "  ", theirs)
-    assert [line.index("<never>") for line in ours.splitlines()[1:]] == [ours.index("EXPIRES")]
-
-
-def test_each_deletes_what_the_other_made(pair: Pair) -> None:
-    pair.ours("create", "aaaaaa.0123456789abcdef")
-    pair.theirs("create", "bbbbbb.0123456789abcdef")
-    said = [pair.theirs("delete", "aaaaaa"), pair.ours("delete", "bbbbbb.0123456789abcdef")]
-    assert said == [f'bootstrap token "{token}" deleted\n' for token in ("aaaaaa", "bbbbbb")]
-    assert pair.ours("list") == pair.theirs("list") == ""
-
-
-def test_each_refuses_an_id_that_the_other_gave(pair: Pair) -> None:
-    pair.ours("create", "aaaaaa.0123456789abcdef")
-    pair.theirs("create", "aaaaaa.0123456789abcdef", code=1)
-    pair.theirs("create", "bbbbbb.0123456789abcdef")
-    pair.ours("create", "bbbbbb.0123456789abcdef", code=1)
-
-
 def test_the_join_commands_are_the_same(pair: Pair) -> None:
     key = "00" * 32
     for words in ([], ["--certificate-key", key]):
@@ -117,21 +94,6 @@ def test_the_join_commands_are_the_same(pair: Pair) -> None:
         ours = pair.ours("create", first, "--print-join-command", *words)
         theirs = pair.theirs("create", second, "--print-join-command", *words)
         assert " ".join(ours.split()) == " ".join(theirs.replace(second, first).split())
-
-
-def test_a_tokens_holder_is_who_its_secret_says(pair: Pair) -> None:
-    made = generate()
-    pair.ours("create", made.reveal(), "--groups", "system:bootstrappers:foo")
-    pair.plane.await_token(made.reveal())
-    review: JsonMap = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "spec": {"token": made.reveal()},
-    }
-    answer = pair.plane.client().create("/apis/authentication.k8s.io/v1/tokenreviews", review)
-    user = map_at(answer, "status", "user")
-    assert user["username"] == f"system:bootstrap:{made.id}"
-    assert set(texts_at(user, "groups")) >= {"system:bootstrappers", "system:bootstrappers:foo"}
 
 
 def test_cluster_info_is_kubeadms_but_for_what_older_ones_write_besides(

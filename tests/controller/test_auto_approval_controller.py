@@ -150,7 +150,9 @@ async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_report
     world = AutoApprovalWorld(spec={"controlPlaneRef": reference})
     add_policy(world.api, enforcement=enforcement)
     async with world.running():  # cluster-info is there: somebody published it
-        assert "docs/bootstrap-config.md#other-bootstrap-providers" in await world.reports("OtherBootstrapProvider", "Unknown")
+        assert "docs/bootstrap-config.md#other-bootstrap-providers" in await world.reports(
+            "OtherBootstrapProvider", "Unknown"
+        )
 
 
 async def test_what_was_filed_before_the_block_is_not_approved_by_kubeadms_binding() -> None:

@@ -239,7 +239,9 @@ def test_the_tests_of_a_shell_block_have_the_words_of_each_of_its_commands() -> 
             if mark is None or mark[1] != "tested":
                 continue
             sources = "\n".join(map(with_helpers, {TREE / test.partition("::")[0] for test in mark[2].split(", ")}))
-            if re.search(rf'Runbook\(\s*world, "{page.stem}"', sources):  # it runs the page's commands as they stand there
+            if re.search(
+                rf'Runbook\(\s*world, "{page.stem}"', sources
+            ):  # it runs the page's commands as they stand there
                 continue
             for line in block.replace("\\\n", " ").splitlines():
                 words = [word for word in verb_of(line) if not re.search(rf"(?<![\w-]){word}(?![\w-])", sources)]

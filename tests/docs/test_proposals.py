@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Final
 
 TESTS: Final = Path(__file__).parents[1]
-PAGE: Final = (TESTS.parent / "docs" / "proposals.md").read_text(encoding="utf-8").partition("\n## Beside its peers\n")[0]
+PAGE: Final = (
+    (TESTS.parent / "docs" / "proposals.md").read_text(encoding="utf-8").partition("\n## Beside its peers\n")[0]
+)
 ROW: Final = re.compile(r"^\| (?!requirement|-)(.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 TEST: Final = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 

@@ -54,15 +54,9 @@ _MARK: Final = 4
 @click.option(
     "--move-to", metavar="FILE", help="Look at this kubeconfig's cluster instead, the target of a clusterctl move."
 )
-@click.option("--controller-namespace", default="nodeattest-system", show_default=True, help="Where the controller is.")
-@click.option("--lease-name", default="node-attestation-controller", show_default=True, help="The controller's Lease.")
-@click.option(
-    "--timeout",
-    type=Duration(),
-    default="10m",
-    show_default=True,
-    help="How long to ask; what is left is not looked at.",
-)
+@click.option("--controller-namespace", default="nodeattest-system", help="Where the controller is.")
+@click.option("--lease-name", default="node-attestation-controller", help="The controller's Lease.")
+@click.option("--timeout", type=Duration(), default="10m", help="How long to ask; what is left is not looked at.")
 @output_option("text", "json")
 def doctor(
     *,

@@ -75,25 +75,21 @@ _CODES: Final = {
     "--max-age",
     type=Duration(_SECOND, timedelta(days=7)),
     default=f"{MAX_AGE}s",
-    show_default=True,
     help="How long caches may hold the documents.",
 )
 @click.option(
     "--retire-after",
     type=Duration(),
     default="8761h",
-    show_default=True,
     help="How long a key stays published after its file is no longer given.",
 )
-@click.option("--owner", default="nodeattest", show_default=True, help="Another owner's location is refused.")
+@click.option("--owner", default="nodeattest", help="Another owner's location is refused.")
 @click.option("--adopt", is_flag=True, help="Take over documents of this issuer that have no state object of ours.")
 @click.option("--drop-key", multiple=True, metavar="KID", help="Remove a leaked key at once, whatever it signed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
 @click.option("--no-read-back", is_flag=True, help="Do not read the public URL afterwards.")
 @click.option("--ca-file", type=_CA_FILE, help="The only CAs trusted for the public URL  [this machine's]")
-@click.option(
-    "--wait", type=Duration(), default="0s", show_default=True, help="How long to wait until the public URL shows it."
-)
+@click.option("--wait", type=Duration(), default="0s", help="How long to wait until the public URL shows it.")
 @output_option("text", "json")
 def publish(
     *,

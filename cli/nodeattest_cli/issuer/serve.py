@@ -58,7 +58,6 @@ __all__ = ["serve"]
 @click.option(
     "--kubeconfig-secret-suffix",
     default="-kubeconfig",
-    show_default=True,
     help="How the Secrets' names end: have narrow kubeconfigs under another ending.",
 )
 @click.option(
@@ -66,22 +65,13 @@ __all__ = ["serve"]
     help="Networks, separated by commas, that these kubeconfigs may lead to although they are loopback, link-local, "
     "a cloud's own or of the pod (environment variable POD_IPS).",
 )
-@click.option("--bind-address", type=Address(), default=":8443", show_default=True, help="host:port of the documents.")
-@click.option(
-    "--max-age", type=int, default=MAX_AGE, show_default=True, help="Seconds that others may keep a document."
-)
-@click.option(
-    "--period",
-    type=POSITIVE,
-    default=60.0,
-    show_default=True,
-    help="Seconds between two readings of an API server.",
-)
+@click.option("--bind-address", type=Address(), default=":8443", help="host:port of the documents.")
+@click.option("--max-age", type=int, default=MAX_AGE, help="Seconds that others may keep a document.")
+@click.option("--period", type=POSITIVE, default=60.0, help="Seconds between two readings of an API server.")
 @click.option(
     "--max-stale",
     type=POSITIVE,
     default=86400.0,
-    show_default=True,
     help="Seconds that keys are served that cannot be read again.",
 )
 @tls_options(required=False)

@@ -177,14 +177,8 @@ class _Report:
 @click.argument("names", metavar="[MACHINE]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every node that is not in the ledger.")
 @click.option("--open", "opens", is_flag=True, help="Open one MACHINE whose node has no certificate any more.")
-@click.option("--reason", default="", help="With --open: why, for the record.")
-@click.option(
-    "--ttl",
-    type=TOKEN_LIFETIME,
-    default="15m",
-    show_default=True,
-    help="With --open: how long its token is good; at most 24h.",
-)
+@click.option("--reason", help="With --open: why, for the record.")
+@click.option("--ttl", type=TOKEN_LIFETIME, default="15m", help="With --open: how long its token is good; at most 24h.")
 @click.option("--provider", help="With --open: how the machine proves itself, where the policy names several.")
 @click.option("--yes", is_flag=True, help="With --open: do not ask.")
 @click.option("--dry-run", is_flag=True, help="With --open: print what would be done, and do nothing.")
@@ -198,7 +192,7 @@ def adopt(
     names: tuple[str, ...],
     everything: bool,
     opens: bool,
-    reason: str,
+    reason: str | None,
     ttl: timedelta,
     provider: str | None,
     yes: bool,
@@ -217,7 +211,7 @@ def adopt(
         raise UserError("expected names of Machines, or --all")
     if opens and len(names) != 1:
         raise UserError("--open opens one Machine: name it, and no other")
-    why = check_reason(reason) if opens else ""
+    why = check_reason(reason or "") if opens else ""
     where = connection.namespace(namespace)
     found = run(connection, lambda client: _survey(client, where, cluster))
     chosen = found.unattested if everything else _chosen(found, names)

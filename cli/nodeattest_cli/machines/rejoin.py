@@ -90,9 +90,7 @@ class RejoinToken:
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--ttl", type=TOKEN_LIFETIME, default="15m", show_default=True, help="How long the token is good; at most 24h."
-)
+@click.option("--ttl", type=TOKEN_LIFETIME, default="15m", help="How long the token is good; at most 24h.")
 @output_option("text", "json")
 @connected
 @namespace_option
