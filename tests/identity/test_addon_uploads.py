@@ -26,6 +26,7 @@ UPLOADS = [
     Upload(4, 1 << 20, chunked=False, wait=0.0, cut="last byte"),
     Upload(5, 1 << 20, chunked=True, wait=0.0, cut="bytes"),
     Upload(6, 8_000_000, chunked=False, wait=0.0, cut="head - 1"),
+    Upload(7, 200_000_000, chunked=True, wait=0.0, cut="whole"),
 ]
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import unescape
-from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Final, cast
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 import jwt as pyjwt
 import pytest
@@ -21,7 +19,6 @@ from front_kit import LOOPBACK, Authority
 from gateway_kit import (
     NAME,
     NAMESPACE,
-    PAGE,
     AddOn,
     Answer,
     FixedEndpoints,
@@ -31,7 +28,6 @@ from gateway_kit import (
     front_proxy_flags,
     send,
 )
-from needs import not_possible
 from polling import eventually
 from websockets.sync.client import connect
 
@@ -43,7 +39,7 @@ from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Ser
 from nodeattest_identity.addon.gateway.settings import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
@@ -217,14 +213,6 @@ def test_a_right_is_needed_and_holds_for_one_service_and_verb(world: World) -> N
     assert send(world.jane, "POST", f"{ROOT}/namespaces/apps/services/other/proxy/", body=b"x").json["body"] == "x"
 
 
-def test_the_uid_of_a_user_is_kube_apiserver_s_word_and_not_the_user_s(world: World, assets: Path) -> None:
-    if not writes_uid(assets):
-        not_possible("this server does not write X-Remote-Uid (before 1.33)")
-    account = world.plane.client().get("/api/v1/namespaces/apps/serviceaccounts/robot")
-    answer = send(world.robot, "GET", f"{DASHBOARD}/", {"X-Remote-Uid": "0"})
-    assert verified(world, answer, "apps/dashboard")["uid"] == text_at(account, "metadata", "uid")
-
-
 def test_what_a_user_says_of_himself_is_gone(world: World) -> None:
     spoofed = {
         "X-Remote-User": "root",
@@ -282,23 +270,6 @@ def test_the_front_proxy_s_certificate_alone_gives_no_user_more_than_rbac_does(w
     assert len(world.add_on.seen) == before
 
 
-def test_an_answer_streams_through_kube_apiserver(world: World) -> None:
-    parts = urlsplit(world.jane.server)
-    connection = HTTPSConnection(parts.hostname or "", parts.port, context=world.jane.tls, timeout=60)
-    try:
-        connection.request("GET", f"{DASHBOARD}/stream?add-auth=true")
-        answer = connection.getresponse()
-        assert answer.readline() == b"first\n"
-        world.loop.call(_set(world.add_on.go_on))
-        assert answer.read() == b"second\n"
-    finally:
-        connection.close()
-
-
-async def _set(event: asyncio.Event) -> None:
-    event.set()
-
-
 def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: World) -> None:
     url = world.jane.server.replace("https", "wss") + f"{DASHBOARD}/ws?add-auth=true"
     with connect(url, ssl=world.jane.tls, subprotocols=["echo"], open_timeout=60) as socket:  # pyright: ignore[reportArgumentType]
@@ -338,32 +309,6 @@ def test_a_redirect_of_an_add_on_can_be_followed_by_who_came_through_kube_apiser
     told = send(world.jane, "GET", f"{path}?to={quote(location)}")
     assert (told.status, told.json["reason"]) == (406, "NotAcceptable")
     assert found in str(told.json["message"])
-
-
-def test_a_redirect_to_another_place_leads_nobody_who_came_through_kube_apiserver(world: World) -> None:
-    answer = send(world.jane, "GET", f"{DASHBOARD}/moved/302?to={quote('https://login.example/')}", BROWSER)
-    assert answer.status == 404
-    assert "location" not in answer.headers
-    assert b"login.example" not in answer.body
-
-
-def test_without_the_last_slash_kube_apiserver_s_users_are_led_to_it(world: World) -> None:
-    found = led_to(send(world.jane, "GET", f"{DASHBOARD}?add-auth=true", BROWSER))
-    assert urljoin(f"http://localhost:8001{DASHBOARD}", found) == f"http://localhost:8001{DASHBOARD}/?add-auth=true"
-
-
-def test_relative_links_of_a_page_stay_as_they_are(world: World) -> None:
-    """Links that begin with a slash do not: kube-apiserver writes the gateway's own address before them."""
-    body = send(world.jane, "GET", f"{DASHBOARD}/page").body.decode()
-    assert 'href="next"' in body
-    assert 'src="a/b.js?x=1"' in body
-    assert body != PAGE
-
-
-def test_a_user_without_a_right_gets_no_websocket(world: World) -> None:
-    url = world.jim.server.replace("https", "wss") + f"{DASHBOARD}/ws"
-    with pytest.raises(Exception, match="403"), connect(url, ssl=world.jim.tls, open_timeout=60):
-        pass
 
 
 def test_kubectl_lists_the_group_and_takes_services_for_kubernetes_own(world: World, assets: Path) -> None:

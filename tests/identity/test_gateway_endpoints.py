@@ -70,12 +70,6 @@ def test_a_port_that_the_service_does_not_have_is_refused(name: str) -> None:
     assert refused.value.status == 400
 
 
-def test_a_service_that_names_another_host_leads_nowhere() -> None:
-    with pytest.raises(StatusError) as refused:
-        ready_endpoints(service(kind="ExternalName"), endpoints(address("10.0.0.1")), target())
-    assert refused.value.status == 400
-
-
 @pytest.mark.parametrize(
     "spoilt",
     [
@@ -187,11 +181,6 @@ def subset(addresses: int, ports: int) -> JsonValue:
     listed: list[JsonValue] = [{"name": "web", "port": 8080}]
     ready: list[JsonValue] = [address("10.0.0.1")]
     return {"addresses": ready * addresses, "ports": listed * ports}
-
-
-def test_many_addresses_times_many_ports_of_one_name_are_one_endpoint_an_address() -> None:
-    many: JsonObject = {"subsets": [subset(900, 900)]}
-    assert ready_endpoints(service(), many, target()) == [ServiceEndpoint("10.0.0.1", 8080)] * 900
 
 
 def test_no_more_addresses_and_ports_are_read_than_kubernetes_own_controller_writes() -> None:

@@ -12,7 +12,7 @@ from front_kit import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
 from nodeattest_kube.jsontypes import JsonObject
 
@@ -83,12 +83,6 @@ def test_any_name_is_refused_whatever_ca_users_certificates_are_of(names: str | 
     assert read_trust(config_map(client_ca_file=users)).allowed_names
 
 
-def test_without_allowed_names_there_is_no_front_proxy() -> None:
-    nobody = FrontProxyTrust(authorities=TRUST.authorities, allowed_names=frozenset(), has_uid=False)
-    with pytest.raises(StatusError):
-        identify(nobody, "front-proxy-client", [USER])
-
-
 def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:
     headers = [
         ("Authorization", "Bearer secret"),
@@ -103,38 +97,6 @@ def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:
         groups=("system:authenticated", "Team A"),
         extra=(("acme.com/scopes", ("one", "two")),),
     )
-
-
-@pytest.mark.parametrize(
-    ("common_name", "headers"),
-    [
-        (None, [USER]),
-        ("admin", [USER]),
-        ("", [USER]),
-        ("FRONT-PROXY-CLIENT", [USER]),
-        ("front-proxy-client", []),
-        ("front-proxy-client", [("X-Remote-User", "")]),
-        ("front-proxy-client", [USER, ("x-remote-user", "root")]),
-        ("front-proxy-client", [USER, USER]),
-        ("front-proxy-client", [("X_Remote_User", "root")]),
-        ("front-proxy-client", [("X.Remote.User", "root")]),
-        ("front-proxy-client", [("X-Remote-Group", "system:masters")]),
-        ("front-proxy-client", [USER, ("X-Remote-Group", "")]),
-        ("front-proxy-client", [USER, ("X-Remote-Extra-", "nobody's")]),
-        ("front-proxy-client", [("X-Remote-User", "jane\r\nX-Other: 1")]),
-        ("front-proxy-client", [("X-Remote-User", "jane\0")]),
-        ("front-proxy-client", [("X-Remote-User", "jane\udcff")]),
-        ("front-proxy-client", [USER, ("X-Remote-Extra-%ff", "half a character")]),
-        ("front-proxy-client", [("X-Remote-User", "j" * 5000)]),
-    ],
-)
-def test_whoever_is_no_front_proxy_or_names_no_user_is_unauthorized(
-    common_name: str | None, headers: list[tuple[str, str]]
-) -> None:
-    with pytest.raises(StatusError) as refused:
-        identify(TRUST, common_name, headers)
-    assert refused.value.status == 401
-    assert "root" not in status_body(refused.value).decode()
 
 
 def test_a_uid_counts_only_where_this_kube_apiserver_writes_it() -> None:

@@ -109,23 +109,6 @@ def test_a_path_of_the_add_on_s_own_ends_below_the_service_s(path: str, location
     assert urljoin(BASE + path, found) == BASE + own
 
 
-@pytest.mark.parametrize(
-    ("location", "ends"),
-    [
-        ("login", "/a/login"),
-        ("../login", "/login"),
-        ("../../../login", "/login"),
-        (".", "/a/"),
-        ("?x=1", "/a/b?x=1"),
-        ("#part", "/a/b?q=0#part"),
-    ],
-)
-def test_a_relative_redirect_ends_where_it_would_on_a_server_of_its_own(location: str, ends: str) -> None:
-    found = own_reference(location, target=read_target("/a/b?q=0"), root=ROOT, host=HOST)
-    assert found is not None
-    assert urljoin(f"{BASE}/a/b?q=0", found) == BASE + ends
-
-
 @pytest.mark.parametrize("encoded", range(1, 9))
 def test_a_browser_whose_slashes_are_encoded_stays_below_the_add_on_s_path(encoded: int) -> None:
     start, end = "/apis/g/v1/namespaces/n/services/https:s:443/proxy", "/a/b/c"
@@ -211,12 +194,6 @@ def test_a_program_is_told_where_to_ask(accept: str) -> None:
     assert "got a redirect (302)" in told["message"]
     assert f"ask for {OWN}/login, relative to this path" in told["message"]
     assert answer.headers.getall("Set-Cookie") == ["a=1", "b=2"]
-
-
-def test_two_locations_lead_nowhere() -> None:
-    answer = replaced(302, "/login", "https://other/")
-    assert answer.status == 404
-    assert "Location" not in answer.headers
 
 
 def test_other_answers_stay_and_their_location_is_relative() -> None:

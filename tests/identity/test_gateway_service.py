@@ -249,24 +249,6 @@ async def test_an_answer_and_a_websocket_end_at_the_longest_duration(tmp_path: P
         await asyncio.gather(streams(), talks())
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/a%2f..%2fb", 400),
-        ("/../../../services/other/proxy/", 400),
-        ("/%2e%2e/x", 400),
-        ("/a//b", 400),
-        ("/a%00", 400),
-        ("/a%5cb", 400),
-        ("/?add-auth=false", 400),
-    ],
-)
-async def test_a_path_that_means_two_things_goes_nowhere(tmp_path: Path, path: str, status: int) -> None:
-    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        assert (await get(client, site, f"{DASHBOARD}{path}"))[0] == status
-        assert site.add_on.seen == []
-
-
 async def test_without_a_path_a_page_leads_to_one(tmp_path: Path) -> None:
     browser = {**JANE, "Accept": "text/html,*/*;q=0.8"}
     async with running(Site(tmp_path)) as site, site.client(site.front) as client:
@@ -305,14 +287,6 @@ async def test_a_service_that_nobody_knows_and_one_that_is_down(tmp_path: Path) 
         status, _, body = await get(client, site, f"{DASHBOARD}/")
         assert status == 502
         assert str(site.add_on.port) not in body.decode()
-
-
-async def test_an_upgrade_to_anything_but_websocket_is_refused(tmp_path: Path) -> None:
-    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        for protocol in ("h2c", "SPDY/3.1"):
-            upgrade = {**JANE, "Connection": "Upgrade", "Upgrade": protocol}
-            assert (await get(client, site, f"{DASHBOARD}/", upgrade))[0] == 501
-        assert site.add_on.seen == []
 
 
 async def test_discovery_is_for_the_front_proxy(tmp_path: Path) -> None:

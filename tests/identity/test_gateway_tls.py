@@ -21,7 +21,6 @@ from gateway_kit import certify
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
 from nodeattest_identity.addon.gateway.tls import GatewayTls
 from nodeattest_sandbox.certificates import builder, usage
-from nodeattest_serving.settings import SettingsError
 
 
 @dataclass
@@ -126,26 +125,3 @@ async def test_a_certificate_with_no_name_or_with_two_is_nobodys(tmp_path: Path,
 async def test_nothing_older_than_tls_1_3_is_spoken(tmp_path: Path) -> None:
     async with running(Site(tmp_path)) as site:
         assert await site.name(None, version=ssl.TLSVersion.TLSv1_2) == "no connection"
-
-
-async def test_a_new_serving_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
-    async with running(Site(tmp_path)) as site:
-        first = await site.serial()
-        certificate, _ = certify(site.serving, tmp_path, "gateway", hosts=("localhost",))
-        assert await site.serial() == first
-        site.now += 2
-        second = await site.serial()
-        assert second != first
-        certificate.write_text("half of it")
-        site.now += 2
-        assert await site.serial() == second
-
-
-def test_files_that_cannot_be_used_are_said_at_the_start(tmp_path: Path) -> None:
-    serving = Authority("gateway-ca")
-    certificate, _ = certify(serving, tmp_path, "one", hosts=("localhost",))
-    _, key = certify(serving, tmp_path, "two", hosts=("localhost",))
-    with pytest.raises(SettingsError, match="the key of another certificate"):
-        GatewayTls(certificate, key)
-    with pytest.raises(SettingsError, match="No such file"):
-        GatewayTls(tmp_path / "nowhere.crt", key)

@@ -142,15 +142,6 @@ async def test_connections_of_one_client_use_no_slots_of_others(tmp_path: Path) 
         assert await answered(come) <= FEW - 2
 
 
-async def test_a_name_that_is_not_allowed_makes_no_front_proxy(tmp_path: Path) -> None:
-    async with running(tmp_path, limits()) as site:
-        come = [await site.connect(site.other) for _ in range(FEW)]
-        for _ in range(FEW):
-            with contextlib.suppress(OSError):
-                come.append(await site.connect(site.other))
-        assert await answered(come) <= FEW
-
-
 async def test_an_unauthenticated_connection_ends_however_busy_and_the_front_proxys_stays(tmp_path: Path) -> None:
     async with running(tmp_path, limits(unauthenticated_seconds=3)) as site:
         front_proxy = await site.connect(site.front_proxy)
@@ -158,11 +149,3 @@ async def test_an_unauthenticated_connection_ends_however_busy_and_the_front_pro
         assert await is_answered(stranger)
         await until_refused(stranger)
         assert await is_answered(front_proxy)
-
-
-async def test_the_front_proxys_connections_are_bounded_too(tmp_path: Path) -> None:
-    async with running(tmp_path, limits(connections=2)) as site:
-        come = [await site.connect(site.front_proxy) for _ in range(2)]
-        with contextlib.suppress(OSError):
-            come.append(await site.connect(site.front_proxy))
-        assert await answered(come) == 2

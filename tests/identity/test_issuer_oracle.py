@@ -142,25 +142,6 @@ def test_both_documents_equal_kube_apiservers_byte_for_byte(served: Served) -> N
 
 
 @pytest.mark.conformance
-def test_a_key_set_that_was_read_from_kube_apiserver_is_written_again_byte_for_byte(served: Served) -> None:
-    body = served.get(JWKS_PATH, **JWKS_TYPE)
-    assert documents(ISSUER, JWKS_URI, read_jwks(body)).jwks == body
-
-
-@pytest.mark.conformance
-def test_kube_apiserver_takes_a_slash_and_a_query_and_refuses_what_ours_takes_besides(served: Served) -> None:
-    body = served.get(JWKS_PATH, **JWKS_TYPE)
-    assert served.get(f"{JWKS_PATH}/", Accept="*/*") == served.get(f"{JWKS_PATH}?format=yaml", Accept="*/*") == body
-    with pytest.raises(ApiRefusal, match="406"):
-        served.get(JWKS_PATH, Accept="application/json")
-    with pytest.raises(ApiRefusal, match="405"):
-        served.plane.client().send("HEAD", JWKS_PATH)
-    anonymous = served.plane.client(served.plane.token_kubeconfig())
-    with pytest.raises(ApiRefusal, match="403"):
-        anonymous.send("GET", JWKS_PATH)
-
-
-@pytest.mark.conformance
 def test_a_key_in_two_files_is_written_once_and_read_though_kube_apiserver_writes_it_twice(
     assets: Path, tmp_path: Path
 ) -> None:

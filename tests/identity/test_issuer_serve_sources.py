@@ -18,14 +18,13 @@ from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
 from nodeattest_identity.serve.poller import PollConfig, Poller
 from nodeattest_identity.serve.routes import RouteTable, issuer_paths
-from nodeattest_identity.serve.settings import ApiServerSource, FileSource, ServeSettings
+from nodeattest_identity.serve.settings import ApiServerSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.settings import BindAddress, SettingsError
+from nodeattest_serving.settings import BindAddress
 
 ISSUER = "https://issuer.example/c"
 PLACE = issuer_paths(ISSUER)
-Reading = Callable[[], Awaitable[tuple[VerifyingKey, ...]]]
 ONE, OTHER = new_key(), new_key()
 
 
@@ -70,20 +69,6 @@ async def test_files_that_cannot_be_used_are_errors_and_are_tried_again(content:
     file.write_bytes(pem(OTHER))
     assert await keys.read() is None
     assert await keys.read() == (OTHER,)
-
-
-async def test_a_file_that_is_gone_or_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="No such file"):
-        await KeyFileReader([tmp_path / "none.pem"]).read()
-    with pytest.raises(SourceError, match="expected a file, got something else"):
-        await KeyFileReader([tmp_path]).read()
-
-
-async def test_a_server_does_not_start_without_its_keys(tmp_path: Path) -> None:
-    source = FileSource(issuers=(PLACE,), files=(tmp_path / "none.pem",))
-    with pytest.raises(SettingsError, match=r"--service-account-key-file: .*none\.pem"):
-        async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source)):
-            pass
 
 
 # API servers
@@ -138,15 +123,6 @@ async def test_what_else_an_api_server_may_answer_is_an_error_that_says_what_hel
     assert "secret-token" not in str(caught.value)
 
 
-async def test_an_api_server_that_is_away_is_unreachable(tmp_path: Path) -> None:
-    async with upstream(ISSUER, [ONE], tmp_path) as there:
-        config = there.kubeconfig
-    async with ApiClient.from_kubeconfig(config) as client:
-        with pytest.raises(SourceError) as caught:
-            await read_api_server(client, ISSUER)
-    assert caught.value.outcome == "unreachable"
-
-
 # How long it lasts
 
 
@@ -193,15 +169,6 @@ async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for
     assert poller.last_error is None
 
 
-async def test_a_reading_that_says_no_news_keeps_files_served_for_ever() -> None:
-    source, poller, routes, time = followed(max_stale=None)
-    await poller.poll()
-    source.gives = SourceError("unreadable", "gone")
-    time[0] += 1e9
-    await poller.poll()
-    assert served(routes) is not None
-
-
 async def test_trouble_is_logged_when_it_changes_and_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     source, poller, _, time = followed(max_stale=1e6)
     for last_error, seconds in (("a", 1), ("a", 1), ("b", 1), ("b", 1), ("b", 600), ("b", 1)):
@@ -238,16 +205,6 @@ async def test_a_source_that_fails_is_read_again_before_the_period_is_over_and_t
 
 
 # Put together
-
-
-async def test_keys_of_files_that_change_are_served_without_a_restart(tmp_path: Path) -> None:
-    file = tmp_path / "keys.pem"
-    file.write_bytes(pem(ONE))
-    source = FileSource(issuers=(PLACE,), files=(file,))
-    async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source, period=0.05)) as ports:
-        file.write_bytes(pem(ONE, OTHER))
-        wanted = documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
-        await ask_until(lambda answer: answer.body == wanted, ports.documents, get("/c/openid/v1/jwks"))
 
 
 async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_readiness_says_so(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from issuer_server import IssuerServer, issuer_server
 from token_kit import AUDIENCE, SUBJECT, bad_tokens, claims, elliptic, good_tokens, token
 
 from nodeattest_cli.main import main
-from nodeattest_identity.issuer.documents import documents
 
 ES = elliptic()
 
@@ -58,14 +55,6 @@ def test_a_good_token_is_shown_with_what_it_proves(
     assert rows["expires"].endswith(" s)")
 
 
-def test_json_is_the_claims_as_the_token_has_them(
-    issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command(issuer, "--token-file", held, "-o", "json")) == 0
-    read = json.loads(capsys.readouterr().out)
-    assert read == claims(read["iat"], issuer.url)
-
-
 def test_a_token_on_standard_input_is_seen_by_nobody_and_one_in_an_argument_is_warned_of(
     issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,44 +94,6 @@ def test_control_characters_in_untrusted_claims_are_quoted(
     assert "\nnobody" not in out
     assert main(command(issuer, "--token-file", path, "-o", "json")) == 0
     assert capsys.readouterr().out.isascii()
-
-
-def test_keys_in_files_need_nobody_to_be_asked(
-    issuer: IssuerServer, held: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = tmp_path / "jwks.json"
-    keys.write_bytes(issuer.answers["/openid/v1/jwks"].body)
-    assert main(command(issuer, "--token-file", held, "--jwks-file", keys)) == 0
-    assert issuer.asked == []
-    capsys.readouterr()
-
-
-OTHER = json.loads(documents("https://a", "https://a/k", [elliptic(1).verifying]).jwks)["keys"][0]
-SETS: dict[str, tuple[list[dict[str, object]], bool]] = {
-    "an RSA key of 512 bits": ([{"kty": "RSA", "kid": "1", "e": "AQAB", "n": "_" * 85 + "w"}], True),
-    "a key without a kid": ([{name: value for name, value in OTHER.items() if name != "kid"}], True),
-    "a key without a coordinate": ([{name: value for name, value in OTHER.items() if name != "x"}], True),
-    "P-224": ([{**OTHER, "crv": "P-224"}], True),
-    "Ed25519": ([{"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "AA"}], True),
-    "a private member": ([{**OTHER, "d": "AA"}], False),
-    "a symmetric key": ([{"kty": "oct", "kid": "1", "k": "AA"}], False),
-    "two of one kid": ([{**OTHER, "kid": ES.verifying.kid}], False),
-}
-
-
-@pytest.mark.parametrize(("more", "taken"), SETS.values(), ids=SETS.keys())
-def test_a_key_set_means_the_same_in_a_file_and_fetched(
-    issuer: IssuerServer, held: Path, tmp_path: Path, more: list[dict[str, object]], taken: bool
-) -> None:
-    published = issuer.answers["/openid/v1/jwks"]
-    members = json.loads(published.body)["keys"]
-    body = json.dumps({"keys": [*more, *members]}).encode()
-    issuer.answers["/openid/v1/jwks"] = replace(published, body=body)
-    keys = tmp_path / "jwks.json"
-    keys.write_bytes(body)
-    fetched = main(command(issuer, "--token-file", held))
-    of_file = main(command(issuer, "--token-file", held, "--jwks-file", keys))
-    assert [fetched == 0, of_file == 0] == [taken, taken]
 
 
 def test_an_issuer_that_cannot_be_asked_is_another_exit_code_than_a_refusal(

@@ -63,12 +63,6 @@ async def test_a_connection_carries_request_after_request() -> None:
             assert body == b"127.0.0.1 /a"
 
 
-async def test_whoever_wants_one_answer_gets_one() -> None:
-    async with connected(ConnectionLimits(idle_seconds=5.0)) as (reader, writer):
-        writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        assert b"/a" in await rest(reader)
-
-
 async def test_without_an_idle_limit_a_connection_ends_after_one_answer() -> None:
     async with connected(ConnectionLimits()) as (reader, writer):
         writer.write(GET + GET)
@@ -115,15 +109,3 @@ async def test_more_than_any_request_has_ends_the_connection_although_many_reque
             await answer(reader)
         writer.write(b"GET /a HTTP/1.1\r\nHost: here\r\n" + (b"X-Pad: " + b"a" * 4000 + b"\r\n") * 9)
         assert b"HTTP/1.1 200" not in await rest(reader)
-
-
-async def test_what_is_no_http_is_refused_in_our_own_words_and_ends_the_connection() -> None:
-    async with connected(ConnectionLimits(idle_seconds=5.0)) as (reader, writer):
-        writer.write(GET)
-        await answer(reader)
-        writer.write(
-            b"GET /a HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-        )
-        answers = await rest(reader)
-    assert b" 400 Bad Request" in answers
-    assert b'"reason":"BadRequest"' in answers

@@ -111,24 +111,6 @@ async def test_a_body_is_answered_wherever_its_pieces_end(size: int, framing: st
         assert heard == []
 
 
-@pytest.mark.parametrize("framing", ["length", "chunks"])
-@pytest.mark.parametrize("size", [3, 40_000])
-async def test_an_answer_may_take_longer_than_a_header(size: int, framing: str) -> None:
-    chunked = framing == "chunks"
-    release = asyncio.Event()
-    head, body = _written(size, chunked=chunked)
-    script = _takes(size, chunked=chunked, release=release)
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(header_seconds=0.5)) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        await _write(writer, [head, body[:1], body[1:]])
-        await until(lambda: seen.bytes.endswith(body[-5:]))
-        await _header_deadline_passed(port)
-        release.set()
-        answer = await read_answer(reader)
-        assert (answer.status, answer.body) == (201, b"done")
-        writer.close()
-
-
 @pytest.mark.parametrize("begun", [b"G", b"GET / HTTP/1.1\r\nX-A: " + b"a" * (MAX_HEAD + 1)], ids=["slow", "large"])
 async def test_a_next_header_harms_itself_and_not_the_answer_before_it(begun: bytes) -> None:
     release = asyncio.Event()
@@ -148,17 +130,4 @@ async def test_a_next_header_harms_itself_and_not_the_answer_before_it(begun: by
                 assert b"201" not in await reader.read()
         assert heard, "the next header was refused"
         assert seen.requests == 1
-        writer.close()
-
-
-async def test_one_connection_carries_many_bodies() -> None:
-    head, body = _written(40_000, chunked=False)
-    async with upstream(_takes(40_000, chunked=False)) as seen, proxy(seen) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        for _ in range(50):
-            writer.write(head)
-            await writer.drain()
-            writer.write(body)
-            assert (await read_answer(reader)).status == 201
-        assert seen.requests == 50
         writer.close()

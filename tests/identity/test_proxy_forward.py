@@ -94,16 +94,6 @@ async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is
         writer.close()
 
 
-async def test_an_upstream_that_says_nothing_is_given_up() -> None:
-    async def script(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.1)) as port:
-        answer = await exchange(port, request())
-        assert answer.status == 504
-        assert b"UpstreamTooSlow" in answer.body
-
-
 async def test_nobody_behind_the_proxy_is_a_502() -> None:
     async with upstream() as seen:
         pass

@@ -52,19 +52,6 @@ async def test_unauthenticated_connections_end_no_authenticated_one(address: str
         assert running.service.in_flight == 4
 
 
-async def test_a_place_is_free_again_when_an_authenticated_connection_ends() -> None:
-    settings = replace(USUAL, limits=ProxyLimits(connections=1))
-    async with upstream(_streams) as seen, sidecar(seen, settings) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(request("/", authorization(users_token())))
-        await reader.readuntil(b"2\r\nhi\r\n")
-        assert await _answered(running.port) is None
-        writer.close()
-        async with asyncio.timeout(60):
-            while await _answered(running.port) is None:
-                await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("given", [users_token(), b"rubbish"], ids=["good tokens", "then bad tokens"])
 @pytest.mark.parametrize("address", [LOOPBACK, ELSEWHERE], ids=["the same client", "another client"])
 async def test_one_callers_idle_connections_keep_nobody_out(address: str, given: bytes) -> None:
@@ -100,13 +87,6 @@ async def test_two_callers_streams_take_at_most_half_of_all_connections() -> Non
         assert [reader.at_eof() for reader in live] == [False] * 8
 
 
-async def _answered(port: int) -> int | None:
-    """Status of the answer that a new connection gets; None if it gets no place."""
-    with suppress(ConnectionError, asyncio.IncompleteReadError):
-        return (await exchange(port, request("/"))).status
-    return None
-
-
 class _Transport(asyncio.Transport):
     ended = False
 
@@ -140,27 +120,6 @@ def test_the_client_with_the_most_replaceable_connections_loses_one_and_kept_one
     assert not any(one.ended for one in kept)
     for _ in range(3):
         assert slots.take("d", _Transport())
-
-
-def test_where_all_are_kept_the_owner_who_has_most_loses_the_idle_one_that_was_used_longest_ago() -> None:
-    slots = ConnectionSlots(12, 12)
-    busy = [_kept(slots, "a", "alice", busy=True)]
-    idle = [_kept(slots, "a", "alice") for _ in range(2)]
-    others = [_kept(slots, "a", owner) for owner in ("bob", "carol", "dave", "erin") * 2 + ("frank",)]
-    slots.keep(idle[0], "alice")
-    slots.request_ended(idle[0], authenticated=True)
-    assert slots.take("b", _Transport())
-    assert [one.ended for one in (*busy, *idle, *others)] == [False, False, True] + [False] * 9
-    assert slots.turned_away == 1
-
-
-def test_a_connection_with_a_request_of_an_authenticated_caller_is_never_replaced() -> None:
-    slots = ConnectionSlots(2, 2, replaces_oldest=True)
-    busy = [_kept(slots, owner, owner, busy=True) for owner in "ab"]
-    assert not slots.take("c", _Transport())
-    assert not slots.take("a", _Transport())
-    assert not any(one.ended for one in busy)
-    assert slots.turned_away == 2
 
 
 def test_idle_connections_of_one_owner_over_a_quarter_of_all_are_replaced_like_unauthenticated_ones() -> None:

@@ -59,12 +59,6 @@ def test_an_answer_that_is_not_a_plain_yes_is_no(changed: JsonObject) -> None:
     assert denied.value.reason is Reason.TOKEN_REVIEW_REFUSED
 
 
-@pytest.mark.parametrize("answer", [{}, {"status": None}, {"status": []}, {"status": "yes"}])
-def test_an_answer_without_a_status_is_no(answer: JsonObject) -> None:
-    with pytest.raises(Denied):
-        parse_review(answer, OURS, expires=None)
-
-
 @pytest.mark.parametrize(
     ("selector", "ours"),
     [

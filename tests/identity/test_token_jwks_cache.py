@@ -149,23 +149,6 @@ async def test_a_token_whose_key_is_known_does_not_wait_for_an_issuer_that_hangs
     assert issuer.fetches == 2
 
 
-async def test_a_bug_in_a_fetch_is_not_taken_for_an_issuer_that_is_away() -> None:
-    issuer = Issuer(error=ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        await issuer.ring().keys_for(OLD.kid)
-
-
-async def test_a_fetch_is_given_up_with_its_keyring() -> None:
-    issuer = Issuer()
-    issuer.gate.clear()
-    ring = issuer.ring()
-    waiting = asyncio.create_task(ring.keys_for(OLD.kid))
-    await asyncio.sleep(0)
-    await ring.aclose()
-    with pytest.raises(Unavailable):
-        await waiting
-
-
 async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change(tmp_path: Path) -> None:
     jwks, pem = tmp_path / "jwks.json", tmp_path / "keys.pem"
     jwks.write_bytes(documents("https://a", "https://a/k", [OLD]).jwks)

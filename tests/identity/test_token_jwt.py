@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,7 +9,6 @@ from typing import Any
 
 import jwt as pyjwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 from token_kit import (
@@ -29,9 +27,9 @@ from token_kit import (
     token,
 )
 
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.tokens.claims import Claims
-from nodeattest_identity.tokens.jwt import MAX_SIZE, Expected, parse, verify
+from nodeattest_identity.tokens.jwt import Expected, parse, verify
 from nodeattest_identity.tokens.signing import mint, read_signing_key, signing_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason
@@ -201,27 +199,6 @@ def test_what_is_not_whole_or_spelt_otherwise_is_refused(text: bytes) -> None:
     assert verdict(text) in {Reason.JWT_MALFORMED, Reason.JWT_SIGNATURE_INVALID, Reason.JWT_ALGORITHM_NOT_ALLOWED}
 
 
-@given(st.text(st.characters(), max_size=8) | st.sampled_from(["\ud800", "\udc10.a.b", "\udc80", "a.b.\udfff"]))
-def test_any_text_is_refused_like_bytes_half_a_character_too(text: str) -> None:
-    with pytest.raises(Denied) as denied:
-        parse(text)
-    assert denied.value.reason is Reason.JWT_MALFORMED
-
-
-def test_a_token_of_more_than_eight_kib_is_refused_and_one_below_is_not() -> None:
-    room = MAX_SIZE - len(token(ES, given_claims=claims(groups="")))
-    assert verdict(token(ES, given_claims=claims(groups="x" * room))) == Reason.JWT_MALFORMED
-    assert isinstance(verdict(token(ES, given_claims=claims(groups="x" * (room * 3 // 4 - 8)))), Claims)
-
-
-def test_the_same_signature_in_asn1_is_none() -> None:
-    """Java's ECDSA writes DER; a reader that takes both gives a token two spellings."""
-    signed, _, signature = GOOD.rpartition(b".")
-    raw = base64.urlsafe_b64decode(signature + b"==")
-    der = encode_dss_signature(int.from_bytes(raw[:32]), int.from_bytes(raw[32:]))
-    assert verdict(signed + b"." + b64u(der)) == Reason.JWT_SIGNATURE_INVALID
-
-
 @pytest.mark.parametrize(
     ("now", "whether"), [(NOW - 5, True), (NOW - 5.1, False), (NOW + 604.9, True), (NOW + 605, False)]
 )
@@ -239,11 +216,6 @@ def test_a_token_may_be_demanded_to_be_short_and_for_one_audience() -> None:
     two = token(ES, given_claims=claims(aud=[AUDIENCE, "other.example"]))
     assert isinstance(verdict(two), Claims)
     assert verdict(two, single) == Reason.JWT_AUDIENCE_MISMATCH
-
-
-def test_an_algorithm_that_the_caller_does_not_want_is_refused() -> None:
-    only = Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}), algorithms=("RS256",))
-    assert verdict(GOOD, only) == Reason.JWT_ALGORITHM_NOT_ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -327,10 +299,3 @@ def test_any_bytes_are_a_token_of_one_spelling_or_refused(data: bytes) -> None:
 def test_no_byte_of_a_token_can_be_changed(position: int, byte: int) -> None:
     changed = GOOD[:position] + bytes([byte]) + GOOD[position + 1 :]
     assert isinstance(verdict(changed), Claims) is (changed == GOOD)
-
-
-def test_a_key_set_of_nobody_proves_nothing() -> None:
-    nobody: tuple[VerifyingKey, ...] = ()
-    with pytest.raises(Denied) as refused:
-        verify(GOOD, nobody, EXPECTED, NOW)
-    assert refused.value.reason == Reason.JWT_KEY_UNKNOWN
