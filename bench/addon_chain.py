@@ -18,7 +18,7 @@ from typing import cast
 
 from bench.front_ends import FRONT_PROXY, NAMESPACE, PROGRAM, container, started
 from nodeattest_controller import manifests
-from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
+from nodeattest_identity.addon.gateway.target import API_SERVICE, ROOT
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at
 from nodeattest_sandbox.child_process import LOOPBACK, wait
 from nodeattest_sandbox.client import ApiRefusal, Client

@@ -19,7 +19,7 @@ from nodeattest_controller.controllers.bootstrap_config.config_reviewer import P
 from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import generate
-from nodeattest_identity.addon.gateway.api_group import ROOT
+from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.tokens.signing import SigningKey, mint, signing_key
 from nodeattest_kube.jsontypes import JsonObject, dig

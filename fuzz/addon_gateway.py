@@ -8,10 +8,9 @@ from typing import Final
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_identity.addon.gateway import keyset
-from nodeattest_identity.addon.gateway.api_group import ROOT
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, identify, read_trust
-from nodeattest_identity.addon.gateway.target import parse
+from nodeattest_identity.addon.gateway.target import ROOT, parse
 from nodeattest_kube.jsontypes import parse_json
 
 __all__ = ["NAME", "TARGETS"]

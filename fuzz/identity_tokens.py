@@ -14,11 +14,10 @@ from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
+from nodeattest_identity.issuer.documents import DocumentError, documents, issuer_url, jwks_url, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem, verifying_key
-from nodeattest_identity.issuer.urls import issuer_url, jwks_url
 from nodeattest_identity.tokens import jwt
-from nodeattest_identity.tokens.oidc_http import max_age
+from nodeattest_identity.tokens.relying_party import max_age
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied
 

@@ -8,9 +8,8 @@ from typing import Final
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_identity.issuer.documents import Documents, documents
+from nodeattest_identity.issuer.documents import Documents, default_jwks_uri, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, verifying_key
-from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish import state as states
 from nodeattest_identity.publish.plan import Current, plan
 from nodeattest_identity.publish.state import RETIRE_AFTER, Desired

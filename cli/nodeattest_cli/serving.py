@@ -21,7 +21,7 @@ from nodeattest_cli.options import option_name
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
-from nodeattest_identity.issuer.urls import UrlError
+from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_kube.client import ApiClient, KubeconfigError
 from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
 

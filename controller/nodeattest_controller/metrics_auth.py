@@ -19,7 +19,7 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
-from nodeattest_identity.addon.sidecar.credentials import bearer
+from nodeattest_identity.addon.sidecar.caller import bearer
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.proxy.headers import RawHeaders
 from nodeattest_identity.proxy.refusals import RefusalError

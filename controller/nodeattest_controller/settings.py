@@ -320,9 +320,8 @@ def _check_issuer(settings: Settings) -> None:
             _refuse(name, "a value, since issuers are to be published", "nothing")
     if base is None or place is None:
         return
-    from nodeattest_identity.issuer.urls import UrlError, issuer_url
-    from nodeattest_identity.publish.location import parse_location
-    from nodeattest_identity.publish.store import StoreRefusedError
+    from nodeattest_identity.issuer.documents import UrlError, issuer_url
+    from nodeattest_identity.publish.store import StoreRefusedError, parse_location
 
     try:
         issuer_url(base)

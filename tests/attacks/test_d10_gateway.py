@@ -10,11 +10,10 @@ import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
 
-from nodeattest_identity.addon.gateway.api_group import ROOT
 from nodeattest_identity.addon.gateway.endpoints import ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
-from nodeattest_identity.addon.gateway.target import parse
+from nodeattest_identity.addon.gateway.target import ROOT, parse
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
 NAME: Final = "front-proxy-client"

@@ -19,9 +19,8 @@ from token_kit import ISSUER, claims, elliptic, header, token
 from nodeattest_identity.addon.sidecar import app
 from nodeattest_identity.addon.sidecar.app import Ports, VerifierSetup
 from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
-from nodeattest_identity.addon.sidecar.jwt_verifier import JwtVerifier
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
-from nodeattest_identity.addon.sidecar.token_review import parse_review
+from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, parse_review
 from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_kube.jsontypes import JsonObject

@@ -15,8 +15,7 @@ from issuer_server import IssuerServer, Reply, issuer_server
 from token_kit import AUDIENCE, EXPECTED, ISSUER, NOW, b64u, claims, elliptic, header, rsa_key, token
 
 from nodeattest_identity.tokens.jwt import verify
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_identity.tokens.relying_party import RelyingParty
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied
 
 KEY, STRANGER, WIDE = elliptic(), elliptic(1), elliptic(bits=384)

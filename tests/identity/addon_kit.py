@@ -24,10 +24,10 @@ from polling import eventually
 
 from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
-from nodeattest_identity.addon.gateway.api_group import API_SERVICE, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.settings import GatewaySettings
+from nodeattest_identity.addon.gateway.target import API_SERVICE, ROOT
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_sandbox.child_process import Process, wait

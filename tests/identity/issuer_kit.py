@@ -18,9 +18,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from front_kit import LOOPBACK, Authority
 from polling import until
 
-from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, Documents, documents
+from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_PATH,
+    CONFIGURATION_TYPE,
+    JWKS_PATH,
+    JWKS_TYPE,
+    Documents,
+    documents,
+)
 from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
-from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH
 from nodeattest_identity.serve import app
 from nodeattest_identity.serve.settings import ServeSettings
 from nodeattest_kube.client import ApiClient

@@ -13,7 +13,7 @@ from aiohttp import web
 from front_kit import Authority
 from store_kit import BUCKET, bucket_client
 
-from nodeattest_identity.issuer.urls import default_jwks_uri
+from nodeattest_identity.issuer.documents import default_jwks_uri
 
 __all__ = ["Public", "public"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from nodeattest_identity.issuer.documents import default_jwks_uri
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
-from nodeattest_identity.issuer.urls import default_jwks_uri
 from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.state import Desired, IssuerState, parse
 from nodeattest_identity.publish.store import ObjectStore, StoredObject

@@ -20,8 +20,7 @@ from token_kit import AUDIENCE, bad_tokens, claims, elliptic, header, rsa_key, t
 
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.tokens.jwt import ALGORITHMS, Expected
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_identity.tokens.relying_party import RelyingParty
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied
 
 __all__ = ["KEYS", "NONCE", "Case", "cases", "google", "node", "ours", "pyjwt_client"]

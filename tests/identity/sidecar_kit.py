@@ -11,11 +11,10 @@ from proxy_kit import LOOPBACK, Seen
 from token_kit import NOW, claims, elliptic, header, token
 
 from nodeattest_identity.addon.sidecar.caller import Verifier
-from nodeattest_identity.addon.sidecar.jwt_verifier import JwtVerifier
 from nodeattest_identity.addon.sidecar.metrics import Metrics
 from nodeattest_identity.addon.sidecar.service import SidecarService
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
+from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, JwtVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwks_cache import StaticKeys

@@ -9,7 +9,7 @@ from addon_kit import documents, sidecar_arguments
 
 from nodeattest_cli.addon_auth import sidecar
 from nodeattest_controller import manifests
-from nodeattest_identity.addon.gateway.api_group import GROUP
+from nodeattest_identity.addon.gateway.target import GROUP
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
 

@@ -19,8 +19,7 @@ from token_kit import elliptic, rsa_key
 
 from nodeattest_identity.tokens.jwks_cache import CacheTimes, JWKSCache
 from nodeattest_identity.tokens.jwt import Expected
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_identity.tokens.relying_party import RelyingParty, discover
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty, discover
 from nodeattest_identity.tokens.signing import SigningKey
 from nodeattest_providers.errors import Denied, Reason
 

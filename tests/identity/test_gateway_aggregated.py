@@ -33,11 +33,10 @@ from websockets.sync.client import connect
 
 from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
-from nodeattest_identity.addon.gateway.api_group import GROUP, ROOT
 from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint
 from nodeattest_identity.addon.gateway.settings import GatewaySettings, UserLimits
-from nodeattest_identity.addon.gateway.target import parse
+from nodeattest_identity.addon.gateway.target import GROUP, ROOT, parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
 from nodeattest_sandbox.client import Client

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 from counted_calls import calls
 
-from nodeattest_identity.addon.gateway.api_group import ROOT
 from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint, ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
+from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 import pytest
 from polling import until
 
-from nodeattest_identity.addon.gateway.key_store import SECRET_NAME, KeyStore
-from nodeattest_identity.addon.gateway.keyset import KeySetError, RotationSchedule, generate_key, parse_keyset
+from nodeattest_identity.addon.gateway.keyset import (
+    SECRET_NAME,
+    KeySetError,
+    KeyStore,
+    RotationSchedule,
+    generate_key,
+    parse_keyset,
+)
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, ApiError, NotFound
 from nodeattest_kube.jsontypes import dig_text

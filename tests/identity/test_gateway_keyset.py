@@ -17,7 +17,7 @@ from nodeattest_identity.addon.gateway.keyset import (
     parse_keyset,
     rotate,
 )
-from nodeattest_identity.addon.gateway.token_cache import LIFETIME
+from nodeattest_identity.addon.gateway.tokens import LIFETIME
 from nodeattest_identity.issuer.documents import MAX_AGE
 
 SCHEDULE = RotationSchedule()

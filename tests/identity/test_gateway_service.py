@@ -20,17 +20,14 @@ from gateway_kit import AddOn, FixedEndpoints, certify
 from multidict import CIMultiDict
 from yarl import URL
 
-from nodeattest_identity.addon.gateway.api_group import GROUP, GROUP_ROOT, ROOT
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
-from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo
-from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
 from nodeattest_identity.addon.gateway.keyset import generate_key
 from nodeattest_identity.addon.gateway.metrics import Metrics
 from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps
 from nodeattest_identity.addon.gateway.settings import UserLimits
-from nodeattest_identity.addon.gateway.target import ServiceTarget
-from nodeattest_identity.addon.gateway.tls import GatewayTls
-from nodeattest_identity.addon.gateway.token_cache import TokenCache
+from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget
+from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.issuer.documents import parse_configuration
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.proxy.forward import Forwarder

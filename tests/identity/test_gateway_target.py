@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.addon.gateway.api_group import ROOT
 from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_identity.addon.gateway.target import parse
+from nodeattest_identity.addon.gateway.target import ROOT, parse
 
 SERVICES = f"{ROOT}/namespaces/kube-system/services"
 

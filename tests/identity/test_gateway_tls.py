@@ -18,8 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from front_kit import LOOPBACK, Authority
 from gateway_kit import certify
 
-from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
-from nodeattest_identity.addon.gateway.tls import GatewayTls
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls
 from nodeattest_sandbox.certificates import builder, usage
 
 

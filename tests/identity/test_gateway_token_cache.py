@@ -12,7 +12,7 @@ import pytest
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.keyset import Algorithm, generate_key
-from nodeattest_identity.addon.gateway.token_cache import LIFETIME, TokenCache
+from nodeattest_identity.addon.gateway.tokens import LIFETIME, TokenCache
 from nodeattest_identity.tokens.signing import SigningKey, signing_key
 
 ISSUER = "https://gateway.example"

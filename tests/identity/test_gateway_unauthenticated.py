@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from front_kit import LOOPBACK, Authority
 from gateway_kit import certify
 
-from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust
-from nodeattest_identity.addon.gateway.tls import GatewayTls
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyRequestHandler, ProxyServer
 from nodeattest_serving.settings import BindAddress

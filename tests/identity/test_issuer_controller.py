@@ -31,7 +31,7 @@ from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, 
 from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.jsontypes import JsonObject

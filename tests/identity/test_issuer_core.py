@@ -18,9 +18,16 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.issuer.documents import DocumentError, documents, parse_configuration
+from nodeattest_identity.issuer.documents import (
+    DocumentError,
+    UrlError,
+    configuration_url,
+    documents,
+    issuer_url,
+    jwks_url,
+    parse_configuration,
+)
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
-from nodeattest_identity.issuer.urls import UrlError, configuration_url, issuer_url, jwks_url
 
 ISSUER = "https://issuer.example/c1"
 JWKS_URI = "https://issuer.example/c1/openid/v1/jwks"

@@ -18,9 +18,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, UrlError, documents, issuer_url
 from nodeattest_identity.issuer.keys import read_jwks, read_pem, verifying_key
-from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 

@@ -11,7 +11,7 @@ from issuer_kit import LOOPBACK, ask_until, get, running
 from nodeattest_controller import manifests
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import read_jwks
-from nodeattest_identity.serve.routes import issuer_paths
+from nodeattest_identity.serve.service import issuer_paths
 from nodeattest_identity.serve.settings import ApiServerSource, ServeSettings
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient

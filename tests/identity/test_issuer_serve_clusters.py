@@ -17,9 +17,9 @@ from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.app import Ports
 from nodeattest_identity.serve.clusters import Clusters
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.poller import PollConfig
-from nodeattest_identity.serve.routes import IssuerPaths, RouteTable
+from nodeattest_identity.serve.service import IssuerPaths, RouteTable
 from nodeattest_identity.serve.settings import KubeconfigSecretsSource, ServeSettings
+from nodeattest_identity.serve.sources import PollConfig
 from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap

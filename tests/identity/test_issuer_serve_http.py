@@ -13,8 +13,7 @@ from front_kit import Authority
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.serve.routes import issuer_paths
-from nodeattest_identity.serve.service import matches
+from nodeattest_identity.serve.service import issuer_paths, matches
 from nodeattest_identity.serve.settings import CertificateFiles, FileSource, ServeSettings
 from nodeattest_serving.settings import BindAddress, SettingsError
 

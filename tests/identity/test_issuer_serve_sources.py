@@ -16,10 +16,9 @@ from polling import until
 from nodeattest_identity.issuer.documents import JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.poller import PollConfig, Poller
-from nodeattest_identity.serve.routes import RouteTable, issuer_paths
+from nodeattest_identity.serve.service import RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import ApiServerSource, ServeSettings
-from nodeattest_identity.serve.sources import KeyFileReader, SourceError, read_api_server
+from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.settings import BindAddress
 

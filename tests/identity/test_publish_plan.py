@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from publish_kit import HOUR, ISSUER, START, YEAR, key, kids, wanted
 
-from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.documents import UrlError, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.publish import state as states
 from nodeattest_identity.publish.plan import STATE, Current, Plan, jwks_path, plan
 from nodeattest_identity.publish.state import Desired

@@ -13,12 +13,10 @@ from publish_kit import HOUR, START, Clock, directory, key, wanted
 from store_kit import BUCKET, moto
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.publish.location import open_store, parse_location
-from nodeattest_identity.publish.publisher import PublishResult, publish
+from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, PublishResult, check_public, publish
 from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.publish.store import StoreAccess
-from nodeattest_identity.publish.verify_public import PublicCheck, PublicStatus, check_public
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.publish.store import StoreAccess, open_store, parse_location
+from nodeattest_identity.tokens.relying_party import HttpsFetcher
 
 
 @pytest.fixture

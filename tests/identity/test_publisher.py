@@ -137,7 +137,7 @@ from publish_kit import Faulty, directory
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.issuer.keys import read_pem
-from nodeattest_identity.issuer.urls import default_jwks_uri
+from nodeattest_identity.issuer.documents import default_jwks_uri
 def die(number, path):
     if number == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)

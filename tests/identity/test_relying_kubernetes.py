@@ -19,8 +19,7 @@ from token_kit import AUDIENCE
 
 from nodeattest_cli.main import main
 from nodeattest_identity.tokens.jwt import Expected
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_identity.tokens.relying_party import RelyingParty
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 

@@ -15,8 +15,7 @@ from issuer_kit import kubeconfig
 from polling import until
 
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
-from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier
-from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
+from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, TokenReviewVerifier
 from nodeattest_kube.client import ApiClient
 from nodeattest_providers.errors import Denied, Unavailable
 

@@ -12,7 +12,7 @@ from proxy_kit import exchange, request, upstream
 from sidecar_kit import Time, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, read_labels, selects
-from nodeattest_identity.addon.sidecar.token_review import TokenReviewVerifier, parse_review
+from nodeattest_identity.addon.sidecar.verifiers import TokenReviewVerifier, parse_review
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable

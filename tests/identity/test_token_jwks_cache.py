@@ -20,7 +20,7 @@ from nodeattest_identity.tokens.jwks_cache import (
     key_file_cache,
     read_key_files,
 )
-from nodeattest_identity.tokens.oidc_http import max_age
+from nodeattest_identity.tokens.relying_party import max_age
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 OLD, NEW = elliptic().verifying, rsa_key().verifying

@@ -28,8 +28,7 @@ from token_kit import (
 )
 
 from nodeattest_identity.issuer.keys import KeysError
-from nodeattest_identity.tokens.claims import Claims
-from nodeattest_identity.tokens.jwt import Expected, parse, verify
+from nodeattest_identity.tokens.jwt import Claims, Expected, parse, verify
 from nodeattest_identity.tokens.signing import mint, read_signing_key, signing_key
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Reason

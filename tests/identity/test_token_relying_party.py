@@ -12,8 +12,7 @@ from front_kit import Authority
 from issuer_server import IssuerServer, Reply, issuer_server
 from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, claims, elliptic, good_tokens, header, rsa_key, token
 
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_identity.tokens.relying_party import RelyingParty
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 ES, RS = elliptic(), rsa_key()

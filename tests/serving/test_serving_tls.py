@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from front_kit import Authority
 
-from nodeattest_identity.addon.gateway.tls import GatewayTls
+from nodeattest_identity.addon.gateway.front_proxy import GatewayTls
 from nodeattest_serving.tls import ServingCertificate
 
 

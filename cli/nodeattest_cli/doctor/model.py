@@ -1,7 +1,7 @@
 """One finding of ``nodeattest doctor``, and what a list of findings amounts to. Pure.
 
-Promises: ids and the JSON form are stable (docs/monitor.md#doctor); a finding that is not ok says what was expected, what was
-found and what to do. Findings hold what objects say: whoever prints them makes that printable.
+Promises: ids and the JSON form are stable (docs/monitor.md#doctor); a finding that is not ok says what was expected,
+what was found and what to do. Findings hold what objects say: whoever prints them makes that printable.
 """
 
 from __future__ import annotations

@@ -21,25 +21,25 @@ from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import Duration, output_option
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
 from nodeattest_controller.model.objects import rfc3339
-from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
-from nodeattest_identity.issuer.urls import UrlError, configuration_url, default_jwks_uri
-from nodeattest_identity.publish.location import FORMS, open_store, parse_location
 from nodeattest_identity.publish.plan import Plan
-from nodeattest_identity.publish.publisher import PublishResult
+from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, PublishResult, check_public
 from nodeattest_identity.publish.publisher import dry_run as plan
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
+    FORMS,
     ObjectStore,
     PublishError,
     StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
+    open_store,
+    parse_location,
 )
-from nodeattest_identity.publish.verify_public import PublicCheck, PublicStatus, check_public
 from nodeattest_identity.tokens.jwt import printable
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.jsontypes import JsonObject
 
 __all__ = ["publish", "read_keys"]

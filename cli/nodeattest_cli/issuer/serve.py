@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from nodeattest_cli.serving import FILE, POSITIVE, Address, api_client, server, tls_options
-from nodeattest_identity.issuer.documents import MAX_AGE
-from nodeattest_identity.issuer.urls import issuer_url
+from nodeattest_identity.issuer.documents import MAX_AGE, issuer_url
 from nodeattest_identity.serve import app
-from nodeattest_identity.serve.routes import IssuerPaths, issuer_paths
+from nodeattest_identity.serve.service import IssuerPaths, issuer_paths
 from nodeattest_identity.serve.settings import (
     ApiServerSource,
     CertificateFiles,

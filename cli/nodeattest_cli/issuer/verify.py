@@ -19,12 +19,11 @@ import click
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import output_option
 from nodeattest_cli.output import format_fields, print_document, print_lines, to_json
+from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_identity.issuer.keys import KeysError
-from nodeattest_identity.issuer.urls import UrlError
 from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_key_files
 from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, printable
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_identity.tokens.relying_party import RelyingParty
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 

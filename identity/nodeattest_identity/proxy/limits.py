@@ -1,11 +1,17 @@
-"""Limits of a proxy for one request and for all: bytes, seconds, connections."""
+"""Limits of a proxy: bytes, seconds and connections, requests of one user, and log lines about refusals."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "STALLED_BYTES", "ProxyLimits"]
+__all__ = [
+    "CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "STALLED_BYTES", "LogSampler",
+    "ProxyLimits", "UserBusyError", "UserRequests",
+]  # fmt: skip
 
 CONNECTION_BYTES: Final = 300 * 1024
 """Memory of one TLS connection, nearly all of it TLS buffers."""
@@ -54,3 +60,63 @@ class ProxyLimits:
     """For a whole request, streamed response or WebSocket: a revoked credential ends by then."""
     max_body: int | None = None
     """Bytes of a request's body; None: the upstream decides."""
+
+
+@dataclass(slots=True)
+class _Period:
+    """The lines of one kind in one period."""
+
+    since: float
+    logged: int = 0
+    skipped: int = 0
+
+
+class LogSampler:
+    """Decides which lines are logged."""
+
+    def __init__(self, now: Callable[[], float], *, limit: int = 20, seconds: float = 10.0) -> None:
+        self._now = now
+        self._limit = limit
+        self._seconds = seconds
+        self._kinds: dict[str, _Period] = {}
+
+    def sample(self, kind: str) -> int | None:
+        """Return the number of lines of this kind that were skipped before this one; None: skip this one, too."""
+        now = self._now()
+        current = self._kinds.get(kind)
+        if current is None or not current.since <= now < current.since + self._seconds:
+            current = self._kinds[kind] = _Period(now, skipped=0 if current is None else current.skipped)
+        if current.logged >= self._limit:
+            current.skipped += 1
+            return None
+        current.logged += 1
+        skipped, current.skipped = current.skipped, 0
+        return skipped
+
+
+class UserBusyError(Exception):
+    """A user has too many requests."""
+
+
+class UserRequests:
+    """Requests in flight, by user."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: Counter[str | None] = Counter()
+
+    @property
+    def total(self) -> int:
+        """Number of requests in flight."""
+        return self._held.total()
+
+    @contextmanager
+    def hold(self, user: str | None) -> Generator[None]:
+        """Count a request inside the context; raises ``UserBusyError``. ``user``: None for unauthenticated ones."""
+        if self._held[user] >= self._limit:
+            raise UserBusyError
+        self._held[user] += 1
+        try:
+            yield
+        finally:
+            self._held -= Counter((user,))

@@ -8,7 +8,7 @@ Promises, for the writes of one plan in their order (state, key set, configurati
    what a killed run began.
 3. A key in the key set that the state does not know is removed: somebody else wrote it.
 4. Documents of others are not touched (``ForeignIssuerError``). Nothing is planned if everything is as desired.
-Out of scope: reading and writing (``publisher``), the public URL (``verify_public``).
+Out of scope: reading and writing, and the public URL (``publisher``).
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
 """
 
@@ -21,15 +21,19 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_PATH,
     CONFIGURATION_TYPE,
+    JWKS_PATH,
     JWKS_TYPE,
     DocumentError,
     Documents,
+    UrlError,
     documents,
+    issuer_url,
+    jwks_url,
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.issuer.urls import CONFIGURATION_PATH, JWKS_PATH, UrlError, issuer_url, jwks_url
 from nodeattest_identity.publish.state import LATEST, Desired, IssuerState, IssuerStateError, KeyRecord, encode, parse
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 from nodeattest_identity.tokens.jwt import printable

@@ -12,9 +12,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_identity.issuer.documents import MAX_AGE, documents
+from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, default_jwks_uri, documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
-from nodeattest_identity.issuer.urls import UrlError, default_jwks_uri
 from nodeattest_kube.jsontypes import JsonValue, parse_json
 
 __all__ = ["LATEST", "RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]

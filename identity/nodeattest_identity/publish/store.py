@@ -1,4 +1,4 @@
-"""What a store of issuers' documents must do, how it is named, and the errors of publication.
+"""What a store of issuers' documents must do, how it is named and opened, and the errors of publication.
 
 Promises: a write replaces one object as a whole or not at all, and only if the object still is the version that was
 read: of two writers that read the same version, one gets ``WriteConflictError``. An error says what was expected, what
@@ -8,21 +8,18 @@ temporary; the others need an operator.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Protocol
 
+from nodeattest_kube.paths import is_segment
+
 __all__ = [
-    "MAX_OBJECT",
-    "ForeignIssuerError",
-    "ObjectStore",
-    "PublishError",
-    "StoreAccess",
-    "StoreLocation",
-    "StoreRefusedError",
-    "StoreUnavailableError",
-    "StoredObject",
-    "WriteConflictError",
-]
+    "FORMS", "MAX_OBJECT", "ForeignIssuerError", "ObjectStore", "PublishError", "StoreAccess", "StoreLocation",
+    "StoreRefusedError", "StoreUnavailableError", "StoredObject", "WriteConflictError", "open_store",
+    "parse_location",
+]  # fmt: skip
 
 MAX_OBJECT: Final = 1 << 20
 """Bytes of an object; the limit of a key set."""
@@ -109,3 +106,42 @@ class StoreAccess:
     region: str | None = None
     endpoint_url: str | None = None
     azure_key: str | None = field(default=None, repr=False)
+
+
+FORMS: Final = "dir:PATH, s3://BUCKET/PREFIX, azblob://ACCOUNT/CONTAINER/PREFIX or gs://BUCKET/PREFIX"
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9._~$-]+", re.ASCII)
+_MAX_LENGTH: Final = 1024
+
+
+def parse_location(text: str) -> StoreLocation:
+    """Parse a location; raises ``StoreRefusedError``."""
+    kind, _, rest = text.partition(":")
+    if kind == "dir" and rest:
+        return StoreLocation(kind=kind, root=rest)
+    if kind in {"s3", "azblob", "gs"} and rest.startswith("//") and len(text) <= _MAX_LENGTH:
+        root, *parts = rest[2:].removesuffix("/").split("/")
+        container = [parts.pop(0)] if kind == "azblob" and parts else []
+        if all(_SEGMENT.fullmatch(part) and is_segment(part) for part in (root, *container, *parts)) and (
+            kind != "azblob" or container
+        ):
+            return StoreLocation(kind=kind, root=root, container="".join(container), prefix="/".join(parts))
+    raise StoreRefusedError(f"--to: expected {FORMS}, got {text[:80]!a}")
+
+
+def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
+    """Open the store without connecting to it; raises ``StoreRefusedError``.
+
+    A store's library is imported only when that store is used.
+    """
+    if location.kind == "dir":
+        from nodeattest_identity.publish.directory import DirectoryStore
+
+        return DirectoryStore(Path(location.root), location.prefix)
+    try:
+        from nodeattest_identity.publish.cloud import CloudStore
+    except ImportError:
+        raise StoreRefusedError(
+            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
+            "(docs/install.md)"
+        ) from None
+    return CloudStore(location, access)

@@ -15,11 +15,9 @@ from typing import Final, Protocol
 
 from nodeattest_identity.serve.clusters import Clusters
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.poller import PollConfig, Poller
-from nodeattest_identity.serve.routes import IssuerPaths, RouteConflictError, RouteTable
-from nodeattest_identity.serve.service import IssuerService
+from nodeattest_identity.serve.service import IssuerPaths, IssuerService, RouteConflictError, RouteTable
 from nodeattest_identity.serve.settings import ApiServerSource, FileSource, KubeconfigSecretsSource, ServeSettings
-from nodeattest_identity.serve.sources import KeyFileReader, read_api_server
+from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener

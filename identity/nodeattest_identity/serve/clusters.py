@@ -3,7 +3,7 @@
 Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and publishes under its own name only.
 An error of one cluster does not affect the others; after an internal error its Secret is tried again. At most
 ``_CONCURRENCY`` are read at a time. When a cluster is deleted its documents are removed.
-Out of scope: reading one cluster (``sources``), intervals and staleness (``poller``).
+Out of scope: reading one cluster, intervals and staleness (``sources``).
 Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
 """
 
@@ -19,10 +19,9 @@ from typing import Final
 
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.poller import PollConfig, Poller
-from nodeattest_identity.serve.routes import IssuerPaths, RouteTable, issuer_paths
+from nodeattest_identity.serve.service import IssuerPaths, RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import KubeconfigSecretsSource
-from nodeattest_identity.serve.sources import read_api_server
+from nodeattest_identity.serve.sources import PollConfig, Poller, read_api_server
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
 from nodeattest_kube.input_scheduler import InputScheduler

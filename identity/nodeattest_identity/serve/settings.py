@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE
-from nodeattest_identity.serve.routes import IssuerPaths
+from nodeattest_identity.serve.service import IssuerPaths
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
 from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
 

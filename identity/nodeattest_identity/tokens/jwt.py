@@ -1,14 +1,14 @@
 """A strict verifier of JWTs under an issuer's keys (JWS compact, RS256 and ES256 to ES512).
 
-Promises: ``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``; ``verify`` returns
+Promises: ``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``. ``verify`` returns
 ``Claims`` that one of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that
-are good now. No message quotes the token. Leaves to others: signatures (joserfc), where keys come from
-(``jwks_cache``), who may do what.
+are good now. Every member stands once, at every depth; times are finite numbers. No message quotes the token.
+Out of scope: signatures (joserfc), where keys come from (``jwks_cache``), who may do what.
 
 Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
 without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused
 instead of passed over, and so is a ``typ`` that is not JWT (an RFC 9068 access token, a logout token).
-Source: RFC 7515 §5.2 and §4.1, RFC 7519 §7.2, RFC 8725 §3; Kubernetes pkg/serviceaccount/jwt.go.
+Source: RFC 7515 §5.2 and §4.1, RFC 7519 §2, §4.1 and §7.2, RFC 8725 §3; Kubernetes pkg/serviceaccount/jwt.go.
 """
 
 from __future__ import annotations
@@ -23,23 +23,83 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.tokens.claims import Claims, malformed, read_claims
+from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_parsing import compact_jws
 from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = [
-    "ALGORITHMS",
-    "MAX_LEEWAY",
-    "MAX_SIZE",
-    "Claims",
-    "Expected",
-    "UnverifiedToken",
-    "is_signed_by",
-    "parse",
-    "printable",
-    "verify",
-]
+__all__ = ["ALGORITHMS", "MAX_LEEWAY", "MAX_SIZE", "Claims", "Expected", "parse", "printable", "verify"]
+
+_KNOWN: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
+_MOST_AUDIENCES: Final = 64
+_REMEDY: Final = (
+    "ask for a token of a service account by TokenRequest (kubectl create token, a projected volume): it has an "
+    "audience and an end"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What a proved token says; times in seconds since the epoch."""
+
+    subject: str
+    issuer: str
+    audiences: tuple[str, ...]
+    expires: float
+    issued_at: float | None
+    not_before: float | None
+    jwt_id: str | None
+    key_id: str
+    algorithm: str
+    extra: JsonObject = field(repr=False)
+    """All other claims, as they stand."""
+
+
+def read_claims(payload: bytes, *, key_id: str, algorithm: str) -> Claims:
+    """Read claims; raises ``Denied``. Tokens of old Secrets have neither ``aud`` nor ``exp``, and are refused."""
+    try:
+        members = compact_jws.parse_claims(payload)
+        times = {name: compact_jws.numeric_date(members, name) for name in ("exp", "iat", "nbf")}
+    except ParseError as error:
+        raise malformed(error.expected, error.found) from None
+    expires = times["exp"]
+    missing = [name for name in ("iss", "sub", "aud", "exp") if name not in members]
+    if missing or expires is None:
+        raise malformed("claims iss, sub, aud and exp", f"none of name {', '.join(missing)}", _REMEDY)
+    return Claims(
+        subject=_text(members, "sub"),
+        issuer=_text(members, "iss"),
+        audiences=_audiences(members["aud"]),
+        expires=expires,
+        issued_at=times["iat"],
+        not_before=times["nbf"],
+        jwt_id=_text(members, "jti") if "jti" in members else None,
+        key_id=key_id,
+        algorithm=algorithm,
+        extra={name: value for name, value in members.items() if name not in _KNOWN},
+    )
+
+
+def malformed(expected: str, got: str, remedy: str = "check that the whole token was given, and who made it") -> Denied:
+    """Make the refusal of what is no JWT that we take."""
+    return Denied(Reason.JWT_MALFORMED, expected=expected, got=got, remedy=remedy)
+
+
+def _text(members: JsonObject, name: str) -> str:
+    value = members[name]
+    if not isinstance(value, str) or not value:
+        raise malformed(f"{name}: a text", "something else, or an empty one")
+    return value
+
+
+def _audiences(value: JsonValue) -> tuple[str, ...]:
+    """Read one audience, or a list of them (RFC 7519 §4.1.3)."""
+    given = value if isinstance(value, list) else [value]
+    found = tuple(each for each in given if isinstance(each, str) and each)
+    if len(found) != len(given) or not 0 < len(found) <= _MOST_AUDIENCES:
+        raise malformed(f"aud: a text, or a list of 1 to {_MOST_AUDIENCES} texts", "something else", _REMEDY)
+    return found
+
 
 MAX_SIZE: Final = 8192
 """Bytes: what fits into one header field of a request; a token of kube-apiserver takes 1,100."""

@@ -5,27 +5,143 @@
 
 Promises: the configuration at the issuer's own URL must name that issuer byte for byte, and an https key set. Keys are
 parsed strictly and cached by ``jwks_cache``; tokens are verified by ``jwt``. No other URL of a document or a token is
-ever requested. Leaves to others: authorization.
+ever requested.
+A document is one bounded HTTPS GET: TLS 1.2 or newer, verified by the CAs of one file or of this machine; no redirect,
+proxy, cookie, credential or setting from the environment; bounded time and bytes, no content encoding. A failure is
+``Unavailable``; a response that can never be accepted is ``Denied``. No other exception is raised.
 Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5 (unknown keys are
-ignored).
+ignored); RFC 9110 §15.4, RFC 9111 §5.2.2.1.
 """
 
 from __future__ import annotations
 
+import re
+import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
-from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, DocumentError, parse_configuration
+import aiohttp
+
+from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_TYPE,
+    JWKS_TYPE,
+    DocumentError,
+    configuration_url,
+    issuer_url,
+    parse_configuration,
+)
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, read_jwks
-from nodeattest_identity.issuer.urls import configuration_url, issuer_url
 from nodeattest_identity.tokens.jwks_cache import FetchedKeys, JWKSCache, KeySource
 from nodeattest_identity.tokens.jwt import Claims, Expected, parse, printable, verify
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["RelyingParty", "discover"]
+__all__ = ["FetchedDocument", "HttpsFetcher", "RelyingParty", "discover", "max_age"]
+
+TIME_LIMIT: Final = 10.0
+"""Seconds for one document, from connecting to the last byte."""
+_OK: Final = 200
+_REDIRECTS: Final = range(300, 400)
+_DIRECTIVE: Final = re.compile(r'(?:^|,)\s*max-age\s*=\s*"?(\d{1,9})"?\s*(?=,|$)', re.ASCII | re.IGNORECASE)
+_NOT_KEPT: Final = re.compile(r"(?:^|,)\s*(?:no-store|no-cache)\s*(?=[,=]|$)", re.ASCII | re.IGNORECASE)
+_AGE: Final = re.compile(r"\d{1,9}", re.ASCII)
+_PUBLISH: Final = "publish the documents where anybody can read them: 200, no redirect, no login (docs/issuer.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedDocument:
+    """A document and its freshness."""
+
+    body: bytes = field(repr=False)
+    max_age: float | None
+    """Seconds that it may be cached; None: not stated."""
+    content_type: str = ""
+    cache_control: str = ""
+
+
+class HttpsFetcher:
+    """Fetches documents."""
+
+    def __init__(self, *, ca_file: Path | None = None, time_limit: float = TIME_LIMIT) -> None:
+        """``ca_file``: the only trusted CAs, read for each document; None: those of this machine."""
+        self._ca_file = ca_file
+        self._time_limit = time_limit
+
+    async def get(self, url: str, *, accept: str, limit: int) -> FetchedDocument:
+        """Fetch a document of at most ``limit`` bytes; raises ``Denied`` or ``Unavailable``."""
+        if not url.startswith("https://"):
+            raise _refused("an https URL", "another", "publish over https")
+        try:
+            return await self._get(url, accept, limit)
+        except TimeoutError:
+            raise _unavailable(url, f"no whole answer within {self._time_limit:.0f} s") from None
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
+            remedy = "give the CA that issued its certificate (--ca-file), or correct the name in it"
+            raise _unavailable(url, "its certificate cannot be verified", remedy) from None
+        except aiohttp.ClientConnectorError as error:
+            raise _unavailable(url, f"cannot be reached: {error.os_error.strerror or 'no address'}") from None
+        except (aiohttp.ClientError, OSError, ValueError):
+            raise _unavailable(url, "a connection that ended, or no answer in HTTP") from None
+
+    async def _get(self, url: str, accept: str, limit: int) -> FetchedDocument:
+        context = self._context()
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context, limit=1, force_close=True),
+                timeout=aiohttp.ClientTimeout(total=self._time_limit),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                auto_decompress=False,
+            ) as session,
+            session.get(
+                url, headers={"Accept": accept, "Accept-Encoding": "identity"}, allow_redirects=False
+            ) as response,
+        ):
+            if response.status in _REDIRECTS:
+                raise _refused("200", f"a redirect ({response.status}) at {url}", _PUBLISH)
+            if response.status != _OK:
+                raise _unavailable(url, f"expected 200, got {response.status}", _PUBLISH)
+            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise _refused("a document that is not packed", f"a packed one at {url}", _PUBLISH)
+            body = b""
+            while len(body) <= limit and (chunk := await response.content.read(limit + 1 - len(body))):
+                body += chunk
+            if len(body) > limit:
+                raise _refused(f"at most {limit} bytes", f"more at {url}", _PUBLISH)
+            caching = ",".join(response.headers.getall("Cache-Control", ()))
+            freshness = max_age(caching, response.headers.get("Age", ""))
+            return FetchedDocument(body, freshness, response.content_type, caching)
+
+    def _context(self) -> ssl.SSLContext:
+        if self._ca_file is None:
+            return ssl.create_default_context()
+        try:
+            return ssl.create_default_context(cafile=str(self._ca_file))
+        except OSError as error:  # ssl.SSLError is one: no certificate in the file
+            why = "no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
+            remedy = "give a file with CA certificates in PEM"
+            raise Unavailable(Reason.ISSUER_UNAVAILABLE, f"CA file {self._ca_file}: {why}", remedy=remedy) from None
+
+
+def max_age(caching: str, age: str = "") -> float | None:
+    """Return how long a response may be cached: ``Cache-Control`` less ``Age``; None: not stated."""
+    if _NOT_KEPT.search(caching):
+        return 0.0
+    found = _DIRECTIVE.search(caching)
+    if found is None:
+        return None
+    return max(0.0, float(found[1]) - (float(age) if _AGE.fullmatch(age) else 0.0))
+
+
+def _refused(expected: str, got: str, remedy: str) -> Denied:
+    return Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected=expected, got=got, remedy=remedy)
+
+
+def _unavailable(url: str, why: str, remedy: str = "see that the issuer can be reached from here") -> Unavailable:
+    return Unavailable(Reason.ISSUER_UNAVAILABLE, f"{url}: {why}", remedy=remedy)
+
 
 _CONFIGURATION_LIMIT: Final = 64 * 1024
 _REMEDY: Final = "publish the issuer's documents anew (nodeattest issuer publish), and check the issuer's URL"
@@ -69,7 +185,7 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
     try:
         configuration = parse_configuration(document.body)
     except DocumentError as error:
-        raise _refused(url, error) from None
+        raise _document_refused(url, error) from None
     # 2, §4.3: otherwise any publisher on that host would be the issuer
     if configuration.issuer != issuer:
         got = f"{printable(configuration.issuer)} at {url}"
@@ -80,10 +196,10 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
     try:
         found = read_jwks(keys.body, skip_unusable=True)
     except KeysError as error:
-        raise _refused(configuration.jwks_uri, error) from None
+        raise _document_refused(configuration.jwks_uri, error) from None
     return FetchedKeys(found, keys.max_age)
 
 
-def _refused(url: str, error: ValueError) -> Denied:
+def _document_refused(url: str, error: ValueError) -> Denied:
     expected, _, got = str(error).removeprefix("expected ").partition(", got ")
     return Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected=expected, got=f"{got or 'another'} at {url}", remedy=_REMEDY)

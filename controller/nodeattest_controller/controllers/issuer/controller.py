@@ -23,10 +23,9 @@ from nodeattest_controller.runtime.cluster_events import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
-from nodeattest_identity.issuer.urls import UrlError
-from nodeattest_identity.publish.location import open_store
-from nodeattest_identity.publish.publisher import PublishResult, publish
+from nodeattest_identity.publish.publisher import PublicStatus, PublishResult, check_public, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
@@ -34,10 +33,10 @@ from nodeattest_identity.publish.store import (
     StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
+    open_store,
 )
-from nodeattest_identity.publish.verify_public import PublicStatus, check_public
 from nodeattest_identity.serve.sources import SourceError, read_api_server
-from nodeattest_identity.tokens.oidc_http import HttpsFetcher
+from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
-from nodeattest_identity.issuer.urls import default_jwks_uri
-from nodeattest_identity.publish.location import parse_location
-from nodeattest_identity.publish.store import StoreLocation
+from nodeattest_identity.issuer.documents import default_jwks_uri
+from nodeattest_identity.publish.store import StoreLocation, parse_location
 
 __all__ = ["PublishTarget", "PublishTargets", "publish_targets"]
 

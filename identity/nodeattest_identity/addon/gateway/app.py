@@ -20,15 +20,12 @@ from typing import Final
 
 from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer
 from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, EndpointResolver
-from nodeattest_identity.addon.gateway.front_proxy_watcher import FrontProxyWatcher
-from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
-from nodeattest_identity.addon.gateway.key_store import KeyStore
-from nodeattest_identity.addon.gateway.keyset import generate_key
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, GatewayTls
+from nodeattest_identity.addon.gateway.keyset import KeyStore, generate_key
 from nodeattest_identity.addon.gateway.metrics import Metrics
 from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps
 from nodeattest_identity.addon.gateway.settings import GatewaySettings
-from nodeattest_identity.addon.gateway.tls import GatewayTls
-from nodeattest_identity.addon.gateway.token_cache import TokenCache
+from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_kube.client import ApiClient

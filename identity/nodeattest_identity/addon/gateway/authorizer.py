@@ -17,10 +17,9 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
-from nodeattest_identity.addon.gateway.api_group import GROUP, RESOURCE, SUBRESOURCE, VERSION
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
-from nodeattest_identity.addon.gateway.target import ServiceTarget
+from nodeattest_identity.addon.gateway.target import GROUP, RESOURCE, SUBRESOURCE, VERSION, ServiceTarget
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_providers.single_flight import SingleFlight

@@ -1,33 +1,52 @@
-"""The user of a request, as kube-apiserver states it under the certificate of its front proxy. Pure.
+"""The user of a request, as kube-apiserver states it under the certificate of its front proxy.
 
 Promises: ``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an
 allowed name. A ConfigMap that allows every name is refused: nothing in it says whether users' certificates lead to the
 same CA, perhaps by an intermediate that only the user presents. Only the header names that kube-apiserver itself
 writes, and therefore removes from its users' requests, are read: any user could send another name that the ConfigMap
 lists, and ``X-Remote-Uid`` where the ConfigMap does not list it (kube-apiserver before 1.33).
-Leaves to others: the certificate's chain (TLS, ``tls``), and the removal of the headers (``proxy``).
-Source: apiserver pkg/authentication/request/headerrequest (requestheader.go, requestheader_controller.go); client-go
-transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go.
+
+A change of the ConfigMap counts from the next handshake and the next request. If it is deleted or unusable, no caller
+is authenticated any more; the reason is logged once. While the API server is unreachable the last version stays.
+
+TLS is 1.3 without resumption. A client certificate is requested and not required, because key sets are public. One of
+another CA than the front proxy's ends the handshake. A connection that was made under a CA that is no longer trusted is
+not authenticated.
+Source: apiserver pkg/authentication/request/headerrequest and x509 (CAs of a bundle are roots, intermediate or not);
+client-go transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go; OpenSSL
+SSL_set_SSL_CTX, by which a handshake gets the current certificate and CAs.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections.abc import Iterable
+import ssl
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from pathlib import Path
+from typing import Final, cast
 from urllib.parse import unquote
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, dig_text
+from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.errors import ParseError
+from nodeattest_serving.tls import ServingCertificate, common_name
 
-__all__ = ["CONFIG_MAP", "NAMESPACE", "FrontProxyTrust", "TrustError", "UserInfo", "identify", "read_trust"]
+__all__ = [
+    "NAMESPACE", "FrontProxyTrust", "FrontProxyWatcher", "GatewayTls", "TrustError", "UserInfo", "identify",
+    "read_trust",
+]  # fmt: skip
 
 NAMESPACE: Final = "kube-system"
 CONFIG_MAP: Final = "extension-apiserver-authentication"
@@ -204,3 +223,101 @@ def _names(config_map: JsonObject, key: str) -> list[str]:
 
 def _unauthorized(message: str) -> StatusError:
     return StatusError(HTTPStatus.UNAUTHORIZED, message)
+
+
+_MAX_BYTES: Final = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class FrontProxyWatcher:
+    """The front proxy that is trusted now."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        set_trust: Callable[[FrontProxyTrust | None], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``set_trust`` is called with every change, for TLS."""
+        self.current: FrontProxyTrust | None = None
+        self._believe = set_trust
+        self._last_message = ""
+        self._reflector = Reflector(
+            client,
+            paths.core_path("configmaps", namespace=NAMESPACE),
+            on_change=self._changed,
+            query={"fieldSelector": f"metadata.name={CONFIG_MAP}"},
+            max_bytes=_MAX_BYTES,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        await self._reflector.run()
+
+    def unready_reason(self) -> str | None:
+        """Why no caller can be authenticated; None if callers can."""
+        if self.current is not None:
+            return None
+        error = self._reflector.last_error
+        if error is not None:
+            return f"cannot read ConfigMap {NAMESPACE}/{CONFIG_MAP}: {error}"
+        return self._last_message or f"ConfigMap {NAMESPACE}/{CONFIG_MAP} was not read yet"
+
+    def _changed(self, _key: str, item: JsonObject | None) -> None:
+        message = ""
+        try:
+            self.current = read_trust(item)
+        except TrustError as error:
+            self.current, message = None, str(error)
+        if message and message != self._last_message:
+            _log.error("no front proxy is trusted: %s", message)
+        elif not message:
+            _log.info("trusting front proxies of %d CAs", len(self.current.authorities) if self.current else 0)
+        self._last_message = message
+        self._believe(self.current)
+
+
+class _Context(ssl.SSLContext):
+    """A context that knows by which CAs it verifies clients."""
+
+    authorities: frozenset[bytes]
+
+
+class GatewayTls(ServingCertificate):
+    """The serving certificate together with the front proxy's CAs."""
+
+    def __init__(self, certificate: Path, key: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the files; raises ``SettingsError``."""
+        self._trust: FrontProxyTrust | None = None
+        super().__init__(certificate, key, clock=clock)
+
+    def set_trust(self, trust: FrontProxyTrust | None) -> None:
+        """Verify clients by these CAs from now on; None: by none."""
+        before, self._trust = self._trust, trust
+        if (before.authorities if before else ()) != (trust.authorities if trust else ()):
+            self._rebuild()
+
+    def common_name(self, transport: asyncio.BaseTransport | None) -> str | None:
+        """Return the common name of the client's certificate; None without one, or if its CA is no longer trusted."""
+        connection = None if transport is None else cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
+        if connection is None or not isinstance(connection.context, _Context):
+            return None
+        trusted = self._trust.authorities if self._trust is not None else ()
+        return common_name(transport) if connection.context.authorities <= set(trusted) else None
+
+    def is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether a connection is not of a front proxy that is trusted."""
+        return self._trust is None or not self._trust.allows(self.common_name(transport))
+
+    def _make(self) -> _Context:
+        context = self._with_certificate(_Context(ssl.PROTOCOL_TLS_SERVER))
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.authorities = frozenset(self._trust.authorities if self._trust else ())
+        if self._trust is not None:
+            context.load_verify_locations(cadata=self._trust.pem)
+        return context

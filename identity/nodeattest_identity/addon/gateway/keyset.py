@@ -1,16 +1,19 @@
-"""The gateway's signing keys: which one signs, which are published, and when the next one comes. Pure.
+"""The gateway's signing keys: when they change, and the one Secret that all replicas share.
 
 Promises: a key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have
 cached a key set without it. A key stays published for ``RotationSchedule.behind`` after its successor signs, which is
-longer than any token lives. Bytes give a ``KeySet`` or ``KeySetError``, which quotes no key; parsing and encoding are
-inverse.
-Leaves to others: storage (``key_store``), random keys, the clock.
+longer than any token lives. Bytes give a ``KeySet`` or ``KeySetError``, which quotes no key.
+
+Every write of the Secret is a compare-and-swap on resourceVersion, so two replicas never overwrite each other's key,
+and a replica that is killed leaves the old Secret or the new one. An unreadable Secret is never replaced. Keys that
+were not compared with the Secret for longer than ``_STALE`` sign nothing: another replica may have removed them.
 Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposal 002, rotation.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -20,20 +23,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.tokens.signing import SigningKey, read_signing_key, signing_key
+from nodeattest_kube.client import ApiClient, ApiError
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
 from nodeattest_providers.key_types import PrivateKey
 
 __all__ = [
-    "Algorithm",
-    "KeySet",
-    "KeySetError",
-    "RotationSchedule",
-    "ScheduledKey",
-    "encode_keyset",
-    "generate_key",
-    "parse_keyset",
-    "rotate",
-]
+    "SECRET_NAME", "Algorithm", "KeySet", "KeySetError", "KeyStore", "RotationSchedule", "ScheduledKey",
+    "encode_keyset", "generate_key", "parse_keyset", "rotate",
+]  # fmt: skip
 
 Algorithm = Literal["ES256", "RS256"]
 
@@ -155,3 +154,102 @@ def _key(entry: JsonValue) -> ScheduledKey:
 
 def _pem(key: SigningKey) -> str:
     return key.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+SECRET_NAME: Final = "addon-auth-gateway-keys"
+_DATA: Final = "keys.json"
+_RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=0.0, retry=2.0, max_retry=30.0)
+"""The first read is at once, because nothing is signed before it; a new key waits more than an hour before it signs."""
+_STALE: Final = 600.0
+"""Seconds; less than a key stays published after it was succeeded (``RotationSchedule.behind``)."""
+
+_log = logging.getLogger(__name__)
+
+
+class KeyStore:
+    """The keys of all replicas, as of the last read."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        namespace: str,
+        schedule: RotationSchedule,
+        make: Callable[[], PrivateKey],
+        now: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
+        self._secret = SecretStore(client, namespace=namespace, name=SECRET_NAME)
+        self._schedule = schedule
+        self._make = make
+        self._now = now
+        self._clock = clock
+        self._keyset = KeySet()
+        self._last_read = float("-inf")
+        self._last_message = ""
+
+    @property
+    def keyset(self) -> KeySet:
+        """The keys as of the last read; empty before the first."""
+        return self._keyset
+
+    def signer(self, now: float) -> SigningKey | None:
+        """Return the signing key; None while no key is known to be current."""
+        return None if self.unready_reason() else self._keyset.signer(now)
+
+    def unready_reason(self) -> str | None:
+        """Why nothing can be signed now; None if it can."""
+        if not self._keyset.keys:
+            return self._last_message or "the signing keys were not read yet"
+        if self._clock() - self._last_read > _STALE:
+            return f"the signing keys were not read for more than {_STALE:.0f} s"
+        return None
+
+    async def refresh(self) -> None:
+        """Read the Secret, and create or update it if due; raises ``ApiError`` and ``KeySetError``."""
+        secret = await self._secret.update(self._next_content)
+        self._keyset, self._last_read, self._last_message = _keyset_of(secret), self._clock(), ""
+
+    def _next_content(self, secret: JsonObject | None) -> SecretContent | None:
+        """Return the Secret's content as it must be now; None if it needs no change."""
+        keyset = KeySet() if secret is None else _keyset_of(secret)
+        wanted = rotate(keyset, self._now(), self._schedule, self._make)
+        if wanted is None:
+            return None
+        added = len({key.kid for key in wanted.published} - {key.kid for key in keyset.published})
+        _log.info("changing the signing keys: %d new, %d in all", added, len(wanted.keys))
+        return SecretContent({_DATA: encode_keyset(wanted)})
+
+    async def run(self) -> None:
+        """Keep the keys fresh until cancelled."""
+        await PeriodicReconciler(self, _RESYNC).run()
+
+    async def reconcile(self) -> float | None:
+        """Refresh; an unreadable Secret is reported and read again soon. Raises ``ApiError``."""
+        try:
+            await self.refresh()
+        except KeySetError as error:
+            self._log_once(error)
+            return _RESYNC.retry
+        return None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Log it once."""
+        self._log_once(error)
+
+    def _log_once(self, error: ApiError | KeySetError) -> None:
+        """Log an error once."""
+        message = f"Secret {self._secret.name}: {error}"
+        if isinstance(error, KeySetError):
+            message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
+        if message != self._last_message:
+            _log.warning("cannot read or change the signing keys: %s", message)
+        self._last_message = message
+
+
+def _keyset_of(secret: JsonObject | None) -> KeySet:
+    data = secret_bytes(secret, _DATA)
+    if data is None:
+        raise KeySetError(f"expected keys in {_DATA}, got something else")
+    return parse_keyset(data)

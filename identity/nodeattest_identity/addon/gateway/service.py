@@ -4,7 +4,7 @@ Promises: a request is forwarded only if kube-apiserver's front proxy states its
 token for that one service and no credential of the user's. Limits count for each user alone. The log has user, service
 and decision, and neither token nor query; refusals cannot fill it.
 Leaves to others: connections (``proxy.server``), forwarding and headers (``proxy``), each decision (``front_proxy``,
-``target``, ``authorizer``, ``endpoints``, ``token_cache``).
+``target``, ``authorizer``, ``endpoints``, ``tokens``).
 Source: companion proposal 003; docs/decisions.md.
 """
 
@@ -21,21 +21,18 @@ from typing import Final, Protocol
 
 from aiohttp import hdrs, web
 
-from nodeattest_identity.addon.gateway.api_group import DOCUMENTS
 from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo, identify
-from nodeattest_identity.addon.gateway.issuer_endpoint import IssuerEndpoint
 from nodeattest_identity.addon.gateway.metrics import Metrics
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
 from nodeattest_identity.addon.gateway.settings import UserLimits
-from nodeattest_identity.addon.gateway.target import ServiceTarget, parse
-from nodeattest_identity.addon.gateway.token_cache import TokenCache
+from nodeattest_identity.addon.gateway.target import DOCUMENTS, ServiceTarget, parse
+from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
-from nodeattest_identity.proxy.log_sampler import LogSampler
+from nodeattest_identity.proxy.limits import LogSampler, UserBusyError, UserRequests
 from nodeattest_identity.proxy.paths import read_target
-from nodeattest_identity.proxy.user_requests import UserBusyError, UserRequests
 from nodeattest_kube.rate_limiter import RateLimiter
 
 __all__ = ["Authorizer", "Gateway", "GatewayDeps"]

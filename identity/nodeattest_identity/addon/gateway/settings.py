@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
-from nodeattest_identity.issuer.documents import MAX_AGE
-from nodeattest_identity.issuer.urls import UrlError, issuer_url
+from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, issuer_url
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_serving.settings import BindAddress, SettingsError
 

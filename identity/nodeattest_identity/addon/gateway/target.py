@@ -1,25 +1,87 @@
-"""The service that a request is for, read from its raw path as kube-apiserver reads it to authorise it. Pure.
+"""The gateway's API group, and the service that a request is for, read from its raw path. Pure.
+
+The group is not that of our CRDs: an APIService hands a whole version of a group to one server. It does not end in
+``.k8s.io``, which is reserved for Kubernetes (apiextensions-apiserver pkg/apihelpers, IsProtectedCommunityGroup).
+``services`` is listed because kubectl and RBAC tools look for the resource of a sub-resource. It has no verbs: it can
+be neither read nor written here.
 
 Promises: any text gives a ``ServiceTarget`` or ``StatusError``. Namespace and name are the same segments on which
 kube-apiserver's RequestInfo decided, because no segment before the sub-resource may be encoded, empty or a dot segment.
 Of the query only ``add-auth`` belongs to the gateway: it is removed, everything else stays byte for byte.
-Leaves to others: the rest of the path (``nodeattest_identity.proxy``), whether the service exists.
-Source: apiserver pkg/endpoints/request/requestinfo.go; apimachinery pkg/util/net/port_split.go (SplitSchemeNamePort);
-pkg/registry/core/service/proxy; RFC 1035 labels and RFC 6335 §5.1 port names.
+Out of scope: the rest of the path (``nodeattest_identity.proxy``), whether the service exists.
+Source: apimachinery metav1 APIGroupList, APIGroup, APIResourceList; kube-aggregator pkg/controllers/openapi/aggregator
+(a missing OpenAPI document is logged as an error on every attempt); apiserver pkg/endpoints/request/requestinfo.go;
+apimachinery pkg/util/net/port_split.go; RFC 1035 labels and RFC 6335 §5.1 port names.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
-from nodeattest_identity.addon.gateway.api_group import RESOURCE, ROOT, SUBRESOURCE
 from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["ADD_AUTH", "Scheme", "ServiceTarget", "parse"]
+__all__ = [
+    "API_SERVICE", "DOCUMENTS", "GROUP", "GROUP_ROOT", "RESOURCE", "ROOT", "SUBRESOURCE", "VERSION", "Scheme",
+    "ServiceTarget", "parse",
+]  # fmt: skip
+
+GROUP: Final = "addonauth.nodeattest.x-k8s.io"
+VERSION: Final = "v1alpha1"
+API_SERVICE: Final = f"{VERSION}.{GROUP}"
+RESOURCE: Final = "services"
+SUBRESOURCE: Final = "proxy"
+GROUP_ROOT: Final = f"/apis/{GROUP}"
+ROOT: Final = f"{GROUP_ROOT}/{VERSION}"
+
+_VERSION: Final[JsonObject] = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
+_GROUP: Final[JsonObject] = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
+_VERBS: Final = ("create", "delete", "get", "patch", "update")
+"""What kube-apiserver makes of POST, DELETE, GET and HEAD, PATCH and PUT (requestinfo.go)."""
+
+
+def _document(value: JsonObject) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+DOCUMENTS: Final[dict[str, bytes]] = {
+    "/apis": _document({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_GROUP]}),
+    GROUP_ROOT: _document({"kind": "APIGroup", "apiVersion": "v1", **_GROUP}),
+    ROOT: _document(
+        {
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": f"{GROUP}/{VERSION}",
+            "resources": [
+                {
+                    "name": RESOURCE,
+                    "singularName": "service",
+                    "namespaced": True,
+                    "kind": "Service",
+                    "verbs": [],
+                },
+                {
+                    "name": f"{RESOURCE}/{SUBRESOURCE}",
+                    "singularName": "",
+                    "namespaced": True,
+                    "kind": "ServiceProxyOptions",
+                    "verbs": list(_VERBS),
+                },
+            ],
+        }
+    ),
+    "/openapi/v2": _document(
+        {"swagger": "2.0", "info": {"title": "nodeattest addon-auth gateway", "version": VERSION}, "paths": {}}
+    ),
+    "/version": _document({"major": "1", "minor": "0", "gitVersion": "v1.0.0"}),
+}
+"""By path; a slash at the end makes no difference."""
+
 
 ADD_AUTH: Final = "add-auth"
 

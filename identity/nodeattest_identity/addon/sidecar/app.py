@@ -19,7 +19,7 @@ from nodeattest_identity.addon.sidecar.caller import Verifier
 from nodeattest_identity.addon.sidecar.metrics import Metrics
 from nodeattest_identity.addon.sidecar.service import SidecarService
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
+from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_serving.health import HealthServer

@@ -1,19 +1,24 @@
-"""The verified caller of a request, and the identity headers for the add-on. Pure.
+"""The one bearer token of a request, its verified caller, and the identity headers for the add-on. Pure.
 
-Promises: the name of a ``Caller`` fits into a header unchanged. A name that does not fit is refused, never rewritten:
-a rewritten name could be another user's.
-Source: companion proposal 003; apiserver authentication/request/headerrequest (names are taken byte for byte).
+Promises: there is exactly one token, in exactly one ``Authorization`` header. A token in the query is refused, because
+queries are logged and forwarded. The name of a ``Caller`` fits into a header unchanged. A name that does not fit is
+refused, never rewritten: a rewritten name could be another user's. No message quotes a credential.
+Source: RFC 6750 §2.1 to §2.3; RFC 9110 §11.6.2; companion proposal 003; apiserver authentication/request/headerrequest
+(names are taken byte for byte).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import unquote_to_bytes
 
-from nodeattest_identity.proxy.headers import is_safe_value
+from nodeattest_identity.proxy.headers import RawHeaders, canonical, is_safe_value
+from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
-__all__ = ["Caller", "Verifier", "identity_headers", "require_allowed"]
+__all__ = ["Caller", "Verifier", "bearer", "identity_headers", "require_allowed", "require_no_token_in_query"]
 
 USER: Final = "X-Authenticated-User"
 GROUP: Final = "X-Authenticated-Groups"
@@ -76,3 +81,35 @@ def identity_headers(caller: Caller, *, groups: bool) -> list[tuple[str, str]]:
 
 def _fits_header(name: str) -> bool:
     return len(name) <= _MAX_NAME and is_safe_value(name)
+
+
+_BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/\-]+=*)", re.IGNORECASE)
+"""RFC 6750 §2.1, with any number of spaces (RFC 9110 §11.6.2)."""
+_PARAMETER: Final = b"access-token"
+_CHALLENGE: Final = "Bearer"
+
+
+def bearer(headers: RawHeaders) -> bytes:
+    """Return the token of a request; raises ``RefusalError``."""
+    given = [value for name, value in headers if canonical(name) == b"authorization"]
+    if len(given) > 1:
+        raise RefusalError(Refusal.CREDENTIALS_AMBIGUOUS, f"expected one Authorization header, got {len(given)}")
+    found = _BEARER.fullmatch(given[0].strip()) if given else None
+    if found is None:
+        got = "another scheme, or no token" if given else "none"
+        raise RefusalError(
+            Refusal.CREDENTIALS_MISSING,
+            f"expected Authorization: Bearer, got {got}",
+            headers={"WWW-Authenticate": _CHALLENGE},
+        )
+    return found.group(1)
+
+
+def require_no_token_in_query(target: RequestTarget) -> None:
+    """Raise ``RefusalError`` for ``?access_token=`` in any spelling."""
+    if not target.query:
+        return
+    for part in re.split("[&;]", target.query):
+        name = unquote_to_bytes(part.partition("=")[0].replace("+", " "))
+        if canonical(name.strip()) == _PARAMETER:
+            raise RefusalError(Refusal.CREDENTIALS_AMBIGUOUS, "expected no access_token in the query, got one")

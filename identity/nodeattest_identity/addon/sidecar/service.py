@@ -4,7 +4,7 @@ Promises: the add-on gets a request only with a verified caller's name or, on op
 either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
 requests leave room for others, also among the connections. The log names the caller, and never a token or a query;
 unauthenticated clients cannot fill it.
-Leaves to others: verification of tokens (``verifier_cache``), forwarding (``proxy.forward``).
+Leaves to others: verification of tokens (``verifiers``), forwarding (``proxy.forward``).
 Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
 """
 
@@ -18,17 +18,21 @@ from typing import Final
 
 from aiohttp import web
 
-from nodeattest_identity.addon.sidecar.caller import Caller, identity_headers, require_allowed
-from nodeattest_identity.addon.sidecar.credentials import bearer, require_no_token_in_query
+from nodeattest_identity.addon.sidecar.caller import (
+    Caller,
+    bearer,
+    identity_headers,
+    require_allowed,
+    require_no_token_in_query,
+)
 from nodeattest_identity.addon.sidecar.metrics import Metrics
 from nodeattest_identity.addon.sidecar.settings import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifier_cache import CachedVerifier
+from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.headers import CREDENTIALS
-from nodeattest_identity.proxy.log_sampler import LogSampler
+from nodeattest_identity.proxy.limits import LogSampler, UserBusyError, UserRequests
 from nodeattest_identity.proxy.paths import RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_identity.proxy.user_requests import UserBusyError, UserRequests
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.connection_slots import share_of_owner
 from nodeattest_serving.http_server import ServerConnection

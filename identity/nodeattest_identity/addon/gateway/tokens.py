@@ -1,9 +1,10 @@
-"""Mints a token for one user and one service, valid for a minute, and caches it.
+"""Mints a token for one user and one service, valid for a minute, and serves the keys that verify it.
 
 Promises: ``sub`` is the user verbatim, ``aud`` is one service. A cached token is used again for the same user, UID,
-groups and service until ten seconds before its expiry. At most ``_MAX_CACHED`` tokens are cached.
-Leaves to others: authorization (``authorizer``), keys (``keyset``), the form of the JWT (``tokens.signing``).
-Source: companion proposal 003, "Properties of this token".
+groups and service until ten seconds before its expiry. The key set holds every key that signs, has signed within the
+last minutes or will sign next. Bytes, paths and responses are those of ``issuer serve``.
+Out of scope: authorization (``authorizer``), keys (``keyset``), the form of the JWT (``tokens.signing``).
+Source: companion proposal 002, and 003, "Properties of this token".
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
+from aiohttp import web
+
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
+from nodeattest_identity.issuer.documents import MAX_AGE, documents
+from nodeattest_identity.issuer.keys import VerifyingKey
+from nodeattest_identity.serve.metrics import Metrics
+from nodeattest_identity.serve.service import IssuerService, RouteTable, issuer_paths
 from nodeattest_identity.tokens.signing import SigningKey, mint
 from nodeattest_kube.jsontypes import JsonObject
 
-__all__ = ["GROUPS", "LIFETIME", "UID", "CachedToken", "TokenCache"]
+__all__ = ["GROUPS", "LIFETIME", "UID", "IssuerEndpoint", "TokenCache"]
 
 LIFETIME: Final = 60
 """Seconds; the longest that proposal 003 allows."""
@@ -105,3 +112,32 @@ class TokenCache:
             )
         self.minted += 1
         return CachedToken(token, int(now) + LIFETIME, key.verifying.kid)
+
+
+class IssuerEndpoint:
+    """Answers requests for the issuer's documents."""
+
+    def __init__(self, issuer: str, keys: Callable[[], tuple[VerifyingKey, ...]]) -> None:
+        """``keys``: the keys that are published now; empty before the first read."""
+        self._keys = keys
+        self._published: tuple[VerifyingKey, ...] = ()
+        self._paths = issuer_paths(issuer)
+        self._routes = RouteTable(max_age=MAX_AGE, secure=False)
+        self._routes.open(self._paths)
+        self._service = IssuerService(self._routes, Metrics())
+        self.paths: Final = frozenset({self._paths.configuration_path, self._paths.jwks_path})
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """Answer a request for one of ``paths``."""
+        keys = self._keys()
+        if keys != self._published:
+            if keys:
+                self._routes.publish(self._paths, documents(self._paths.issuer, self._paths.jwks_uri, keys))
+            else:
+                self._routes.withdraw(self._paths)
+            self._published = keys
+        reply = await self._service.handle(request, "")
+        response = web.Response(status=reply.status, body=reply.body, headers=reply.headers)
+        response.headers["Server"] = "nodeattest"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response

@@ -1,0 +1,259 @@
+"""Verifies callers by JWT or by TokenReview, and remembers verified tokens for a while.
+
+By JWT (tokens of the gateway, or of service accounts for this add-on), the issuer and one of our audiences are always
+required. A token is valid until its ``exp`` without leeway, because responses end then, too.
+By TokenReview, the review always names our audiences, and the answer must name one of them: an API server that does not
+support audiences answers without, and is not trusted. Only an explicit ``authenticated: true`` counts.
+Either way a token with further audiences is refused: each of them could replay it here. A JWT states its audiences,
+while a review names only those that were asked for; for a token that is no JWT the API server decides alone.
+
+A remembered token is stored only as an HMAC under a key of this process, so memory never holds a usable token. An
+answer counts for ``keep`` seconds, not beyond the token's own expiry, and only while one of its audiences is ours. A
+refusal is never cached. A token that is asked for several times at once is verified once.
+Source: companion proposal 003, "Properties of this token"; RFC 8725 §3; authentication.k8s.io/v1 TokenReview
+("status.audiences"); pkg/serviceaccount/jwt.go (the audiences of an answer are those both of the token and of the
+question); apiserver pkg/authentication/token/cache (keyed by HMAC, 10 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from nodeattest_identity.addon.expiring_cache import ExpiringCache
+from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
+from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_identity.tokens import jwt
+from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
+from nodeattest_identity.tokens.jwt import Claims, Expected
+from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
+from nodeattest_parsing import compact_jws
+from nodeattest_parsing.errors import ParseError
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.single_flight import SingleFlight
+
+__all__ = ["CachedVerifier", "JwtVerifier", "TokenReviewVerifier", "first_keys", "parse_review"]
+
+_GROUPS: Final = "groups"
+_RETRY: Final = 5.0
+"""Seconds between two attempts to get the first keys; the cache limits requests to the issuer."""
+_REMEDY: Final = "ask for a new token, and set the clocks of both sides by NTP"
+
+
+class JwtVerifier:
+    """Verifies by the keys of an issuer."""
+
+    def __init__(
+        self,
+        keys: KeySource,
+        *,
+        issuer: str,
+        audiences: Callable[[], frozenset[str]],
+        longest_lifetime: float,
+        now: Callable[[], float],
+    ) -> None:
+        """``audiences`` may change while we run; ``longest_lifetime``: seconds that a token may be valid for."""
+        self._keys = keys
+        self._issuer = issuer
+        self._audiences = audiences
+        self._longest = longest_lifetime
+        self._now = now
+
+    def audiences(self) -> frozenset[str]:
+        """Return the audiences that are ours now."""
+        return self._audiences()
+
+    async def verify(self, token: bytes, _peer: str = "", /) -> Caller:
+        """Verify a token; raises ``Denied`` or ``Unavailable``."""
+        ours = self._audiences()
+        if not ours:
+            raise Unavailable(
+                Reason.API_UNAVAILABLE,
+                "no audience is ours: no Service selects this pod",
+                remedy="make a Service that selects it, or name the audience (--audience)",
+            )
+        unverified = jwt.parse(token)
+        keys = await self._keys.keys_for(unverified.key_id)
+        now = self._now()
+        claims = jwt.verify(
+            unverified,
+            keys,
+            Expected(issuer=self._issuer, audiences=ours, longest_lifetime=self._longest, single_audience=True),
+            now,
+        )
+        if claims.expires <= now:
+            raise Denied(Reason.JWT_EXPIRED, expected="exp to come", got="one within the leeway", remedy=_REMEDY)
+        return Caller(
+            user=claims.subject,
+            groups=_groups(claims),
+            audiences=ours.intersection(claims.audiences),
+            expires=claims.expires,
+            key_id=claims.key_id,
+        )
+
+
+async def first_keys(keys: JWKSCache) -> None:
+    """Fetch keys before the first request, so that a sidecar is ready only once it can verify tokens."""
+    while not keys.has_keys:
+        with suppress(Denied, Unavailable):
+            await keys.keys_for("")
+        if not keys.has_keys:
+            await asyncio.sleep(_RETRY)
+
+
+def _groups(claims: Claims) -> tuple[str, ...]:
+    """Read groups as the gateway writes them; raises ``Denied`` for anything else under that name."""
+    given: JsonValue = claims.extra.get(_GROUPS, [])
+    groups = tuple(each for each in given if isinstance(each, str) and each) if isinstance(given, list) else ()
+    if not isinstance(given, list) or len(groups) != len(given):
+        raise Denied(Reason.JWT_MALFORMED, expected="groups: a list of texts", got="something else", remedy=_REMEDY)
+    return groups
+
+
+_PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+_VERIFIED_BY: Final = "TokenReview"
+_REVIEW_REMEDY: Final = "ask for a token with this audience (kubectl create token --audience)"
+_LATEST: Final = 2**53
+"""Seconds; beyond it integers are not what a float can hold."""
+"""Of a JWT."""
+
+
+class TokenReviewVerifier:
+    """Verifies by TokenReview, with limited concurrency that is fair among peers; time limit is the client's (10 s)."""
+
+    def __init__(
+        self, client: ApiClient, *, audiences: Callable[[], frozenset[str]], semaphore: FairSemaphore | None = None
+    ) -> None:
+        self._client = client
+        self._audiences = audiences
+        self._semaphore = semaphore or FairSemaphore()
+
+    def audiences(self) -> frozenset[str]:
+        """Return the audiences that are ours now."""
+        return self._audiences()
+
+    async def verify(self, token: bytes, peer: str = "", /) -> Caller:
+        """Verify a token; raises ``Denied`` or ``Unavailable``.
+
+        1. There is an audience that is ours. 2. A JWT has one audience. 3. The API server authenticates the token.
+        """
+        # 1
+        ours = self._audiences()
+        if not ours:
+            raise _unavailable("no audience is ours: no Service selects this pod")
+        # 2
+        claims = _unverified_claims(token)
+        if len(_strings(claims.get("aud"))) > 1:
+            raise _denied("a token for one audience", "one for several")
+        # 3
+        spec: JsonObject = {"token": token.decode("ascii"), "audiences": [*sorted(ours)]}
+        question: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        try:
+            async with self._semaphore.acquire(peer):
+                answer = await self._client.create(_PATH, question)
+        except ApiError as error:
+            raise _unavailable(f"the API server did not review a token: {error.reason}") from None
+        return parse_review(answer, ours, expires=_expiry(claims))
+
+
+def parse_review(answer: JsonObject, ours: frozenset[str], *, expires: float | None) -> Caller:
+    """Return the caller of a TokenReview; raises ``Denied``.
+
+    1. Authenticated, without an error. 2. One of our audiences, and no other. 3. A user name.
+    """
+    status = dig(answer, "status")
+    # 1
+    if dig(status, "authenticated") is not True or dig(status, "error"):
+        raise _denied("authenticated true and no error", "another answer")
+    # 2: kube-apiserver leaves audiences out where its authenticator knows none
+    audiences = frozenset(_strings(dig(status, "audiences")))
+    if not audiences or not audiences <= ours:
+        raise _denied("an answer for one of our audiences", "one for others, or for none")
+    # 3
+    user = dig(status, "user", "username")
+    if not isinstance(user, str) or not user:
+        raise _denied("a user's name", "none")
+    groups = tuple(_strings(dig(status, "user", "groups")))
+    return Caller(user=user, groups=groups, audiences=audiences, expires=expires, key_id=_VERIFIED_BY)
+
+
+def _unverified_claims(token: bytes) -> JsonObject:
+    """Return the claims of a JWT, empty for others; they count only once the API server authenticated the token."""
+    try:
+        return compact_jws.parse_claims(compact_jws.split(token, max_size=len(token)).payload)
+    except ParseError:
+        return {}
+
+
+def _expiry(claims: JsonObject) -> float | None:
+    """Return the expiry of a token."""
+    until = claims.get("exp")
+    if not isinstance(until, int | float) or isinstance(until, bool):
+        return None
+    return float(max(0, min(until, _LATEST)))
+
+
+def _strings(value: JsonValue) -> list[str]:
+    return [each for each in value if isinstance(each, str) and each] if isinstance(value, list) else []
+
+
+def _denied(expected: str, got: str) -> Denied:
+    return Denied(Reason.TOKEN_REVIEW_REFUSED, expected=expected, got=got, remedy=_REVIEW_REMEDY)
+
+
+def _unavailable(detail: str) -> Unavailable:
+    return Unavailable(Reason.API_UNAVAILABLE, detail, remedy="see whether the API server can be reached from this pod")
+
+
+_MAX_ENTRIES: Final = 10_000
+
+
+class CachedVerifier:
+    """A verifier with a cache in front of it."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        *,
+        keep: float,
+        secret: bytes,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """``keep``: seconds; ``secret``: random bytes; ``now``: seconds since the epoch, ``clock``: monotonic."""
+        self._verifier = verifier
+        self._keep = keep
+        self._secret = secret
+        self._now = now
+        self._clock = clock
+        self._cache: ExpiringCache[bytes, Caller] = ExpiringCache(_MAX_ENTRIES, clock)
+        self._in_flight: SingleFlight[bytes, Caller] = SingleFlight()
+
+    async def caller(self, token: bytes, peer: str) -> Caller:
+        """Return the caller whose token it is; it came from ``peer``. Raises ``Denied`` or ``Unavailable``."""
+        key = hmac.digest(self._secret, token, hashlib.sha256)
+        caller = self._cache.get(key)
+        if caller is not None:
+            if self._is_valid(caller):
+                return caller
+            self._cache.remove(key)
+        return await self._in_flight.share(key, lambda: self._verify(key, token, peer))
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    async def _verify(self, key: bytes, token: bytes, peer: str) -> Caller:
+        started = self._clock()
+        caller = await self._verifier.verify(token, peer)
+        self._cache.put(key, caller, started + self._keep)
+        return caller
+
+    def _is_valid(self, caller: Caller) -> bool:
+        if caller.expires is not None and caller.expires <= self._now():
+            return False
+        return not caller.audiences.isdisjoint(self._verifier.audiences())
