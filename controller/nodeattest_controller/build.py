@@ -37,6 +37,7 @@ from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.cluster_marks import ClusterMarks
+from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.csr_observer import CSRObserver
 from nodeattest_controller.runtime.guard import ClusterGuard, MarkedClusters, Ownership
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
@@ -50,6 +51,7 @@ from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -250,6 +252,7 @@ def _csr_controller(
         metrics=metrics,
         log=shared.log,
         now=_now,
+        memory=MemoryPool(cache_memory() // 2),
         workers=settings.workers,
     )
 

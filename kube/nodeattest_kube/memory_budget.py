@@ -3,8 +3,9 @@
 The kept objects never take more than the total. One object gets at most a small part of what is left, so that large
 objects that come first leave room for small ones. Where namespaces are of different tenants, each has at most as much
 as it leaves to the others, in bytes and in objects: one alone gets half of all. Collections that share a ``MemoryPool``
-share its bytes, whatever is in which, and a namespace's share is that of all of them: also while they are listed, for
-what a list holds beyond what is kept counts. Leaves to others: what happens to refused objects.
+share its bytes, whatever is in which, and a namespace's share is that of all of them. While a collection is listed,
+an object counts as the larger of what is kept and what the list holds of it.
+Leaves to others: what happens to refused objects.
 Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
 """
 
@@ -12,10 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Container, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from copy import copy
-from typing import Final, Self
+from typing import Final
 
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 
@@ -32,119 +32,86 @@ class MemoryPool:
 
     def __init__(self, total: int) -> None:
         self.total: Final = total
-        self._in_use: dict[object, MemoryBudget] = {}
-        self._lists: dict[object, MemoryBudget] = {}
-        """Both by origin."""
+        self.used = 0
+        self._namespaces: Counter[str] = Counter()
 
-    @property
-    def used(self) -> int:
-        """Bytes that are taken."""
-        return self.used_beside(None)
+    def used_of(self, namespace: str) -> int:
+        """Return the bytes that a namespace takes."""
+        return self._namespaces[namespace]
 
-    def used_beside(self, origin: object, namespace: str | None = None) -> int:
-        """Return what collections other than that of a budget take, all of it or that of a namespace.
-
-        A collection that is listed takes the greater of what is kept and what the list has reserved.
-        """
-        total = 0
-        for each, budget in self._in_use.items():
-            if each is not origin:
-                listed = self._lists.get(each, budget)
-                total += max(_used(budget, namespace), _used(listed, namespace))
-        return total
-
-    def use(self, budget: MemoryBudget) -> None:
-        """Count a collection by this budget from now on."""
-        self._in_use[budget.origin] = budget
-
-    def begin_list(self, budget: MemoryBudget) -> None:
-        """Count also what a list of a collection reserves; there is one at a time."""
-        self._lists[budget.origin] = budget
-
-    def end_list(self, budget: MemoryBudget) -> None:
-        """Count no list of a collection any more."""
-        self._lists.pop(budget.origin, None)
+    def add(self, namespace: str, size: int) -> None:
+        """Count bytes, fewer where ``size`` is negative."""
+        self.used += size
+        self._namespaces[namespace] += size
+        if not self._namespaces[namespace]:
+            del self._namespaces[namespace]
 
 
 class MemoryBudget:
-    """Bytes by key, and what is left of the total."""
+    """The bytes of each object of a collection."""
 
-    def __init__(self, total: int | MemoryPool, *, objects: int | None = None) -> None:
-        """``objects``: how many there may be, where namespaces have shares; without it only bytes count."""
-        self._total = total.total if isinstance(total, MemoryPool) else total
-        self._pool = total if isinstance(total, MemoryPool) else None
-        self.origin = object()
-        """The same in all copies."""
-        self.used = 0
-        """Bytes that are taken here."""
-        self._objects = objects
-        self._shares: dict[str, int] = {}
-        self._bytes_of: Counter[str] = Counter()
+    def __init__(self, memory: int | MemoryPool, *, objects: int | None = None, owner: str | None = None) -> None:
+        """``objects``: how many there may be, where namespaces have shares; without it only bytes count.
+
+        ``owner``: the namespace of which all objects are, those of its cluster; by default each key names its own.
+        """
+        self._pool = memory if isinstance(memory, MemoryPool) else MemoryPool(memory)
+        self._objects, self._owner = objects, owner
+        self._kept: dict[str, int] = {}
+        self._listed: dict[str, int] | None = None
+        """Of a list that is under way."""
+        self._count = 0
         self._objects_of: Counter[str] = Counter()
-        """Both by namespace, where these have shares."""
         self._refused: dict[str, int] = {}
-        """Bytes of the smallest object that was refused, by namespace, where these have shares."""
-        self.use()
-
-    def use(self) -> None:
-        """Be what is kept; a copy is not before this."""
-        if self._pool is not None:
-            self._pool.use(self)
+        """Bytes of the smallest object that was refused since the last list, by namespace, where these have shares."""
 
     @contextmanager
-    def list_anew(self) -> Generator[Self]:
-        """Give a list another that begins with the same reservations: what is kept has its room, wherever it is listed.
+    def listing(self) -> Generator[None]:
+        """Take for a list from now on: what is kept has its room, wherever it is listed.
 
-        What the list takes beyond them counts for others until the block ends.
+        What the list takes is given back at the end of the block, unless ``keep_listed`` was called.
         """
-        made = copy(self)
-        made.detach()
-        if self._pool is not None:
-            self._pool.begin_list(made)
+        self._listed, self._refused = {}, {}
         try:
-            yield made
+            yield
         finally:
-            if self._pool is not None:
-                self._pool.end_list(made)
+            for key in list(self._listed or ()):
+                self._set(self._listed, key, None)
+            self._listed = None
 
-    def detach(self) -> None:
-        """Share no table with the one that this was copied from; a new list has refused nothing."""
-        self._shares, self._refused = dict(self._shares), {}
-        self._bytes_of, self._objects_of = Counter(self._bytes_of), Counter(self._objects_of)
+    def keep_listed(self) -> None:
+        """Keep what was listed, and nothing else."""
+        listed = self._listed or {}
+        for key in [key for key, size in self._kept.items() if size > listed.get(key, -1)]:
+            self._set(self._kept, key, listed.get(key))
+        self._kept, self._listed = listed, None  # of each key the same counts
 
-    def keep_only(self, keys: Container[str]) -> None:
-        """Free the bytes of all other keys."""
-        for key in [key for key in self._shares if key not in keys]:
-            self.release(key)
+    def close(self) -> None:
+        """Keep nothing."""
+        for key in list(self._kept):
+            self._set(self._kept, key, None)
 
     @property
     def left(self) -> int:
         """Free bytes."""
-        return self._total - self.used - (self._pool.used_beside(self.origin) if self._pool is not None else 0)
-
-    def used_of(self, namespace: str) -> int:
-        """Bytes that a namespace takes here, where namespaces have shares."""
-        return self._bytes_of[namespace]
+        return self._pool.total - self._pool.used
 
     def of(self, key: str) -> int:
-        """Bytes of a key."""
-        return self._shares.get(key, 0)
+        """Bytes that are kept of a key."""
+        return self._kept.get(key, 0)
 
     def take(self, key: str, size: int) -> bool:
         """Reserve bytes for a key in place of its former ones; False, and none reserved, above its limit.
 
         What is kept and does not grow stays, whatever others have taken since.
         """
-        grows = size > self._shares.get(key, -1)
-        self.release(key)
-        if grows and not self._fits(_namespace_of(key), size):
-            self._note_refused(_namespace_of(key), size)
+        table = self._kept if self._listed is None else self._listed
+        most = max(self._kept.get(key, -1), table.get(key, -1))
+        self._set(table, key, None)
+        if size > most and not self._fits(self._namespace_of(key), size):
+            self._note_refused(self._namespace_of(key), size)
             return False
-        self.used += size
-        self._shares[key] = size
-        if self._objects is not None:
-            self._bytes_of[_namespace_of(key)] += size
-            self._objects_of[_namespace_of(key)] += 1
+        self._set(table, key, size)
         return True
 
     @property
@@ -154,16 +121,32 @@ class MemoryBudget:
 
     def release(self, key: str) -> None:
         """Free a key's bytes."""
-        size = self._shares.pop(key, None)
-        if size is None:
+        self._set(self._kept, key, None)
+
+    def _set(self, table: dict[str, int] | None, key: str, size: int | None) -> None:
+        """Write a key's bytes into a table, and count what that changes."""
+        if table is None:
             return
-        self.used -= size
-        if self._objects is not None:
-            namespace = _namespace_of(key)
-            self._bytes_of[namespace] -= size
-            self._objects_of[namespace] -= 1
-            if not self._objects_of[namespace]:
-                del self._bytes_of[namespace], self._objects_of[namespace]
+        before = self._counted(key)
+        if size is None:
+            table.pop(key, None)
+        else:
+            table[key] = size
+        after, namespace = self._counted(key), self._namespace_of(key)
+        self._pool.add(namespace, max(after, 0) - max(before, 0))
+        more = (after >= 0) - (before >= 0)
+        self._count += more
+        self._objects_of[namespace] += more
+        if not self._objects_of[namespace]:
+            del self._objects_of[namespace]
+
+    def _counted(self, key: str) -> int:
+        """Return what counts of a key, -1 where there is none."""
+        listed = -1 if self._listed is None else self._listed.get(key, -1)
+        return max(self._kept.get(key, -1), listed)
+
+    def _namespace_of(self, key: str) -> str:
+        return key.partition("/")[0] if self._owner is None else self._owner
 
     def _note_refused(self, namespace: str, size: int) -> None:
         """Remember what was refused; of too many namespaces, and without shares, only the smallest of all."""
@@ -179,19 +162,8 @@ class MemoryBudget:
         """Return whether a namespace, with one more object, leaves as much to the others."""
         if self._objects is None:
             return True
-        more = self._objects - len(self._shares) - 1
-        taken = self._bytes_of[namespace]
-        if self._pool is not None:
-            taken += self._pool.used_beside(self.origin, namespace)
-        return taken + size <= self.left - size and self._objects_of[namespace] + 1 <= more
-
-
-def _used(budget: MemoryBudget, namespace: str | None) -> int:
-    return budget.used if namespace is None else budget.used_of(namespace)
-
-
-def _namespace_of(key: str) -> str:
-    return key.partition("/")[0]
+        more = self._objects - self._count - 1
+        return self._pool.used_of(namespace) + size <= self.left - size and self._objects_of[namespace] + 1 <= more
 
 
 def object_size(key: str, version: tuple[str, str], item: JsonObject) -> int:

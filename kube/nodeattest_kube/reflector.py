@@ -129,6 +129,7 @@ class Reflector:
         max_objects: int = 100_000,
         max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
+        owner: str | None = None,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
         backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
@@ -140,8 +141,8 @@ class Reflector:
         ``transform`` and index functions get whatever the server sent, so they must be total. A server that claims more
         than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory (a pool where several
         collections share it); one above a 64th of what is left is passed over. ``shares``: namespaces are of different
-        tenants, so none may fill the cache; what is over its share of either limit is passed over. ``watch_seconds``:
-        of each watch.
+        tenants, so none may fill the cache; what is over its share of either limit is passed over. ``owner``: the
+        namespace of which all objects are, whatever they say. ``watch_seconds``: of each watch.
         """
         self.passed_over = 0
         """How often an object was not taken for its size or its name."""
@@ -154,7 +155,7 @@ class Reflector:
         self._on_change, self._on_recovery = on_change, on_recovery
         self._transform = transform
         self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
-        self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None)
+        self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None, owner=owner)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
         self._store, self._synced, self._page_limit = Store(), asyncio.Event(), TRUSTED.objects
         self._version: str | None = None
@@ -222,6 +223,10 @@ class Reflector:
     def each(self, name: str, value: str) -> Iterator[JsonObject]:
         """Yield the same one by one, as each is then."""
         return self._store.each(name, value)
+
+    def close(self) -> None:
+        """Give the memory back, once nobody follows the collection any more."""
+        self._budget.close()
 
     async def run(self) -> None:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
@@ -295,12 +300,10 @@ class Reflector:
         listed: _Listed = {}
         self._listing = left_out = _LeftOut()
         try:
-            with self._budget.list_anew() as budget:
-                version = await self._read_pages(listed, budget)
+            with self._budget.listing():
+                version = await self._read_pages(listed)
                 self._page_limit = TRUSTED.objects
-                budget.keep_only(listed)
-                self._budget = budget
-                budget.use()
+                self._budget.keep_listed()
         finally:
             self._listing = None
         self._left_out = left_out
@@ -310,7 +313,7 @@ class Reflector:
         self.hung = None
         self._synced.set()
 
-    async def _read_pages(self, listed: _Listed, budget: MemoryBudget) -> str:
+    async def _read_pages(self, listed: _Listed) -> str:
         """Collect the objects of all pages; returns the list's version."""
         version, count = "", 0
         pages = self._client.pages(self._path, self._query, self._page_limit, skipped=self._too_large)
@@ -320,7 +323,7 @@ class Reflector:
                     version = dig_text(page, "metadata", "resourceVersion")
                     count += 1
                     self._bound(count)  # Pages may be empty, but not without end.
-                    await self._read_page(page, listed, budget)
+                    await self._read_page(page, listed)
                     self._contact()
         except Gone:
             # The list took longer than the server keeps its snapshot: without pages it needs none (client-go pager).
@@ -330,7 +333,7 @@ class Reflector:
             raise self._malformed("a list without a resourceVersion")
         return version
 
-    async def _read_page(self, page: JsonObject, listed: _Listed, budget: MemoryBudget) -> None:
+    async def _read_page(self, page: JsonObject, listed: _Listed) -> None:
         """Collect the objects of a page in slices; a list that was asked for without pages may be long.
 
         Objects get the kind and apiVersion that items of a list lack, unlike events.
@@ -352,7 +355,7 @@ class Reflector:
                 size = object_size(key, version, kept)
             else:
                 kept, size = known, self._budget.of(key)
-            if self._is_usable(key, found) and self._has_room(budget, key, size):
+            if self._is_usable(key, found) and self._has_room(key, size):
                 listed[key] = version, kept
             if not self._shares:
                 self._bound(len(listed))
@@ -401,7 +404,7 @@ class Reflector:
 
     def _put(self, key: str, version: Version, item: JsonObject) -> None:
         """Keep an object if there is room; an older version of it is not kept in its place."""
-        if self._has_room(self._budget, key, object_size(key, version, item)):
+        if self._has_room(key, object_size(key, version, item)):
             self._left_out.discard(key, may_be_other=self._store.get(key) is None)
             self._store.put(key, version, item)
             self._on_change(key, item)
@@ -441,13 +444,12 @@ class Reflector:
         self._pass_over(key, "its name is too long, or none for a path")
         return False
 
-    def _has_room(self, budget: MemoryBudget, key: str, size: int) -> bool:
+    def _has_room(self, key: str, size: int) -> bool:
         """Whether there is memory for an object; it has it then."""
-        if budget.take(key, size):
+        if self._budget.take(key, size):
             return True
-        self._pass_over(
-            key, f"{key} would take {size} bytes where {budget.left} are left, or its namespace has its share"
-        )
+        left = self._budget.left
+        self._pass_over(key, f"{key} would take {size} bytes where {left} are left, or its namespace has its share")
         return False
 
     def _has_room_again(self) -> bool:

@@ -39,6 +39,7 @@ from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.watch_events import WatchType
 from nodeattest_providers import envelope
 from nodeattest_providers.csr import build_csr
@@ -222,6 +223,7 @@ class World:
             has_provider=lambda name: name == self.verifier.provider,
             on_request=lambda _name: None,
             now=self.clock,
+            memory=MemoryPool(1 << 30),
         )
         self.events = EventRecorder(
             self.management_api, now=self.clock, component="test", instance="test", clock=self.seconds

@@ -31,6 +31,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import TooManyRequests, Unreachable
 from nodeattest_kube.jsontypes import dig_text
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_providers.errors import Reason
 
 KEY = ClusterKey("fleet/blue")
@@ -93,6 +94,7 @@ async def running(
         metrics=metrics,
         log=ClusterLog(),
         now=lambda: datetime.now(UTC),
+        memory=MemoryPool(1 << 30),
         workers=2,
     )
     runner = controller.for_cluster(KEY, api)
@@ -153,6 +155,7 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         metrics=Metrics(),
         log=ClusterLog(),
         now=lambda: datetime.now(UTC),
+        memory=MemoryPool(1 << 30),
         workers=2,
     )
     api = FakeApi()
@@ -227,6 +230,7 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
         metrics=Metrics(),
         log=ClusterLog(),
         now=lambda: datetime.now(UTC),
+        memory=MemoryPool(1 << 30),
         workers=workers,
     )
     hostile = [ClusterKey(f"hostile/c{number}") for number in range(50)]

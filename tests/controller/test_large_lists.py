@@ -247,6 +247,36 @@ def test_a_namespace_has_at_most_as_many_bytes_as_it_leaves() -> None:
     assert budget.take("a/again", 100)
 
 
+def test_collections_with_one_pool_share_its_bytes_and_a_namespaces_share_of_them() -> None:
+    """Seen: each kind of the management cluster's objects could take 1 GiB of a container of 512 MiB."""
+    pool = MemoryPool(100_000)
+    machines, secrets = MemoryBudget(pool, objects=10_000), MemoryBudget(pool, objects=10_000)
+    assert [machines.take(f"a/{number}", 100) for number in range(400)].count(True) == 400
+    assert [secrets.take(f"a/{number}", 100) for number in range(1_000)].count(True) == 100, "half of all, of any kind"
+    assert [secrets.take(f"b/{number}", 100) for number in range(1_000)].count(True) == 250
+    assert (pool.used, machines.left, secrets.left) == (75_000, 25_000, 25_000)
+    with machines.listing():
+        assert all(machines.take(f"a/{number}", 100) for number in range(100))
+        assert secrets.left == 25_000, "a list that is not complete frees nothing for others"
+        machines.keep_listed()
+    assert (pool.used, secrets.left) == (45_000, 55_000)
+
+
+def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with_them() -> None:
+    pool = MemoryPool(100_000)
+
+    def kept(namespace: str) -> tuple[MemoryBudget, int]:
+        requests = MemoryBudget(pool, objects=10_000, owner=namespace)
+        return requests, [requests.take(f"r-{number}", 100) for number in range(1_000)].count(True)
+
+    hostile = [kept("hostile") for _ in range(20)]
+    assert [count for _, count in hostile] == [500] + [0] * 19
+    assert kept("honest")[1] == 250
+    for requests, _ in hostile:
+        requests.close()
+    assert pool.used == 25_000
+
+
 class PagedApi(FakeApi):
     """Lists one object a page, and has a test do something before each."""
 

@@ -13,6 +13,7 @@ from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_providers import csr, envelope
 from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
@@ -38,6 +39,7 @@ def workload_of(client: ApiClient, provider: str) -> WorkloadClient:
         has_provider=lambda name: name == provider,
         on_request=lambda _name: None,
         now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        memory=MemoryPool(1 << 30),
     )
 
 

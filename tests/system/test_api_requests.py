@@ -1,6 +1,6 @@
 """What a join costs API servers, counted: requests by kind, connections, and what is stored.
 
-Counts are the same on every machine. docs/scale.md#requests-to-api-servers says why each request is made; a test compares.
+Counts are the same on every machine. docs/scale.md#requests-to-api-servers says why each request is made.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube import paths
 from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.printable import one_line
 from nodeattest_providers.names import (
@@ -42,8 +43,6 @@ _RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
 CURRENT: Final = 10.0
 """Seconds since the watch's last sign of life within which it tells that nobody has decided a request: the event that
 brought the request's answer is one."""
-MAX_REQUESTS: Final = 128 << 20
-"""Bytes of requests kept of one cluster: some 28,000 ordinary ones."""
 MAX_ANNOTATIONS: Final = 32 * 1024
 """Characters; the API server would take 256 KiB."""
 MAX_METADATA: Final = 8 * 1024
@@ -77,10 +76,12 @@ class WorkloadClient:
         has_provider: Callable[[ProviderName], bool],
         on_request: Callable[[str], None],
         now: Callable[[], datetime],
+        memory: MemoryPool,
         on_settled: Callable[[str, str], None] = lambda _name, _uid: None,
     ) -> None:
         """``has_provider``: whose signers are ours; requests for any other signer are left alone.
 
+        ``memory``: of the requests of all clusters; an ordinary one takes 4.5 KiB.
         ``on_settled`` hears of a request that is open no more, by name and UID (empty: it is gone); once or more often.
         """
         self.key = key
@@ -98,7 +99,9 @@ class WorkloadClient:
             paths.collection_path(*_CSR),
             on_change=self._changed,
             transform=self._slim,
-            max_bytes=MAX_REQUESTS,
+            max_bytes=memory,
+            shares=True,
+            owner=key.partition("/")[0],
         )
 
     @property
@@ -107,8 +110,11 @@ class WorkloadClient:
         return len(self._own_writes)
 
     async def run(self) -> None:
-        """Watch the cluster's requests until cancelled."""
-        await self.requests.run()
+        """Watch the cluster's requests until cancelled; gives their memory back."""
+        try:
+            await self.requests.run()
+        finally:
+            self.requests.close()
 
     async def ensure_bootstrappers_may_ask(self) -> None:
         """Create the binding that lets bootstrap tokens file requests, where kubeadm did not."""

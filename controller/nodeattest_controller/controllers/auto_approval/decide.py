@@ -195,7 +195,8 @@ def other_bootstrap_provider(provider: BootstrapProvider) -> Unverified:
     """Return the reason that nothing can be said of a cluster that kubeadm did not make."""
     return Unverified(
         ApprovalReason.OTHER_BOOTSTRAP_PROVIDER,
-        f"a {provider.name} cluster: {provider.issuance}; leave it out of the policy (docs/bootstrap-config.md#other-bootstrap-providers)",
+        f"a {provider.name} cluster: {provider.issuance}; leave it out of the policy "
+        "(docs/bootstrap-config.md#other-bootstrap-providers)",
     )
 
 

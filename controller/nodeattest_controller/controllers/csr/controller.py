@@ -23,6 +23,7 @@ from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig, call_every
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.names import ProviderName
@@ -68,9 +69,10 @@ class CSRController:
         metrics: Metrics,
         log: ClusterLog,
         now: Callable[[], datetime],
+        memory: MemoryPool,
         workers: int,
     ) -> None:
-        """``workers``: requests that are worked on at the same time.
+        """``workers``: requests that are worked on at the same time. ``memory``: of the requests of all clusters.
 
         ``follow_platforms`` starts the caches of a cluster's infrastructure objects, before the first request asks.
         """
@@ -80,6 +82,7 @@ class CSRController:
         self.metrics = metrics
         self.log = log
         self.now = now
+        self.memory = memory
         self.runners: dict[ClusterKey, CSRRunner] = {}
         self._workers = workers
         of_namespace = max(1, workers - workers // 4)  # so that all of its clusters, hung, leave the others a quarter
@@ -148,6 +151,7 @@ class CSRRunner:
             on_request=self._enqueue,
             on_settled=self._settled,
             now=controller.now,
+            memory=controller.memory,
         )
         self._controller = controller
         self._queue = controller.queue
