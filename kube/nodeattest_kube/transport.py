@@ -263,7 +263,8 @@ def _ignore() -> None:
 
 
 def _is_framed(response: aiohttp.ClientResponse) -> bool:
-    return "Content-Length" in response.headers or "Transfer-Encoding" in response.headers
+    coding = response.headers.get("Transfer-Encoding")
+    return "Content-Length" in response.headers if coding is None else coding.strip().lower() == "chunked"
 
 
 def _authority(proxy: SplitResult) -> str:

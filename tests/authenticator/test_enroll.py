@@ -642,12 +642,6 @@ def test_a_node_that_is_before_its_clusters_binding_is_let_in_when_it_comes(benc
     binding.join()
 
 
-def test_a_server_of_another_ca_gets_nothing(bench: Bench) -> None:
-    bench.order = replace(bench.order, ca_pem=Authority().pem)
-    assert bench.refused().reason == "ServerNotTrusted"
-    assert not bench.fake.requests
-
-
 def test_a_server_that_is_down_is_told_at_the_deadline(bench: Bench, api: FakeApi) -> None:
     bench.seconds = 0.5
     api.hangs = True  # until the test ends

@@ -216,7 +216,8 @@ async def test_a_compressed_answer_is_not_unpacked(server: Server, client: ApiCl
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}{}{}",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
-        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
         b"",
     ],
@@ -305,18 +306,6 @@ async def test_a_body_that_is_cut_is_unreachable(server: Server, client: ApiClie
         await client.get("/x")
 
 
-async def test_a_connection_that_is_cut_before_the_answer_is_unreachable(server: Server, client: ApiClient) -> None:
-    async def abort(request: web.Request) -> web.StreamResponse:
-        await cut(request)
-        return web.Response()
-
-    server.script = [abort]
-    with pytest.raises(kube.Unreachable) as caught:
-        await client.create("/x", {})
-    assert caught.value.status == 0
-    assert len(server.requests) == 1  # A POST is never sent twice.
-
-
 async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Server) -> None:
     server.script = [streams(then=hang)]
     async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.2) as client:
@@ -328,15 +317,6 @@ async def test_a_name_with_a_backslash_arrives_as_it_is(server: Server, client: 
     server.script = [answers(thing("a", 1))]
     await client.replace(paths.core_path("things", "a\\b", subresource="approval"), thing("a\\b", 1))
     assert server.requests[0].raw_path == "/api/v1/things/a%5Cb/approval"
-
-
-async def test_a_closed_port_is_unreachable() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        async with ApiClient.from_kubeconfig(kubeconfig({"server": f"https://127.0.0.1:{port}"}, {})) as client:
-            with pytest.raises(kube.Unreachable):
-                await client.get("/x")
 
 
 async def test_a_closed_client_is_unreachable(server: Server) -> None:
