@@ -144,15 +144,12 @@ def start_control_plane(
 ) -> StartControlPlane:
     """Start control planes of the kind under test by name; each stops at its block's end: an idle one costs CPU."""
     assets = programs_folder()
-    # The sandbox reads JSON only. Newer releases of kubectl write some built-in kinds as Protobuf.
-    programs = [assets / name for name in ("kubectl-oldest", "kubectl")] if assets else []
-    kubectl = next((program for program in programs if program.exists()), None)
 
     def start(name: str) -> AbstractContextManager[ControlPlane]:
         directory = tmp_path_factory.mktemp(f"{control_plane_kind}-{name}")
         if control_plane_kind == "real" and assets is not None:
             return start_real(directory, assets, name=name)
-        return start_sandbox(directory, name=name, kubectl=kubectl)
+        return start_sandbox(directory, name=name)
 
     return start
 

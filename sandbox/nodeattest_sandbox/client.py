@@ -23,12 +23,10 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, loa
 
 __all__ = ["ApiRefusal", "Client", "PatchKind"]
 
-PatchKind = Literal["merge", "strategic", "json", "apply"]
+PatchKind = Literal["merge", "json"]
 _PATCH_TYPES: Final[Mapping[PatchKind, str]] = {
     "merge": "application/merge-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
     "json": "application/json-patch+json",
-    "apply": "application/apply-patch+yaml",
 }
 _TIMEOUT: Final = 30.0  # seconds
 _FIRST_ERROR: Final = 400

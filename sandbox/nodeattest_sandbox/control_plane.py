@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -77,6 +76,7 @@ class ControlPlane(ABC):
         self.etcd_directory = directory / "etcd"
         """Exists where etcd keeps the objects."""
         self.kubectl: Path | None = None
+        """Beside a real API server only."""
         self._processes: list[Process] = []
 
     @property
@@ -182,9 +182,8 @@ class ControlPlane(ABC):
 class _Sandbox(ControlPlane):
     """The sandbox's own API server."""
 
-    def __init__(self, directory: Path, name: str, options: Sequence[str], kubectl: Path | None) -> None:
+    def __init__(self, directory: Path, name: str, options: Sequence[str]) -> None:
         super().__init__(directory, name)
-        self.kubectl = kubectl
         self._options = options
         self._hang_file = directory / "hang"
         self._port = 0
@@ -295,13 +294,10 @@ StartControlPlane = Callable[[str], AbstractContextManager[ControlPlane]]
 """Starts a control plane of a name; it stops at the end of the block."""
 
 
-def start_sandbox(
-    directory: Path, *, name: str, options: Sequence[str] = (), kubectl: Path | None = None
-) -> ControlPlane:
+def start_sandbox(directory: Path, *, name: str, options: Sequence[str] = ()) -> ControlPlane:
     """Start the sandbox's API server on a free loopback port; ``options`` are further flags of it."""
     directory.mkdir(parents=True, exist_ok=True)
-    found = shutil.which("kubectl")
-    plane = _Sandbox(directory.resolve(), name, options, kubectl or (Path(found) if found else None))
+    plane = _Sandbox(directory.resolve(), name, options)
     plane.start()
     return plane
 

@@ -16,9 +16,9 @@ _NUMBERS = count(1)
 
 
 @pytest.fixture
-def answer_to(control_plane: ControlPlane) -> Callable[[JsonMap], str]:
-    """Tell what the API server does with a request of this spec: ``stored`` or ``refused``."""
-    client = control_plane.client()
+def answer_to(real_control_plane: ControlPlane) -> Callable[[JsonMap], str]:
+    """Tell what a real API server does with a request of this spec: ``stored`` or ``refused``."""
+    client = real_control_plane.client()
 
     def answer(spec: JsonMap) -> str:
         body = csr_object(f"attack-{next(_NUMBERS)}")

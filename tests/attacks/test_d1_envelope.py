@@ -30,6 +30,7 @@ def test_a_spoilt_envelope_is_denied_in_few_calls(row: Row, request_bytes: bytes
     assert calls(lambda: evaluated(lambda: envelope.decode(request_bytes))) < CALLS
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("row", "request_bytes"), attacks({row: raw for row, raw in ENVELOPES.items() if ROWS[row].api})
 )

@@ -26,6 +26,7 @@ def test_a_spoilt_request_is_denied(row: Row, der: bytes) -> None:
     assert evaluated(lambda: parse_csr(der)) == row.expected
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(("row", "der"), attacks({row: der for row, der in REQUESTS.items() if ROWS[row].api}))
 def test_the_api_server_does_with_the_request_what_is_known(
     answer_to: Callable[[JsonMap], str], row: Row, der: bytes

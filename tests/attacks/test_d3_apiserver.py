@@ -1,4 +1,4 @@
-"""D3: what the API server itself refuses or puts right; the controller builds on it, the sandbox must do the same."""
+"""D3: what a real API server itself refuses or puts right; the controller builds on it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, t
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
+
+pytestmark = pytest.mark.conformance
 
 NUMBERS: Final = count(1)
 
@@ -83,7 +85,8 @@ def token_of(admin: Client, **options: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def scene(control_plane: ControlPlane) -> Generator[Scene]:
+def scene(real_control_plane: ControlPlane) -> Generator[Scene]:
+    control_plane = real_control_plane
     admin = control_plane.client()
     name = unique()
     everyone = group("system:bootstrappers")

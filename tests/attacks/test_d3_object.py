@@ -38,6 +38,7 @@ def test_a_signer_that_is_not_ours_is_not_even_looked_at(row: str) -> None:
 ASKED = {row: value for row, value in OBJECTS.items() if ROWS[row].api}
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(("row", "stored_object"), attacks(ASKED))
 def test_the_api_server_does_with_the_object_what_is_known(
     answer_to: Callable[[JsonMap], str], row: Row, stored_object: JsonMap

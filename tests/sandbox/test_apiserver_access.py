@@ -212,12 +212,6 @@ def test_node_may_register_and_update_itself_only(control_plane: ControlPlane, u
     assert refusal(lambda: client.delete(f"/api/v1/nodes/{unique}")).code == 403
 
 
-def test_node_may_not_take_a_reserved_label(control_plane: ControlPlane, unique: str) -> None:
-    labels: JsonMap = {"node-restriction.kubernetes.io/tier": "gold"}
-    body: JsonMap = {"metadata": {"name": unique, "labels": labels}}
-    assert "labels" in str(refusal(lambda: node(control_plane, unique).create("/api/v1/nodes", body)))
-
-
 def test_node_has_its_own_lease_only(control_plane: ControlPlane, unique: str) -> None:
     client, leases = node(control_plane, unique), "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
     client.create(leases, {"metadata": {"name": unique}, "spec": {"holderIdentity": unique}})
@@ -243,47 +237,3 @@ def test_role_of_a_binding_is_immutable(admin: Client, unique: str) -> None:
     value = admin.create(f"{RBAC}/clusterrolebindings", binding(unique, "system:node-bootstrapper", user(unique)))
     map_at(value, "roleRef")["name"] = "cluster-admin"
     assert refusal(lambda: admin.replace(f"{RBAC}/clusterrolebindings/{unique}", value)).fields == ["roleRef"]
-
-
-def test_nobody_grants_what_he_does_not_hold(control_plane: ControlPlane, admin: Client, unique: str) -> None:
-    roles, bindings = f"{RBAC}/clusterroles", f"{RBAC}/clusterrolebindings"
-    rbac, csrs = "rbac.authorization.k8s.io", "certificates.k8s.io"
-    held = rule(["get", "list"], csrs, ["certificatesigningrequests"])
-    admin.create(roles, role(unique, held, rule(["create", "update"], rbac, ["clusterroles", "clusterrolebindings"])))
-    admin.create(bindings, binding(unique, unique, user(unique)))
-    client = control_plane.client(control_plane.client_kubeconfig(unique))
-    less = rule(["get"], csrs, ["certificatesigningrequests"], ["one"])
-    succeeds(lambda: client.create(roles, role(f"{unique}-less", less)))
-    for more in (
-        rule(["delete"], csrs, ["certificatesigningrequests"]),
-        rule(["get"], csrs, ["certificatesigningrequests/status"]),
-        rule(["get"], "", ["certificatesigningrequests"]),
-        rule(["*"], csrs, ["certificatesigningrequests"]),
-    ):
-        refused = refusal(lambda more=more: client.create(roles, role(f"{unique}-more", more)))
-        assert "is attempting to grant RBAC permissions not currently held" in str(refused)
-    bootstrapper = binding(f"{unique}-b", "system:node-bootstrapper", user("x"))
-    assert "not currently held" in str(refusal(lambda: client.create(bindings, bootstrapper)))
-    succeeds(lambda: client.create(bindings, binding(f"{unique}-l", f"{unique}-less", user("x"))))
-
-
-def test_bind_and_escalate_lift_the_check(control_plane: ControlPlane, admin: Client, unique: str) -> None:
-    roles, bindings = f"{RBAC}/clusterroles", f"{RBAC}/clusterrolebindings"
-    rbac = "rbac.authorization.k8s.io"
-    admin.create(
-        roles,
-        role(
-            unique,
-            rule(["create"], rbac, ["clusterroles", "clusterrolebindings"]),
-            rule(["bind"], rbac, ["clusterroles"], ["system:node-bootstrapper"]),
-            rule(["escalate"], rbac, ["clusterroles"]),
-        ),
-    )
-    admin.create(bindings, binding(unique, unique, user(unique)))
-    client = control_plane.client(control_plane.client_kubeconfig(unique))
-    succeeds(lambda: client.create(bindings, binding(f"{unique}-b", "system:node-bootstrapper", user("x"))))
-    client.create(roles, role(f"{unique}-new", rule(["*"], "*", ["*"])))
-    refused = refusal(lambda: client.create(bindings, binding(f"{unique}-c", "cluster-admin", user("x"))))
-    assert "not currently held" in str(refused)
-    absent = refusal(lambda: client.create(bindings, binding(f"{unique}-d", f"{unique}-none", user("x"))))
-    assert absent.code == 404

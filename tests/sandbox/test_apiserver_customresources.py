@@ -8,7 +8,7 @@ import pytest
 from apiserver_kit import DEFINITIONS, refusal
 from polling import succeeds
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
@@ -33,10 +33,6 @@ SCHEMA: JsonMap = {
         "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
     },
 }
-COLUMNS: list[JsonValue] = [
-    {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
-    {"name": "Ready", "type": "string", "jsonPath": '.spec.open.conditions[?(@.type=="Ready")].status'},
-]
 BOXES = "/apis/boxes.example/v2/namespaces/default/boxes"
 
 
@@ -45,7 +41,7 @@ def boxes(control_plane: ControlPlane) -> None:
     versions: list[JsonValue] = [
         {
             "name": version, "served": True, "storage": version == "v2", "schema": {"openAPIV3Schema": SCHEMA},
-            "subresources": {"status": {}}, "additionalPrinterColumns": COLUMNS,
+            "subresources": {"status": {}},
         }
         for version in ("v1", "v2")
     ]  # fmt: skip
@@ -56,7 +52,7 @@ def boxes(control_plane: ControlPlane) -> None:
         "spec": {
             "group": "boxes.example",
             "scope": "Namespaced",
-            "names": {"plural": "boxes", "kind": "Box", "shortNames": ["bx"]},
+            "names": {"plural": "boxes", "kind": "Box"},
             "versions": versions,
         },
     }
@@ -75,9 +71,8 @@ def test_definition_is_established(admin: Client) -> None:
 
 
 def test_discovery_tells_of_the_resource(admin: Client) -> None:
-    resources = {text_at(r, "name"): r for r in maps_at(admin.get("/apis/boxes.example/v2"), "resources")}
-    assert set(resources) == {"boxes", "boxes/status"}
-    assert resources["boxes"]["shortNames"] == ["bx"]
+    resources = {text_at(r, "name") for r in maps_at(admin.get("/apis/boxes.example/v2"), "resources")}
+    assert resources == {"boxes", "boxes/status"}
     group = admin.get("/apis/boxes.example")
     assert text_at(group, "preferredVersion", "version") == "v2"
     assert [text_at(version, "version") for version in maps_at(group, "versions")] == ["v2", "v1"]
@@ -157,11 +152,6 @@ def test_update_needs_a_version(admin: Client, unique: str) -> None:
     assert (refused.code, refused.fields) == (422, ["metadata.resourceVersion"])
 
 
-def test_strategic_patch_is_unsupported(admin: Client, unique: str) -> None:
-    admin.create(BOXES, box(unique))
-    assert refusal(lambda: admin.patch(f"{BOXES}/{unique}", {"spec": {"size": 2}}, "strategic")).code == 415
-
-
 def test_every_served_version_shows_the_same_object(admin: Client, unique: str) -> None:
     stored = admin.create(BOXES, box(unique))
     old = admin.get(f"{BOXES.replace('v2', 'v1')}/{unique}")
@@ -173,40 +163,6 @@ def test_every_served_version_shows_the_same_object(admin: Client, unique: str) 
     assert value_at(admin.get(f"{BOXES}/{unique}"), "spec", "size") == 3
     (event,) = admin.watch(BOXES.replace("v2", "v1"), fieldSelector=f"metadata.name={unique}")
     assert text_at(event, "object", "apiVersion") == "boxes.example/v1"
-
-
-def test_tables_have_the_columns_of_the_definition(admin: Client, unique: str) -> None:
-    conditions: JsonValue = [{"type": "Other", "status": "no"}, {"type": "Ready", "status": "True"}]
-    admin.create(BOXES, box(unique, size=4, open={"conditions": conditions}))
-    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
-    _, data = admin.send("GET", f"{BOXES}/{unique}", headers=accept)
-    shown = map_at(load(data))
-    assert [text_at(c, "name") for c in maps_at(shown, "columnDefinitions")][:3] == ["Name", "Size", "Ready"]
-    (row,) = maps_at(shown, "rows")
-    cells = row["cells"]
-    assert isinstance(cells, list)
-    assert cells[:3] == [unique, 4, "True"]
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [("metadata.name", "wrong.boxes.example"), ("spec.versions", []), ("spec.group", "")],
-)
-def test_bad_definition_is_invalid(admin: Client, unique: str, path: str, value: JsonValue) -> None:
-    definition: JsonMap = {
-        "metadata": {"name": f"{unique}.other.example"},
-        "spec": {
-            "group": "other.example",
-            "scope": "Cluster",
-            "names": {"plural": unique, "kind": "Other"},
-            "versions": [
-                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
-            ],
-        },
-    }
-    section, key = path.split(".")
-    map_at(definition, section)[key] = value
-    assert refusal(lambda: admin.create(DEFINITIONS, definition)).code == 422
 
 
 def test_removed_definition_takes_its_objects_along(admin: Client, unique: str) -> None:

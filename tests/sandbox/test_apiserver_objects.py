@@ -6,9 +6,8 @@ import copy
 
 import pytest
 from apiserver_kit import encoded, refusal
-from polling import succeeds
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client, PatchKind
 
 
@@ -86,12 +85,6 @@ def test_unknown_resource_is_not_found(admin: Client) -> None:
     assert refusal(lambda: admin.get("/apis/none.example/v1/things")).code == 404
 
 
-@pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a..b", ""])
-def test_bad_name_is_invalid(admin: Client, namespace: str, name: str) -> None:
-    refused = refusal(lambda: admin.create(config_maps(namespace), config(name)))
-    assert (refused.code, refused.fields[0]) == (422, "metadata.name")
-
-
 def test_name_and_namespace_must_match_the_path(admin: Client, namespace: str) -> None:
     admin.create(config_maps(namespace), config("a"))
     assert refusal(lambda: admin.replace(f"{config_maps(namespace)}/a", config("b"))).code == 400
@@ -160,8 +153,6 @@ def noted(**changes: JsonValue) -> JsonMap:
 AT = "/metadata/annotations"
 PATCHES: list[tuple[PatchKind, JsonValue, JsonMap]] = [
     ("merge", noted(a=None, b="2"), {"b": "2", "c/d": "0"}),
-    ("strategic", noted(a=None, b="2"), {"b": "2", "c/d": "0"}),
-    ("strategic", {"metadata": {"annotations": {"$patch": "replace", "b": "2"}}}, {"b": "2"}),
     ("json", [operation("remove", f"{AT}/a"), operation("add", f"{AT}/b", value="2")], {"b": "2", "c/d": "0"}),
     ("json", [operation("replace", f"{AT}/c~1d", value="9")], {"a": "1", "c/d": "9"}),
     ("json", [operation("test", f"{AT}/a", value="1"), operation("remove", f"{AT}/a")], {"c/d": "0"}),
@@ -196,15 +187,6 @@ def test_json_patch_that_does_not_apply_changes_nothing(admin: Client, namespace
     assert admin.get(f"{config_maps(namespace)}/a") == before
 
 
-def test_strategic_patch_merges_lists_by_their_key(admin: Client, unique: str) -> None:
-    admin.create("/api/v1/nodes", {"metadata": {"name": unique}})
-    path = f"/api/v1/nodes/{unique}/status"
-    for kind, status in (("Ready", "False"), ("Disk", "True"), ("Ready", "True")):
-        admin.patch(path, {"status": {"conditions": [{"type": kind, "status": status}]}}, "strategic")
-    found = {text_at(c, "type"): text_at(c, "status") for c in maps_at(admin.get(path), "status", "conditions")}
-    assert found == {"Ready": "True", "Disk": "True"}
-
-
 def test_body_of_another_form_is_unsupported(admin: Client, namespace: str) -> None:
     refused = refusal(lambda: admin.request("POST", config_maps(namespace), config("a"), content_type="text/plain"))
     assert refused.code == 415
@@ -217,8 +199,6 @@ def test_labels_select(admin: Client, namespace: str) -> None:
         "x=1": ["a"],
         "x==1": ["a"],
         "x!=1": ["b", "c"],
-        "x in (1, 2)": ["a", "b"],
-        "x notin (1)": ["b", "c"],
         "x": ["a", "b"],
         "!x": ["c"],
         "x,y": ["b"],
@@ -271,10 +251,6 @@ def test_pages_show_the_state_of_the_first(admin: Client, namespace: str) -> Non
     assert "continue" not in map_at(last, "metadata")
 
 
-def test_unreadable_continue_token_is_a_bad_request(admin: Client, namespace: str) -> None:
-    assert refusal(lambda: admin.get(secrets(namespace), limit="1", **{"continue": "!!"})).code == 400
-
-
 def test_delete_tells_what_is_gone(admin: Client, namespace: str) -> None:
     stored = admin.create(config_maps(namespace), config("a"))
     answer = admin.delete(f"{config_maps(namespace)}/a")
@@ -308,35 +284,3 @@ def test_collection_is_deleted_by_selection(admin: Client, namespace: str) -> No
         admin.create(secrets(namespace), {"metadata": {"name": name, "labels": {"x": label}}})
     admin.request("DELETE", secrets(namespace), query={"labelSelector": "x=1"})
     assert names(admin.list(secrets(namespace))) == ["b"]
-
-
-def test_basic_namespaces_stay(admin: Client) -> None:
-    refused = refusal(lambda: admin.delete("/api/v1/namespaces/kube-system"))
-    assert (
-        text_at(refused.status, "message") == 'namespaces "kube-system" is forbidden: this namespace may not be deleted'
-    )
-
-
-def test_owner_references_must_be_complete(admin: Client, namespace: str) -> None:
-    body = config("a")
-    map_at(body, "metadata")["ownerReferences"] = [{"apiVersion": "v1", "kind": "Secret", "name": "s"}]
-    refused = refusal(lambda: admin.create(config_maps(namespace), body))
-    assert [field.replace("[0]", "") for field in refused.fields] == ["metadata.ownerReferences.uid"]  # 1.31 has no [0]
-
-
-@pytest.mark.parametrize("plural", ["configmaps", "secrets"])
-def test_data_keys_are_checked(admin: Client, namespace: str, plural: str) -> None:
-    body: JsonMap = {"metadata": {"name": "a"}, "data": {"c/d": ""}}
-    assert refusal(lambda: admin.create(f"/api/v1/namespaces/{namespace}/{plural}", body)).fields == ["data[c/d]"]
-
-
-def test_events_are_selected_by_their_object(admin: Client, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/events"
-    for name in ("a", "b"):
-        involved: JsonMap = {"kind": "Secret", "name": name, "namespace": namespace}
-        admin.create(
-            path, {"metadata": {"name": f"{name}.1"}, "involvedObject": involved, "reason": "Test", "type": "Normal"}
-        )
-    found = succeeds(lambda: admin.list(path, fieldSelector="involvedObject.name=b,involvedObject.kind=Secret"))
-    assert names(found) == ["b.1"]
-    assert items_at(admin.get(path, fieldSelector="reason=None"), "items") == []

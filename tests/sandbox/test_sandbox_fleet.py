@@ -6,7 +6,6 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from needs import not_possible
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client
@@ -101,16 +100,6 @@ def test_pool_lists_its_instances(admin: Client, unique: str) -> None:
     )
     assert items_at(pool, "spec", "providerIDList") == ["demo:///1", "demo:///2"]
     assert value_at(pool, "status", "bootstrapReady") is True
-
-
-def test_removed_cluster_takes_its_machines_along(admin: Client, unique: str, control_plane_kind: str) -> None:
-    if control_plane_kind == "real":
-        not_possible("collecting garbage is the work of kube-controller-manager")
-    cluster = cluster_of(admin, unique, "v1beta1")
-    create_machine(admin, "m", cluster=cluster, provider_id="demo:///m")
-    admin.delete(f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{unique}/clusters/{unique}")
-    assert admin.list(f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{unique}/machines") == []
-    assert admin.list(f"/api/v1/namespaces/{unique}/secrets") == []
 
 
 def test_token_expires_when_it_says(admin: Client, unique: str) -> None:

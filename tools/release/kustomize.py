@@ -12,7 +12,7 @@ from typing import Final, cast
 import yaml
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
-from nodeattest_sandbox.apiserver.patch import json_patch, strategic_merge_patch
+from nodeattest_sandbox.apiserver.patch import json_patch
 
 __all__ = ["build", "key"]
 
@@ -47,8 +47,21 @@ def _patched(made: list[JsonMap], file: Path, patch: JsonValue) -> list[JsonMap]
     [change] = _documents(file)
     if key(change) not in map(key, made):
         raise SystemExit(f"{file}: expected an object that is there, got {key(change)}")
-    made = [strategic_merge_patch(key(one)[0], one, change) if key(one) == key(change) else one for one in made]
-    return [one for one in made if one]
+    if text_at(change, "$patch") == "delete":
+        return [one for one in made if key(one) != key(change)]
+    return [cast("JsonMap", _merged(one, change)) if key(one) == key(change) else one for one in made]
+
+
+def _merged(value: JsonValue, change: JsonValue) -> JsonValue:
+    """Merge objects by their fields and lists of named objects by the names; replace anything else."""
+    if isinstance(value, dict) and isinstance(change, dict):
+        merged = {**value, **{field: _merged(value.get(field), each) for field, each in change.items()}}
+        return {field: each for field, each in merged.items() if each is not None}
+    if not isinstance(value, list) or not isinstance(change, list) or not all(text_at(each, "name") for each in change):
+        return change
+    names = {text_at(each, "name"): each for each in change}
+    there = [_merged(each, names.pop(text_at(each, "name"), {})) for each in value]
+    return [*there, *names.values()]
 
 
 def _with_tag(value: JsonValue, name: str, tag: str) -> JsonValue:

@@ -1,36 +1,98 @@
-"""Checks between a valid write and the store: NodeRestriction, CertificateApproval, CertificateSigning.
+"""What nodes and approvers may do besides RBAC, and admission policies.
 
-Promises: ``approve`` and ``sign`` are asked on the signer of the *old* object, by its name and then by ``<domain>/*``.
-Source: plugin/pkg/admission/certificates/{approval,signing}, pkg/certificates authorization helper.
+* A node writes its own Node and Lease only (Node authorizer and NodeRestriction).
+* ``approve`` and ``sign`` are asked on the signer of the *old* object, by its name and then by ``<domain>/*``.
+* A binding needs the right to bind its role. A real server lets those who hold the role's rules bind it, too.
+* Of CEL one form of expression is known, nodeattest-refuse-in-tree-bootstrap's; a policy with another one is refused.
+
+Source: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/{noderestriction,certificates}.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
-from nodeattest_sandbox.apiserver.nodes import restrict_node
-from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, maps_at, text_at, texts_at
+from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer, Rule, rules_allow
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
-from nodeattest_sandbox.apiserver.status_errors import forbidden
+from nodeattest_sandbox.apiserver.status_errors import Cause, forbidden, invalid_field
+from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.users import User
 
-__all__ = ["admit"]
+__all__ = ["NODE_RULES", "POLICIES", "NodeAuthorizer", "admit", "refuse_by_policy", "validate_policy"]
 
-_GROUP: Final = "certificates.k8s.io"
-_REQUESTS: Final = "certificatesigningrequests"
+_GROUP: Final = "admissionregistration.k8s.io"
+POLICIES: Final = f"{_GROUP}/validatingadmissionpolicies"
+_BINDINGS: Final = f"{_GROUP}/validatingadmissionpolicybindings"
+_REQUESTS: Final = ("certificates.k8s.io", "certificatesigningrequests")
+_LEASE_NAMESPACE: Final = "kube-node-lease"
+_EXPRESSION: Final = re.compile(
+    r"object\.spec\.signerName != '(?P<signer>[^']+)' \|\| !\("
+    r"\(has\(request\.userInfo\.groups\) && '(?P<group>[^']+)' in request\.userInfo\.groups\)"
+    r" \|\| \(has\(request\.dryRun\) && request\.dryRun"
+    r" && has\(object\.metadata\.name\) && object\.metadata\.name == '(?P<name>[^']+)'\)\)"
+)
+
+
+def _rule(verbs: str, group: str, resources: str) -> Rule:
+    return Rule(frozenset(verbs.split(",")), frozenset({group}), frozenset(resources.split(",")), frozenset(), ())
+
+
+NODE_RULES: Final = (
+    _rule("create", "authentication.k8s.io", "tokenreviews"),
+    _rule("create", "authorization.k8s.io", "localsubjectaccessreviews,subjectaccessreviews"),
+    _rule("get,list,watch", "", "services"),
+    _rule("create,get,list,watch,patch,update", "", "nodes"),
+    _rule("patch,update", "", "nodes/status"),
+    _rule("create,patch,update", "", "events"),
+    _rule("create,get,list,watch", *_REQUESTS),
+    _rule("create,delete,get,patch,update", "coordination.k8s.io", "leases"),
+)
+
+
+def _node_of(user: User) -> str | None:
+    """Return the name of the node that the user is, or None."""
+    is_node = "system:nodes" in user.groups and user.name.startswith("system:node:")
+    return user.name.removeprefix("system:node:") if is_node else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAuthorizer:
+    """The authorizer chain Node,RBAC: the first that allows decides."""
+
+    rbac: Authorizer
+
+    def allows(self, attributes: Attributes) -> bool:
+        """Return whether the node rules or RBAC allow it."""
+        node = _node_of(attributes.user)
+        may_lease = attributes.namespace == _LEASE_NAMESPACE and (
+            attributes.verb == "create" or attributes.name == node
+        )
+        return (
+            bool(node) and (attributes.resource != "leases" or may_lease) and rules_allow(NODE_RULES, attributes)
+        ) or self.rbac.allows(attributes)
 
 
 def admit(authorizer: Authorizer, user: User, info: RequestInfo, value: JsonMap | None, before: JsonMap | None) -> None:
     """Refuse a write that the user may not make; ``value`` is None for a removal, ``before`` for a creation."""
-    restrict_node(user, info, value, before)
-    if (info.group, info.resource) != (_GROUP, _REQUESTS) or value is None or before is None:
+    node, name = _node_of(user), info.name or text_at(value, "metadata", "name")
+    if node is not None and info.resource in {"nodes", "leases"} and name != node:
+        raise forbidden(info.group, info.resource, name, f'node "{node}" is not allowed to modify node "{name}"')
+    if value is not None and info.resource.endswith("rolebindings") and "system:masters" not in user.groups:
+        resource, role = f"{text_at(value, 'roleRef', 'kind').lower()}s", text_at(value, "roleRef", "name")
+        if not authorizer.allows(Attributes(user, "bind", info.group, resource, "", info.namespace, role)):
+            why = f'user "{user.name}" is attempting to grant RBAC permissions without the right to bind'
+            raise forbidden(info.group, info.resource, name, why)
+    if (info.group, info.resource) != _REQUESTS or value is None or before is None:
         return
-    verb = _verb(info.subresource, value, before)
-    signer = text_at(before, "spec", "signerName")
-    if verb and not _may(authorizer, user, verb, signer):
+    verb, signer = _verb(info.subresource, value, before), text_at(before, "spec", "signerName")
+    names = (signer, f"{signer.partition('/')[0]}/*")
+    if verb and not any(authorizer.allows(Attributes(user, verb, info.group, "signers", name=one)) for one in names):
         why = f'user not permitted to {verb} requests with signerName "{signer}"'
-        raise forbidden(_GROUP, _REQUESTS, info.name, why)
+        raise forbidden(info.group, info.resource, info.name, why)
 
 
 def _verb(subresource: str, value: JsonMap, before: JsonMap) -> str:
@@ -42,8 +104,41 @@ def _verb(subresource: str, value: JsonMap, before: JsonMap) -> str:
     return "sign" if subresource == "status" and changed else ""
 
 
-def _may(authorizer: Authorizer, user: User, verb: str, signer: str) -> bool:
-    names = (signer, f"{signer.partition('/')[0]}/*")
-    return any(
-        authorizer.allows(Attributes(user, verb, _GROUP, "signers", name=name)) for name in names
-    )  # fmt: skip
+def validate_policy(value: JsonMap) -> list[Cause]:
+    """Refuse what this server could not evaluate."""
+    expressions = [text_at(one, "expression") for one in maps_at(value, "spec", "validations")]
+    if len(expressions) == 1 and _EXPRESSION.fullmatch(expressions[0]):
+        return []
+    why = "the sandbox evaluates one form of expression only"
+    return [invalid_field("spec.validations[0].expression", f'"{"".join(expressions)}"', why)]
+
+
+def refuse_by_policy(store: Store, user: User, info: RequestInfo, value: JsonMap, *, dry_run: bool) -> None:
+    """Refuse a creation that a policy in force refuses; raises 403."""
+    for name, validation in _in_force(store, info):
+        found = _EXPRESSION.fullmatch(text_at(validation, "expression"))
+        if found is None or text_at(value, "spec", "signerName") != found["signer"]:
+            continue
+        if found["group"] in user.groups or (dry_run and text_at(value, "metadata", "name") == found["name"]):
+            message = text_at(validation, "message")
+            why = f"ValidatingAdmissionPolicy '{name}' with binding '{name}' denied request: {message}"
+            raise forbidden(info.group, info.resource, text_at(value, "metadata", "name"), why)
+
+
+def _in_force(store: Store, info: RequestInfo) -> Iterator[tuple[str, JsonMap]]:
+    """Yield the validations of policies that match the creation and have a binding that denies."""
+    denying = {
+        text_at(binding.value, "spec", "policyName")
+        for binding in store.list(_BINDINGS)
+        if "Deny" in texts_at(binding.value, "spec", "validationActions")
+    }
+    for policy in store.list(POLICIES):
+        name = text_at(policy.value, "metadata", "name")
+        rules = maps_at(policy.value, "spec", "matchConstraints", "resourceRules")
+        if name in denying and any(
+            info.group in texts_at(rule, "apiGroups")
+            and info.resource in texts_at(rule, "resources")
+            and "CREATE" in texts_at(rule, "operations")
+            for rule in rules
+        ):
+            yield from ((name, validation) for validation in maps_at(policy.value, "spec", "validations"))

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-import yaml
 from aiohttp import web
 
-from nodeattest_sandbox.apiserver import paths, reviews, writes
+from nodeattest_sandbox.apiserver import discovery, reviews, writes
 from nodeattest_sandbox.apiserver.audit import AuditLog
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.discovery import REVIEWS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch, strategic_merge_patch
+from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.rbac import Attributes
 from nodeattest_sandbox.apiserver.reads import Pager, list_body, object_body, read_version
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo, read_request
@@ -33,8 +32,7 @@ from nodeattest_sandbox.apiserver.status_errors import (
     unknown_path,
     unsupported_media_type,
 )
-from nodeattest_sandbox.apiserver.store import Key, Stored
-from nodeattest_sandbox.apiserver.tables import table, wants_table
+from nodeattest_sandbox.apiserver.store import Stored, key_of
 from nodeattest_sandbox.apiserver.users import User
 from nodeattest_sandbox.apiserver.watch import WatchRequest, watch_lines
 from nodeattest_sandbox.apiserver.writes import Write
@@ -49,13 +47,7 @@ _NO_INITIAL_EVENTS: Final = (
     "unless the WatchList feature gate is enabled"
 )
 _JSON: Final = "application/json"
-_YAML: Final = "application/yaml"
-_PATCHES: Final = (
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-)
+_PATCHES: Final = "application/json-patch+json, application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +129,10 @@ class ApiServer:
         return await self._resource(Asked(request, info, user, kind))
 
     def _non_resource(self, request: web.Request, info: RequestInfo) -> web.Response:
-        if info.path == paths.COMPACT:
-            if request.method != "POST":
-                raise method_not_allowed()
+        if info.path == discovery.COMPACT and request.method == "POST":
             self._cluster.store.compact()
             self._pager.forget()
-        body, content_type = paths.body(self._cluster.kinds, info.path, request.headers.get("Accept", ""))
+        body, content_type = discovery.answer(self._cluster.kinds, info.path)
         return web.Response(body=body, content_type=content_type)
 
     async def _review(self, request: web.Request, info: RequestInfo, user: User) -> web.Response:
@@ -185,20 +175,17 @@ class ApiServer:
         return self._one(asked, writes.update(write, body, before))
 
     async def _patch(self, asked: Asked) -> web.Response:
-        content_type = asked.http.content_type
-        if content_type not in _PATCHES or (content_type == _PATCHES[2] and asked.kind.custom):
-            raise unsupported_media_type(", ".join(_PATCHES))
-        patch, write = (
-            _decode(await asked.http.read(), _YAML if content_type == _PATCHES[3] else _JSON),
-            asked.write(self._cluster),
-        )
-        try:
-            before = writes.find(write)
-        except ApiError:
-            if content_type != _PATCHES[3] or asked.info.subresource:
-                raise
-            return self._one(asked, writes.create(write, map_at(patch)), status=201)
-        return self._one(asked, writes.update(write, _patched(asked.kind, before, patch, content_type), before))
+        write, content_type = asked.write(self._cluster), asked.http.content_type
+        before, patch = writes.find(write), _decode(await asked.http.read())
+        value = map_at(load(object_body(asked.kind, before)))
+        match content_type:
+            case "application/json-patch+json":
+                value = json_patch(value, patch)
+            case "application/merge-patch+json":
+                value = map_at(merge_patch(value, patch))
+            case _:
+                raise unsupported_media_type(_PATCHES)
+        return self._one(asked, writes.update(write, value, before))
 
     async def _delete(self, asked: Asked) -> web.Response:
         options, write = await _options(asked.http), asked.write(self._cluster)
@@ -221,24 +208,15 @@ class ApiServer:
         options, write = await _options(asked.http), asked.write(self._cluster)
         page = self._pager.list(asked.kind, asked.info, {}, _match(asked))
         for stored in page.objects:
-            if self._cluster.store.get(asked.kind.collection, _key(stored)) is not None:
+            if self._cluster.store.get(asked.kind.collection, key_of(stored.value)) is not None:
                 writes.delete(write, stored, options)
         return web.Response(body=list_body(asked.kind, page), content_type=_JSON)
 
     def _one(self, asked: Asked, stored: Stored, status: int = 200) -> web.Response:
-        if wants_table(asked.http.headers.get("Accept", "")):
-            body = dump(table(asked.kind, [stored], stored.version, self._cluster.now()))
-        else:
-            body = object_body(asked.kind, stored)
-        return web.Response(body=body, status=status, content_type=_JSON)
+        return web.Response(body=object_body(asked.kind, stored), status=status, content_type=_JSON)
 
     def _list(self, asked: Asked) -> web.Response:
         page = self._pager.list(asked.kind, asked.info, asked.http.query, _match(asked))
-        if wants_table(asked.http.headers.get("Accept", "")):
-            shown = table(asked.kind, page.objects, page.version, self._cluster.now())
-            if page.next_token:
-                shown["metadata"] = {"resourceVersion": str(page.version), "continue": page.next_token}
-            return web.Response(body=dump(shown), content_type=_JSON)
         return web.Response(body=list_body(asked.kind, page), content_type=_JSON)
 
     async def _watch(self, asked: Asked) -> web.StreamResponse:
@@ -263,9 +241,6 @@ class ApiServer:
         if seconds and not seconds.isdigit():
             raise bad_request(f'strconv.ParseInt: parsing "{seconds}": invalid syntax')
 
-        def render(stored: Stored) -> bytes:
-            return dump(table(asked.kind, [stored], stored.version, self._cluster.now()))
-
         return WatchRequest(
             kind=asked.kind,
             namespace=asked.info.namespace if asked.kind.namespaced else "",
@@ -275,7 +250,6 @@ class ApiServer:
             bookmarks=query.get("allowWatchBookmarks") in {"1", "true"},
             timeout=int(seconds) if seconds and int(seconds) else _WATCH_TIMEOUT,
             bookmark_interval=self._bookmark_interval,
-            render=render if wants_table(asked.http.headers.get("Accept", "")) else None,
         )
 
 
@@ -292,29 +266,17 @@ def _match(asked: Asked) -> Match | None:
     return read_selectors(asked.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
-def _patched(kind: Kind, before: Stored, patch: JsonValue, content_type: str) -> JsonMap:
-    value = map_at(load(object_body(kind, before)))
-    if content_type == _PATCHES[0]:
-        return json_patch(value, patch)
-    if not isinstance(patch, dict):
-        raise bad_request("error decoding patch: not an object")
-    if content_type == _PATCHES[2]:
-        return strategic_merge_patch(kind.kind, value, patch)
-    return map_at(merge_patch(value, patch))
-
-
-def _decode(data: bytes, content_type: str) -> JsonValue:
+def _decode(data: bytes) -> JsonValue:
     try:
-        return cast("JsonValue", yaml.safe_load(data)) if content_type == _YAML else load(data)
-    except (ValueError, yaml.YAMLError, RecursionError) as problem:
+        return load(data)
+    except (ValueError, RecursionError) as problem:
         raise bad_request(f"the object provided is unrecognized: {type(problem).__name__}") from problem
 
 
 async def _body(request: web.Request) -> JsonMap:
-    content_type = _JSON if request.content_type == "application/octet-stream" else request.content_type
-    if content_type not in {_JSON, _YAML}:
-        raise unsupported_media_type(f"{_JSON}, {_YAML}")
-    value = _decode(await request.read(), content_type)
+    if request.content_type not in {_JSON, "application/octet-stream"}:
+        raise unsupported_media_type(_JSON)
+    value = _decode(await request.read())
     if not isinstance(value, dict):
         raise bad_request("the object provided is unrecognized: not an object")
     return value
@@ -322,8 +284,4 @@ async def _body(request: web.Request) -> JsonMap:
 
 async def _options(request: web.Request) -> JsonMap:
     data = await request.read()
-    return map_at(_decode(data, _JSON)) if data and request.content_type == _JSON else {}
-
-
-def _key(stored: Stored) -> Key:
-    return Key(text_at(stored.value, "metadata", "namespace"), text_at(stored.value, "metadata", "name"))
+    return map_at(_decode(data)) if data and request.content_type == _JSON else {}

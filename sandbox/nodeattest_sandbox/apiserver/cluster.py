@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from nodeattest_sandbox.apiserver import crd
+from nodeattest_sandbox.apiserver.admission import NodeAuthorizer
 from nodeattest_sandbox.apiserver.defaults import default_objects
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.apiserver.kinds import Kinds
-from nodeattest_sandbox.apiserver.nodes import NodeAuthorizer
 from nodeattest_sandbox.apiserver.rbac import Authorizer, Rbac
 from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.users import Authenticator
@@ -29,7 +29,6 @@ class Cluster:
     store: Store
     kinds: Kinds
     authenticator: Authenticator
-    rbac: Rbac
     authorizer: Authorizer
     now: Callable[[], datetime]
     random: Callable[[int], bytes]
@@ -39,8 +38,7 @@ class Cluster:
         cls, store: Store, *, now: Callable[[], datetime], random: Callable[[int], bytes], snapshot: JsonValue = None
     ) -> Cluster:
         """Make a cluster over the store: from the snapshot, or with the objects of a first start."""
-        rbac = Rbac(store)
-        cluster = cls(store, Kinds(), Authenticator(store, now), rbac, NodeAuthorizer(rbac), now, random)
+        cluster = cls(store, Kinds(), Authenticator(store, now), NodeAuthorizer(Rbac(store)), now, random)
         if snapshot is None:
             for collection, value in default_objects(cluster.new_metadata):
                 store.put(collection, value)

@@ -1,7 +1,6 @@
-"""CustomResourceDefinitions: their checks, their status, and the resources that they bring.
+"""CustomResourceDefinitions: their status, and the resources that they bring.
 
 Promises: a definition is established as soon as it is written. Conversion between versions changes apiVersion only.
-Source: staging/src/k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation/validation.go.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from nodeattest_sandbox.apiserver.jsonvalue import (
     map_at,
     maps_at,
     text_at,
-    texts_at,
-    value_at,
 )
-from nodeattest_sandbox.apiserver.kinds import Column, Kind, Kinds
-from nodeattest_sandbox.apiserver.status_errors import Cause, invalid_field, required
+from nodeattest_sandbox.apiserver.kinds import Kind, Kinds
 
-__all__ = ["COLLECTION", "collection_of", "establish", "register", "unregister", "validate"]
+__all__ = ["COLLECTION", "collection_of", "establish", "register", "unregister"]
 
 COLLECTION: Final = "apiextensions.k8s.io/customresourcedefinitions"
 
@@ -32,24 +28,6 @@ def collection_of(definition: JsonMap) -> str:
     return f"{text_at(definition, 'spec', 'group')}/{text_at(definition, 'spec', 'names', 'plural')}"
 
 
-def validate(definition: JsonMap) -> list[Cause]:
-    """Return what is wrong with a definition."""
-    spec = map_at(definition, "spec")
-    plural, group = text_at(spec, "names", "plural"), text_at(spec, "group")
-    wanted = ("group", "scope", "names.plural", "names.kind")
-    causes = [required(f"spec.{path}") for path in wanted if not text_at(spec, *path.split("."))]
-    if text_at(definition, "metadata", "name") != f"{plural}.{group}":
-        name = f'"{text_at(definition, "metadata", "name")}"'
-        causes.append(invalid_field("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
-    versions = list(maps_at(spec, "versions"))
-    if sum(version.get("storage") is True for version in versions) != 1:
-        causes.append(invalid_field("spec.versions", "[]", "must have exactly one version marked as storage version"))
-    for number, version in enumerate(versions):
-        if value_at(version, "schema", "openAPIV3Schema") is None:
-            causes.append(required(f"spec.versions[{number}].schema.openAPIV3Schema", "schemas are required"))
-    return causes
-
-
 def establish(definition: JsonMap, now: str) -> None:
     """Complete the names and write the status that says the resources are served."""
     names = child(child(definition, "spec"), "names")
@@ -57,18 +35,11 @@ def establish(definition: JsonMap, now: str) -> None:
     names.setdefault("listKind", text_at(names, "kind") + "List")
     child(definition, "spec").setdefault("conversion", {"strategy": "None"})
     stored: list[JsonValue] = [v["name"] for v in maps_at(definition, "spec", "versions") if v.get("storage") is True]
-    definition["status"] = {
-        "conditions": [
-            _condition("NamesAccepted", "NoConflicts", now),
-            _condition("Established", "InitialNamesAccepted", now),
-        ],
-        "acceptedNames": {**names},
-        "storedVersions": stored,
-    }
-
-
-def _condition(kind: str, reason: str, now: str) -> JsonMap:
-    return {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": ""}
+    conditions: list[JsonValue] = [
+        {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": ""}
+        for kind, reason in (("NamesAccepted", "NoConflicts"), ("Established", "InitialNamesAccepted"))
+    ]
+    definition["status"] = {"conditions": conditions, "acceptedNames": {**names}, "storedVersions": stored}
 
 
 def register(kinds: Kinds, definition: JsonMap) -> None:
@@ -92,23 +63,9 @@ def _kinds(definition: JsonMap) -> Iterator[Kind]:
             text_at(spec, "names", "plural"),
             text_at(spec, "names", "kind"),
             namespaced=text_at(spec, "scope") == "Namespaced",
-            short_names=tuple(texts_at(spec, "names", "shortNames")),
-            categories=tuple(texts_at(spec, "names", "categories")),
             subresources=frozenset({"status"} & set(map_at(version, "subresources"))),
-            columns=tuple(_columns(version)),
             custom=True,
             storage=version.get("storage") is True,
             unconditional_update=False,
             schema=map_at(version, "schema", "openAPIV3Schema"),
-        )
-
-
-def _columns(version: JsonMap) -> Iterator[Column]:
-    for column in maps_at(version, "additionalPrinterColumns"):
-        priority = column.get("priority")
-        yield Column(
-            text_at(column, "name"),
-            text_at(column, "jsonPath"),
-            text_at(column, "type") or "string",
-            priority if isinstance(priority, int) else 0,
         )

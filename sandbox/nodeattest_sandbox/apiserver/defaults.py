@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from nodeattest_sandbox.apiserver.admission import NODE_RULES
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
-from nodeattest_sandbox.apiserver.nodes import NODE_RULES
 
 __all__ = ["NAMESPACES", "default_objects"]
 

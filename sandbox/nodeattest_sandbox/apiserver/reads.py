@@ -6,19 +6,17 @@ Source: k8s.io/apiserver/pkg/registry/generic/registry/store.go, pkg/storage/etc
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
 from nodeattest_sandbox.apiserver.selectors import Match
 from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, expired
-from nodeattest_sandbox.apiserver.store import Key, Store, Stored
+from nodeattest_sandbox.apiserver.store import Store, Stored
 
 __all__ = ["Page", "Pager", "list_body", "object_body", "read_version"]
 
@@ -35,15 +33,13 @@ class Page:
     remaining: int = 0
 
 
-@dataclass(slots=True)
 class Pager:
     """Keeps the rest of paged lists, so that later pages show the same state."""
 
-    store: Store
-    _rests: OrderedDict[str, tuple[int, list[Stored]]] = field(
-        default_factory=OrderedDict[str, tuple[int, list[Stored]]]
-    )
-    _serial: int = 0
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rests: OrderedDict[str, tuple[int, list[Stored]]] = OrderedDict()
+        self._serial = 0
 
     def list(self, kind: Kind, info: RequestInfo, query: Mapping[str, str], match: Match | None) -> Page:
         """Return the page that the query asks for; raises 410 for a token of a forgotten list."""
@@ -51,46 +47,27 @@ class Pager:
         if token:
             version, objects = self._resume(token)
         else:
-            check_future(self.store, query.get("resourceVersion", ""))
-            version, objects = self.store.version, self._select(kind, info, match)
-        limit = read_limit(query.get("limit", ""))
-        if not limit or len(objects) <= limit:
-            return Page(objects, version)
+            check_future(self._store, query.get("resourceVersion", ""))
+            version = self._store.version
+            objects = self._store.list(kind.collection, info.namespace if kind.namespaced else "")
+            objects = [stored for stored in objects if match is None or match(stored.value)]
+        limit = read_limit(query.get("limit", "")) or len(objects)
         rest = objects[limit:]
-        return Page(objects[:limit], version, self._keep(version, rest), 0 if match else len(rest))
+        if not rest:
+            return Page(objects, version)
+        self._serial += 1
+        self._rests[f"page-{self._serial}"] = (version, rest)
+        while len(self._rests) > _KEPT_LISTS:
+            self._rests.popitem(last=False)
+        return Page(objects[:limit], version, f"page-{self._serial}", 0 if match else len(rest))
 
     def forget(self) -> None:
         """Let every continue token expire."""
         self._rests.clear()
 
-    def _select(self, kind: Kind, info: RequestInfo, match: Match | None) -> list[Stored]:
-        if info.name:  # A field selector on the name: one look-up instead of a scan.
-            found = self.store.get(kind.collection, Key(info.namespace if kind.namespaced else "", info.name))
-            objects = [found] if found else []
-            if not (kind.namespaced and not info.namespace):
-                return [o for o in objects if match is None or match(o.value)]
-        objects = self.store.list(kind.collection, info.namespace if kind.namespaced else "")
-        return objects if match is None else [stored for stored in objects if match(stored.value)]
-
-    def _keep(self, version: int, rest: list[Stored]) -> str:
-        self._serial += 1
-        token = (
-            base64.urlsafe_b64encode(dump({"v": "meta.k8s.io/v1", "rv": version, "n": self._serial}))
-            .decode()
-            .rstrip("=")
-        )
-        self._rests[token] = (version, rest)
-        while len(self._rests) > _KEPT_LISTS:
-            self._rests.popitem(last=False)
-        return token
-
     def _resume(self, token: str) -> tuple[int, list[Stored]]:
-        try:
-            text_at(load(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))), "v")
-        except (ValueError, binascii.Error) as problem:
-            raise bad_request(f"continue key is not valid: {problem}") from problem
         found = self._rests.get(token)
-        if found is None or found[0] < self.store.oldest:
+        if found is None or found[0] < self._store.oldest:
             raise expired(
                 "The provided continue parameter is too old to display a consistent list result. "
                 "You can start a new list without the continue parameter."

@@ -17,7 +17,6 @@ __all__ = [
     "already_exists",
     "bad_request",
     "conflict",
-    "duplicate",
     "expired",
     "forbidden",
     "forbidden_field",
@@ -25,11 +24,9 @@ __all__ = [
     "invalid_field",
     "method_not_allowed",
     "not_found",
-    "required",
     "unauthorized",
     "unknown_path",
     "unsupported_media_type",
-    "unsupported_value",
 ]
 
 
@@ -144,22 +141,6 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 def invalid_field(field: str, value: str, why: str) -> Cause:
     """Say that the value is not of the right form."""
     return Cause("FieldValueInvalid", f"Invalid value: {value}: {why}", field)
-
-
-def required(field: str, why: str = "") -> Cause:
-    """Say that the value is missing."""
-    return Cause("FieldValueRequired", f"Required value: {why}" if why else "Required value", field)
-
-
-def duplicate(field: str, value: str) -> Cause:
-    """Say that the value stands twice."""
-    return Cause("FieldValueDuplicate", f'Duplicate value: "{value}"', field)
-
-
-def unsupported_value(field: str, value: str, supported: Sequence[str]) -> Cause:
-    """Say that the value is not one of the known ones."""
-    known = ", ".join(f'"{item}"' for item in sorted(supported))
-    return Cause("FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {known}', field)
 
 
 def forbidden_field(field: str, why: str) -> Cause:

@@ -2,21 +2,21 @@
 
 Promises: every write gets the next resourceVersion; a reader sees a version whole; a watcher sees every change of its
 collection once and in order. A stored value is never changed in place: writers put a new one.
-Leaves what may be written to crud.py. One event loop owns a store; it has no locks.
+Leaves what may be written to writes.py. One event loop owns a store; it has no locks.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, map_at, maps_at, text_at
 
-__all__ = ["HISTORY_LIMIT", "Change", "ChangeKind", "Key", "Store", "Stored", "Subscription"]
+__all__ = ["HISTORY_LIMIT", "Change", "ChangeKind", "Key", "Store", "Stored", "Subscription", "key_of"]
 
 HISTORY_LIMIT: Final = 20_000  # Changes kept for watches that resume; etcd keeps five minutes' worth.
 
@@ -81,7 +81,6 @@ class Store:
         self._history_limit = history_limit
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._generations: dict[str, int] = {}
-        self._dependents: dict[str, set[tuple[str, Key]]] = {}
 
     def get(self, collection: str, key: Key) -> Stored | None:
         """Return the object, or None."""
@@ -92,11 +91,6 @@ class Store:
         found = self._collections.get(collection, {})
         return [found[key] for key in sorted(found) if not namespace or key.namespace == namespace]
 
-    def collections(self) -> Iterator[tuple[str, Iterable[Key]]]:
-        """Yield each collection with a copy of its keys."""
-        for name, objects in list(self._collections.items()):
-            yield name, list(objects)
-
     def generation(self, *collections: str) -> int:
         """Return a number that grows with every write to one of the collections."""
         return sum(self._generations.get(name, 0) for name in collections)
@@ -106,11 +100,10 @@ class Store:
         self.version += 1
         metadata = map_at(value, "metadata")
         metadata["resourceVersion"] = str(self.version)
-        key = Key(text_at(metadata, "namespace"), text_at(metadata, "name"))
+        key = key_of(value)
         objects = self._collections.setdefault(collection, {})
         before = objects.get(key)
         now = objects[key] = Stored(value, dump(value), self.version)
-        self._index(collection, key, before, now)
         self._record(Change(ChangeKind.MODIFIED if before else ChangeKind.ADDED, collection, key, now, before))
         return now
 
@@ -123,13 +116,8 @@ class Store:
             "metadata": {**map_at(before.value, "metadata"), "resourceVersion": str(self.version)},
         }
         now = Stored(value, dump(value), self.version)
-        self._index(collection, key, before, None)
         self._record(Change(ChangeKind.DELETED, collection, key, now, before))
         return now
-
-    def dependents(self, uid: str) -> list[tuple[str, Key]]:
-        """Return the objects that name the UID in their ownerReferences."""
-        return sorted(self._dependents.get(uid, ()))
 
     def since(self, collection: str, version: int) -> Iterator[Change]:
         """Yield the collection's changes after the version; the caller has compared it with ``oldest``."""
@@ -161,16 +149,11 @@ class Store:
         """Take over what ``snapshot`` gave; versions stay what they were, history is empty."""
         for name in map_at(snapshot, "objects"):
             for value in maps_at(snapshot, "objects", name):
-                self._restore_one(name, value)
+                stored = Stored(value, dump(value), int(text_at(value, "metadata", "resourceVersion")))
+                self._collections.setdefault(name, {})[key_of(value)] = stored
         version = map_at(snapshot).get("version")
         self.version = version if isinstance(version, int) else self.version
         self.compact()
-
-    def _restore_one(self, collection: str, value: JsonMap) -> None:
-        key = Key(text_at(value, "metadata", "namespace"), text_at(value, "metadata", "name"))
-        stored = Stored(value, dump(value), int(text_at(value, "metadata", "resourceVersion")))
-        self._collections.setdefault(collection, {})[key] = stored
-        self._index(collection, key, None, stored)
 
     def _record(self, change: Change) -> None:
         self._generations[change.collection] = self._generations.get(change.collection, 0) + 1
@@ -180,16 +163,7 @@ class Store:
         for subscription in self._subscriptions.get(change.collection, ()):
             subscription.push(change)
 
-    def _index(self, collection: str, key: Key, before: Stored | None, now: Stored | None) -> None:
-        for uid in _owners(before):
-            self._dependents[uid].discard((collection, key))
-            if not self._dependents[uid]:
-                del self._dependents[uid]
-        for uid in _owners(now):
-            self._dependents.setdefault(uid, set()).add((collection, key))
 
-
-def _owners(stored: Stored | None) -> set[str]:
-    if stored is None:
-        return set()
-    return {text_at(owner, "uid") for owner in maps_at(stored.value, "metadata", "ownerReferences")}
+def key_of(value: JsonMap) -> Key:
+    """Return where an object stands inside its collection."""
+    return Key(text_at(value, "metadata", "namespace"), text_at(value, "metadata", "name"))

@@ -8,7 +8,7 @@ Source: k8s.io/apiserver/pkg/endpoints/handlers/watch.go, pkg/storage/cacher.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, dump
@@ -16,7 +16,7 @@ from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.reads import object_body
 from nodeattest_sandbox.apiserver.selectors import Match
 from nodeattest_sandbox.apiserver.status_errors import expired
-from nodeattest_sandbox.apiserver.store import Change, ChangeKind, Key, Store, Stored, Subscription
+from nodeattest_sandbox.apiserver.store import Change, ChangeKind, Key, Store, Stored, Subscription, key_of
 
 __all__ = ["WatchRequest", "watch_lines"]
 
@@ -33,7 +33,6 @@ class WatchRequest:
     bookmarks: bool
     timeout: float  # seconds
     bookmark_interval: float  # seconds
-    render: Callable[[Stored], bytes] | None = None  # instead of the object itself, as for Tables
 
     def wants(self, key: Key, stored: Stored) -> bool:
         """Return whether the object is in the selection."""
@@ -45,8 +44,7 @@ class WatchRequest:
 
     def line(self, kind: str, stored: Stored) -> bytes:
         """Return one event."""
-        body = self.render(stored) if self.render else object_body(self.kind, stored)
-        return b'{"type":"%s","object":%s}\n' % (kind.encode(), body)
+        return b'{"type":"%s","object":%s}\n' % (kind.encode(), object_body(self.kind, stored))
 
 
 async def watch_lines(store: Store, asked: WatchRequest) -> AsyncIterator[bytes]:
@@ -70,7 +68,7 @@ def _beginning(store: Store, asked: WatchRequest) -> list[bytes]:
     if asked.version:
         return [line for change in store.since(collection, asked.version) for line in _event(asked, change)]
     objects = store.list(collection, asked.namespace)
-    return [asked.line("ADDED", stored) for stored in objects if asked.wants(_key(stored), stored)]
+    return [asked.line("ADDED", stored) for stored in objects if asked.wants(key_of(stored.value), stored)]
 
 
 async def _changes(store: Store, asked: WatchRequest, subscription: Subscription) -> AsyncIterator[bytes]:
@@ -119,9 +117,3 @@ def _bookmark(kind: Kind, version: int) -> bytes:
 def _too_old(store: Store, version: int) -> bytes:
     status = expired(f"too old resource version: {version} ({store.oldest})").status
     return b'{"type":"ERROR","object":%s}\n' % dump(status)
-
-
-def _key(stored: Stored) -> Key:
-    metadata = stored.value["metadata"]
-    names = metadata if isinstance(metadata, dict) else {}
-    return Key(str(names.get("namespace", "")), str(names["name"]))
