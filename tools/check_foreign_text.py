@@ -92,59 +92,61 @@ EXPLAINED: Final = {
 """``file:function`` and why it may."""
 
 
+Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
 class Finder(ast.NodeVisitor):
     """Collects the findings of one module as (function, line, what)."""
 
     def __init__(self, path: Path) -> None:
         """``path`` is relative to the tree."""
         self.found: list[tuple[str, int, str]] = []
-        self._functions = ["module"]
-        self._scopes: list[dict[str, bool]] = []
-        """Of each function around, and of the module first: whether what a name holds is printable, on one line."""
+        self._scopes: list[Scope] = []
         self._formats_logs = path.as_posix() == LOGS
         self._writes_objects = path.parts[0] in WRITES_OBJECTS
 
-    def visit_Module(self, node: ast.Module) -> None:
-        """Enter the module."""
-        self._enter(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Enter a function."""
-        self._functions.append(node.name)
-        self._enter(node)
-        self._functions.pop()
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        """Enter a function."""
-        self.visit_FunctionDef(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Enter a function without a name."""
-        self._enter(node)
-
-    def _enter(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        self._scopes.append({})
-        bound = list(_bound(node))
-        for name, value in bound:
-            is_constant = isinstance(node, ast.Module) and name.isupper()
-            kept = is_constant or (value is not None and self._is_one_line(value))
-            self._scopes[-1][name] = kept and self._scopes[-1].get(name, True)
+    def visit(self, node: ast.AST) -> None:  # noqa: C901 - one case a kind of node
+        """Check a node and what is inside of it."""
+        if isinstance(node, Scope):
+            self._scopes.append(node)
+        match node:
+            case ast.Call():
+                self._check_call(node)
+            case ast.ImportFrom():
+                names = [f"{node.module}.{one.name}" for one in node.names]
+                if any(name in {*STREAMS, *EXITS} or name.startswith(UNSEEN) for name in names):
+                    self._report(node, "another name of what writes to a terminal")
+            case ast.Dict():
+                self._check_members(_members(node))
+            case (
+                ast.AugAssign(op=ast.BitOr(), value=ast.Dict() as merged)
+                | ast.BinOp(op=ast.BitOr(), right=ast.Dict() as merged)
+            ):
+                self._check_members(_members(merged), everything=not _is_condition(_members(merged)))
+            case ast.Assign() | ast.AnnAssign() | ast.NamedExpr():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if node.value is not None and _is_stream(node.value):
+                    self._report(node, "another name of what writes to a terminal")
+                if node.value is not None and any(_is_message(target) for target in targets):
+                    self._check_message(node.value)
+            case _:
+                pass
         self.generic_visit(node)
-        self._scopes.pop()
+        if isinstance(node, Scope):
+            self._scopes.pop()
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def _check_call(self, node: ast.Call) -> None:
         """Check who prints, and who makes formatters."""
         name = _dotted(node.func)
         arguments = [one.value if isinstance(one, ast.Starred) else one for one in node.args]
+        keywords = [one.value for one in node.keywords]
         if name in TERMINAL and not all(_is_literal(one) or _called(one) == "visible_lines" for one in arguments):
             self._report(node, f"{name} of what visible_lines did not make")
         if name in EXITS and not all(self._is_exit(one) for one in arguments):
             self._report(node, f"{name} prints what visible_lines did not make")
         if name.startswith(UNSEEN):
             self._report(node, f"{name} may write to a terminal")
-        if not name.startswith("logs.") and any(
-            _is_stream(one) for one in (*arguments, *(one.value for one in node.keywords))
-        ):
+        if not name.startswith("logs.") and any(_is_stream(one) for one in (*arguments, *keywords)):
             self._report(node, "a stream is given to another function")
         if name in PRINTERS and any(_splits(one) for one in arguments):
             self._report(node, f"{name} of lines that no writer made")
@@ -153,58 +155,13 @@ class Finder(ast.NodeVisitor):
         if name in LOGGING and not self._formats_logs:
             self._report(node, f"{name} outside {LOGS}")
         if name == "dict" or name.endswith(".update"):
-            self._check_members(_named(node), everything=name != "dict")
-        self.generic_visit(node)
+            merged = arguments[0] if arguments and isinstance(arguments[0], ast.Dict) else None
+            named = {one.arg: one.value for one in node.keywords if one.arg}
+            inside = _members(merged) if merged else {}
+            inside = {} if _is_condition(inside) else inside  # a Dict of its own
+            self._check_members({**named, **inside}, everything=name != "dict")
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Refuse another name of what writes to a terminal."""
-        names = [f"{node.module}.{one.name}" for one in node.names]
-        if any(name in {*STREAMS, *EXITS, *UNSEEN} or name.startswith(UNSEEN) for name in names):
-            self._report(node, "another name of what writes to a terminal")
-
-    def visit_Dict(self, node: ast.Dict) -> None:
-        """Check the messages of objects."""
-        self._check_members(_members(node), everything=False)
-        self.generic_visit(node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        """Check messages that are merged into an object."""
-        self._check_merged(node.op, node.value)
-        self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        """Check messages that are merged into an object."""
-        self._check_merged(node.op, node.right)
-        self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        """Check messages that are set into an object, and other names of streams."""
-        for target in node.targets:
-            if isinstance(target, ast.Subscript) and _is_literal(target.slice) and target.slice.value == "message":
-                self._check_message(node.value)
-        self._check_renamed(node.value)
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Check other names of streams."""
-        self._check_renamed(node.value)
-        self.generic_visit(node)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        """Check other names of streams."""
-        self._check_renamed(node.value)
-        self.generic_visit(node)
-
-    def _check_renamed(self, value: ast.expr | None) -> None:
-        if value is not None and _is_stream(value):
-            self._report(value, "another name of what writes to a terminal")
-
-    def _check_merged(self, operator: ast.operator, value: ast.expr) -> None:
-        """Check what is merged; what has a reason, too, is checked as a ``Dict``."""
-        if isinstance(operator, ast.BitOr) and isinstance(value, ast.Dict) and not _is_condition(_members(value)):
-            self._check_members(_members(value), everything=True)
-
-    def _check_members(self, members: Mapping[str, ast.expr], *, everything: bool) -> None:
+    def _check_members(self, members: Mapping[str, ast.expr], *, everything: bool = False) -> None:
         if "message" in members and (everything or _is_condition(members)):
             self._check_message(members["message"])
 
@@ -216,9 +173,14 @@ class Finder(ast.NodeVisitor):
         """Accept a literal, what ``one_line`` made, a constant, and a name that holds nothing else."""
         if isinstance(value, ast.IfExp):
             return self._is_one_line(value.body) and self._is_one_line(value.orelse)
-        name = value.id if isinstance(value, ast.Name) else ""
-        known = next((scope[name] for scope in reversed(self._scopes) if name in scope), name.isupper())
-        return _is_literal(value) or _called(value) == "one_line" or known
+        if isinstance(value, ast.Name):
+            for scope in reversed(self._scopes):
+                bound = list(_bound(scope, value.id))
+                if bound:
+                    is_constant = isinstance(scope, ast.Module) and value.id.isupper()
+                    return is_constant or all(one is not None and self._is_one_line(one) for one in bound)
+            return value.id.isupper()
+        return _is_literal(value) or _called(value) == "one_line"
 
     def _is_exit(self, value: ast.expr) -> bool:
         """Accept a literal, a constant, the result of ``main``, and what is asked to be a number."""
@@ -229,30 +191,29 @@ class Finder(ast.NodeVisitor):
         return (not called and self._is_one_line(value)) or called in EXIT_CODES or called == "visible_lines"
 
     def _report(self, node: ast.expr | ast.stmt, what: str) -> None:
-        self.found.append((self._functions[-1], node.lineno, what))
+        functions = [scope.name for scope in self._scopes if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef)]
+        self.found.append((functions[-1] if functions else "module", node.lineno, what))
 
 
-def _bound(scope: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield each name that a scope binds, with the value where it is the only target; None for any other way."""
-    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        found = scope.args
-        parameters = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]
-        yield from ((one.arg, None) for one in parameters if one is not None)
+def _bound(scope: Scope, name: str) -> Iterator[ast.expr | None]:
+    """Yield each value that a scope binds to a name; None for any other way than an assignment to the name alone."""
+    arguments = getattr(scope, "args", None)
+    if arguments is not None and any(isinstance(one, ast.arg) and one.arg == name for one in ast.walk(arguments)):
+        yield None
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop()
-        values = [node] if isinstance(node, ast.AnnAssign | ast.NamedExpr) else []
-        targets = node.targets if isinstance(node, ast.Assign) else [one.target for one in values]
-        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) else None
-        for target in targets:
-            if isinstance(target, ast.Name) and (value is not None or not isinstance(node, ast.AnnAssign)):
-                yield target.id, value
-        if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            yield node.name, None
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            inner = [one for one in ast.iter_child_nodes(node) if one not in targets or not isinstance(one, ast.Name)]
-            yield from ((one.id, None) for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
-            waiting += inner
+        alone: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            alone = [one for one in targets if isinstance(one, ast.Name)]
+            yield from (node.value for one in alone if isinstance(one, ast.Name) and one.id == name)
+        if getattr(node, "name", None) == name or (
+            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+        ):
+            yield None
+        if not isinstance(node, Scope | ast.ClassDef):
+            waiting += [one for one in ast.iter_child_nodes(node) if one not in alone]
 
 
 def _members(node: ast.Dict) -> dict[str, ast.expr]:
@@ -260,11 +221,8 @@ def _members(node: ast.Dict) -> dict[str, ast.expr]:
     return {str(key.value): value for key, value in pairs if _is_literal(key)}
 
 
-def _named(node: ast.Call) -> dict[str, ast.expr]:
-    """Return the keyword arguments of a call, and the members of an only argument that is a ``Dict``."""
-    given = {one.arg: one.value for one in node.keywords if one.arg is not None}
-    merged = [one for one in node.args if isinstance(one, ast.Dict) and not _is_condition(_members(one))]
-    return {**given, **(_members(merged[0]) if len(merged) == 1 else {})}
+def _is_message(target: ast.expr) -> bool:
+    return isinstance(target, ast.Subscript) and _is_literal(target.slice) and target.slice.value == "message"
 
 
 def _is_condition(members: Mapping[str, ast.expr]) -> bool:
@@ -291,24 +249,18 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _splits(node: ast.expr) -> bool:
-    """Return whether text is split into lines that no writer made."""
-    return any(
-        isinstance(one, ast.Call)
-        and isinstance(one.func, ast.Attribute)
-        and _at_line_ends(one, one.func)
-        and (_called(one.func.value) or _dotted(one.func.value)) not in WRITERS
-        for one in ast.walk(node)
-    )
-
-
-def _at_line_ends(call: ast.Call, function: ast.Attribute) -> bool:
-    """Return whether a call splits text at line ends, or at what cannot be read here."""
-    if function.attr == "splitlines" or _dotted(function) == "re.split":
-        return True
-    separators = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "sep")]
-    by = separators[0] if separators else None
-    is_word = _is_literal(by) and not {"\n", "\r"} & set(str(by.value))
-    return function.attr in {"split", "rsplit"} and by is not None and not is_word
+    """Return whether text is split into lines that no writer made, or at what cannot be read here."""
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        separators = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "sep")]
+        by = separators[0] if separators else None
+        is_word = by is None or (_is_literal(by) and not {"\n", "\r"} & set(str(by.value)))
+        at_ends = call.func.attr == "splitlines" or _dotted(call.func) == "re.split"
+        at_ends |= call.func.attr in {"split", "rsplit"} and not is_word
+        if at_ends and (_called(call.func.value) or _dotted(call.func.value)) not in WRITERS:
+            return True
+    return False
 
 
 def findings(source: str, path: Path) -> list[tuple[str, int, str]]:

@@ -10,6 +10,7 @@ import base64
 import ipaddress
 import json
 import os
+import ssl
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_sandbox.certificates import builder, usage
 
-__all__ = ["ClusterPki"]
+__all__ = ["ClusterPki", "server_tls"]
 
 _SERVER_NAMES: Final = (
     "localhost",
@@ -147,6 +148,14 @@ class ClusterPki:
         for extension in extensions:
             unsigned = unsigned.add_extension(extension, critical=False)
         return unsigned.sign(ca_key, hashes.SHA256())
+
+
+def server_tls(directory: Path, name: str, hosts: Sequence[str] = _SERVER_NAMES) -> tuple[Path, ssl.SSLContext]:
+    """Make a CA and a server on loopback with these DNS names; return the CA's file and the server's context."""
+    pki = ClusterPki.make(directory, name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pki.files(f"{name}-server", hosts))
+    return pki.ca_certificate, context
 
 
 def _server_extensions(hosts: Sequence[str]) -> list[x509.ExtensionType]:

@@ -10,7 +10,6 @@ Source: swtpm(8), swtpm_setup(8), swtpm_localca(8) of swtpm 0.7; sun_path of uni
 
 from __future__ import annotations
 
-import datetime as dt
 import fcntl
 import hashlib
 import os
@@ -31,6 +30,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
+from nodeattest_sandbox.certificates import builder, usage
+
 __all__ = ["EndorsementKind", "SoftwareTpm", "SoftwareTpmError"]
 
 EndorsementKind = Literal["rsa2048", "ecc-p384"]
@@ -47,7 +48,6 @@ _STOP_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.002
 _GET_CAPABILITY: Final = (1).to_bytes(4, "big")
 """CMD_GET_CAPABILITY of swtpm's control channel: answered as soon as the TPM listens."""
-_CA_LIFE: Final = dt.timedelta(days=3650)
 
 
 class SoftwareTpmError(RuntimeError):
@@ -248,29 +248,10 @@ def _make_authority(folder: Path) -> None:
 def _ca_certificate(
     subject: x509.Name, key: ec.EllipticCurvePrivateKey, issuer: x509.Name, issuer_key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + _CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        .sign(issuer_key, hashes.SHA256())
-    )
+    certificate = builder(subject, issuer, key.public_key())
+    certificate = certificate.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = certificate.add_extension(usage(signing=True), critical=True)
+    subject_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    certificate = certificate.add_extension(subject_id, critical=False).add_extension(authority_id, critical=False)
+    return certificate.sign(issuer_key, hashes.SHA256())

@@ -12,7 +12,6 @@ import secrets
 import signal
 import ssl
 import sys
-import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -22,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.clouds.aws.auth_proxy import AuthProxy
-from nodeattest_sandbox.clouds.aws.authority import make_front_keys
 from nodeattest_sandbox.clouds.aws.backend import Backend
 from nodeattest_sandbox.clouds.aws.control import Control
 from nodeattest_sandbox.clouds.aws.state import REGIONS, Cloud, new_cloud
+from nodeattest_sandbox.pki import server_tls
 
 __all__ = ["main"]
 
@@ -52,18 +51,12 @@ async def main(directory: Path) -> None:
 
 def _prepare(directory: Path, cloud: Cloud) -> ssl.SSLContext:
     """Make the front's keys, and write down what clients must trust."""
-    keys = make_front_keys([f"{service}.{region}.{_SUFFIX}" for service in ("sts", "ec2") for region in REGIONS])
-    _write(directory / "ca.crt", keys.ca)
     regions = directory / "regions"
     regions.mkdir()
     for region, key in cloud.regions.items():
         _write(regions / f"{region}.pem", key.certificate.public_bytes(Encoding.PEM))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile() as file:  # ssl reads certificate and key from a file only
-        file.write(keys.certificate + keys.key)
-        file.flush()
-        context.load_cert_chain(file.name)
-    return context
+    names = [f"{service}.{region}.{_SUFFIX}" for service in ("sts", "ec2") for region in REGIONS]
+    return server_tls(directory, "aws", [*names, "localhost"])[1]
 
 
 async def _serve(app: web.Application, stack: AsyncExitStack, tls: ssl.SSLContext | None = None) -> int:

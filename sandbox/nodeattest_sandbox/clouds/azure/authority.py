@@ -1,29 +1,28 @@
-"""The sandbox's authorities: who signs attested documents, whose certificates its servers have, who signs tokens.
+"""The sandbox's authorities: who signs attested documents, and who signs tokens.
 
 Promises: a chain as Azure's (root, issuing authority, signer named metadata.azure.com with a region's name besides);
-servers' certificates of another authority; RS256 tokens that are really verified.
+RS256 tokens that are really verified.
 """
 
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Issuer", "TokenKey", "pem", "server_context", "signer_of"]
+from nodeattest_sandbox.certificates import usage
+
+__all__ = ["Issuer", "TokenKey", "pem", "signer_of"]
 
 _DAY: Final = timedelta(days=1)
 _BITS: Final = 2048
@@ -64,21 +63,6 @@ def signer_of(
 ) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
     """Make who signs the attested documents of a region."""
     return issuer.issue(domain, [x509.DNSName(domain), x509.DNSName(f"{region}.{domain}")])
-
-
-def server_context(issuer: Issuer, directory: Path) -> ssl.SSLContext:
-    """Make what a server on loopback needs for TLS."""
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate, key = issuer.issue("localhost", [x509.DNSName("localhost"), address])
-    path = directory / "server.pem"
-    path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(path)
-    return context
 
 
 def pem(*certificates: x509.Certificate) -> bytes:
@@ -150,7 +134,7 @@ def _certify(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        .add_extension(_usage(ca=ca), critical=True)
+        .add_extension(usage(signing=ca), critical=True)
     )
     if not ca:
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -162,10 +146,3 @@ def _certify(
 
 def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=not ca, data_encipherment=False,
-        key_agreement=False, key_cert_sign=ca, crl_sign=ca, encipher_only=False, decipher_only=False,
-    )  # fmt: skip

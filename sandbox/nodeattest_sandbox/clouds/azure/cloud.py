@@ -6,34 +6,26 @@ controller needs to reach and trust them is in files and in ``configuration``. N
 
 from __future__ import annotations
 
+import ssl
 import threading
 import uuid
-from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.clouds.azure import manager, metadata
-from nodeattest_sandbox.clouds.azure.authority import Issuer, TokenKey, pem, server_context, signer_of
+from nodeattest_sandbox.clouds.azure.authority import Issuer, TokenKey, pem, signer_of
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State
+from nodeattest_sandbox.clouds.serving import Reply, Request, Serving
+from nodeattest_sandbox.pki import server_tls
 
 __all__ = ["SandboxAzure"]
 
 _GROUP: Final = "Fleet-RG"
 """With upper case, as people write them."""
-
-
-class _Server(ThreadingHTTPServer):
-    """Ends with its process, and does not tell of clients that went away."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a client that gave up is no news."""
 
 
 class SandboxAzure:
@@ -48,18 +40,14 @@ class SandboxAzure:
         self.issuing = self.root.issuing("Sandbox Azure TLS Issuing CA 01")
         self.signing = metadata.Signing(*signer_of(self.issuing))
         self.tenant = manager.Directory(str(uuid.uuid4()), str(uuid.uuid4()), TokenKey(), TokenKey())
-        self._servers: list[_Server] = []
+        self._servers: list[Serving] = []
         self._lock = threading.Lock()
-        tls = Issuer.root("Sandbox TLS Root")
+        self.ca_bundle, context = server_tls(directory / "tls", "azure")
         self.trust_bundle = self._write("trust.pem", pem(self.root.certificate, self.issuing.certificate))
-        self.ca_bundle = self._write("ca.pem", pem(tls.certificate))
         self.token_file = self._write("token", self.tenant.federated_token().encode())
-        server = self._serve(manager.handler(self.state, self.tenant))
-        context = server_context(tls, directory)
-        # The handshake is the request's thread's: one slow client must not keep others from being accepted.
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        self.url = f"https://{LOOPBACK}:{server.server_address[1]}"
-        self._start(server)
+        self.url = (
+            f"https://{LOOPBACK}:{self._serve(partial(manager.answer_manager, self.state, self.tenant), context)}"
+        )
 
     @property
     def configuration(self) -> dict[str, object]:
@@ -100,17 +88,14 @@ class SandboxAzure:
                 tags=dict(tags or {}),
             )
             self.state.machines.append(machine)
-            server = self._serve(metadata.handler(machine, self.signing, self.tenant.managed_token))
-            machine.metadata = f"http://{LOOPBACK}:{server.server_address[1]}"
-            self._start(server)
+            answer = partial(metadata.answer_metadata, machine, self.signing, self.tenant.managed_token)
+            machine.metadata = f"http://{LOOPBACK}:{self._serve(answer)}"
         return machine
 
     def stop(self) -> None:
         """End all servers."""
         while self._servers:
-            server = self._servers.pop()
-            server.shutdown()
-            server.server_close()
+            self._servers.pop().stop()
 
     def __enter__(self) -> Self:
         return self
@@ -120,12 +105,10 @@ class SandboxAzure:
     ) -> None:
         self.stop()
 
-    def _serve(self, handler: type[BaseHTTPRequestHandler]) -> _Server:
-        return _Server((LOOPBACK, 0), handler)
-
-    def _start(self, server: _Server) -> None:
-        self._servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    def _serve(self, answer: Callable[[Request], Reply], context: ssl.SSLContext | None = None) -> int:
+        """Start a server; returns its port."""
+        self._servers.append(Serving(answer, context))
+        return self._servers[-1].port
 
     def _write(self, name: str, content: bytes) -> Path:
         path = self.directory / name

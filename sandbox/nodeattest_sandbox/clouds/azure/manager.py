@@ -13,14 +13,14 @@ import re
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from nodeattest_sandbox.clouds.azure.authority import TokenKey
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State
+from nodeattest_sandbox.clouds.serving import Reply, Request
 
-__all__ = ["AUDIENCE", "EXCHANGE", "Directory", "handler"]
+__all__ = ["AUDIENCE", "EXCHANGE", "Directory", "answer_manager"]
 
 AUDIENCE: Final = "https://management.azure.com"
 EXCHANGE: Final = "api://AzureADTokenExchange"
@@ -29,7 +29,6 @@ _SUBJECT: Final = "system:serviceaccount:nodeattest-system:node-attestation-cont
 _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _LIFE: Final = 3600
 """Seconds of a token."""
-_BODY: Final = 64 * 1024
 _HUGE: Final = 9 * 1024 * 1024
 _UNITS: Final = {
     "virtualMachines": (re.compile(r"Microsoft\.Compute/(?:virtualMachineScaleSets/(?P<set>[^/]+)/)?virtualMachines")),
@@ -86,46 +85,25 @@ class Directory:
         return scheme == "Bearer" and self.tokens.verified(token, audience=AUDIENCE, now=time.time()) is not None
 
 
-def handler(state: State, directory: Directory) -> type[BaseHTTPRequestHandler]:
-    """Make the request handler."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(min(int(self.headers.get("Content-Length", "0")), _BODY)).decode()
-            state.called(self.path)
-            form = {name: values[-1] for name, values in parse_qs(body).items()}
-            expected = f"/{directory.tenant}/oauth2/v2.0/token"
-            answer = directory.token_for(form) if self.path == expected else None
-            if answer is None:
-                self._send(HTTPStatus.UNAUTHORIZED, {"error": "invalid_client", "error_description": "AADSTS70021"})
-            else:
-                self._send(HTTPStatus.OK, answer)
-
-        def do_GET(self) -> None:
-            state.called(self.path)
-            time.sleep(state.switches.slow)
-            authorization, host = self.headers.get("Authorization", ""), self.headers["Host"]
-            status, answer, headers = _answer(state, directory, self.path, authorization, f"https://{host}")
-            self._send(status, answer, **headers)
-
-        def _send(self, status: HTTPStatus, answer: dict[str, object], **headers: str) -> None:
-            body = json.dumps(answer).encode() + (b" " * _HUGE if state.switches.huge else b"")
-            if "gzip" in self.headers.get("Accept-Encoding", ""):
-                body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}  # as Azure does
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing."""
-
-    return Handler
+def answer_manager(state: State, directory: Directory, request: Request) -> Reply:
+    """Answer the authority's and the Resource Manager's requests."""
+    state.called(request.target)
+    if request.method == "POST":
+        form = {name: values[-1] for name, values in parse_qs(request.body.decode()).items()}
+        token = directory.token_for(form) if request.target == f"/{directory.tenant}/oauth2/v2.0/token" else None
+        refused: dict[str, object] = {"error": "invalid_client", "error_description": "AADSTS70021"}
+        status, answer, headers = HTTPStatus.OK if token else HTTPStatus.UNAUTHORIZED, token or refused, {}
+    else:
+        time.sleep(state.switches.slow)
+        own = f"https://{request.headers['host']}"
+        status, answer, headers = _answer(
+            state, directory, request.target, request.headers.get("authorization", ""), own
+        )
+    body = json.dumps(answer).encode() + (b" " * _HUGE if state.switches.huge else b"")
+    headers = {"Content-Type": "application/json", **headers}
+    if "gzip" in request.headers.get("accept-encoding", ""):  # as Azure does
+        return Reply(status, gzip.compress(body), {**headers, "Content-Encoding": "gzip"})
+    return Reply(status, body, headers)
 
 
 def _answer(

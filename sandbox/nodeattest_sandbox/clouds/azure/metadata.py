@@ -15,17 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
+from nodeattest_sandbox.clouds.serving import Reply, Request, as_json
 
-__all__ = ["Signing", "attested", "content_of", "handler"]
+__all__ = ["Signing", "answer_metadata", "attested", "content_of"]
 
 _NONCE: Final = re.compile(r"[0-9A-Za-z]{1,32}")
 _LIFE: Final = timedelta(hours=6)
@@ -60,47 +59,34 @@ def attested(signing: Signing, content: dict[str, object]) -> bytes:
     return cms.azure_form(data, signing.key, signing.certificate).der()
 
 
-def handler(
-    machine: SandboxMachine, signing: Signing, identity: Callable[[str], dict[str, object] | None]
-) -> type[BaseHTTPRequestHandler]:
-    """Make the request handler of one machine's service; ``identity`` gives its managed identity's tokens."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, answer = _answer(machine, signing, identity, self.path, dict(self.headers))
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing."""
-
-    return Handler
+def answer_metadata(
+    machine: SandboxMachine,
+    signing: Signing,
+    identity: Callable[[str], dict[str, object] | None],
+    request: Request,
+) -> Reply:
+    """Answer one machine's request; ``identity`` gives its managed identity's tokens."""
+    status, answer = _answer(machine, signing, identity, request)
+    return as_json(answer, status)
 
 
 def _answer(
     machine: SandboxMachine,
     signing: Signing,
     identity: Callable[[str], dict[str, object] | None],
-    target: str,
-    headers: dict[str, str],
+    request: Request,
 ) -> tuple[HTTPStatus, dict[str, object]]:
-    names = {name.lower(): value for name, value in headers.items()}
-    parts = urlsplit(target)
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if names.get("metadata") != "true" or "x-forwarded-for" in names:
+    query = request.parameters
+    if request.headers.get("metadata") != "true" or "x-forwarded-for" in request.headers:
         return HTTPStatus.BAD_REQUEST, {"error": "Bad request. Required metadata header not specified"}
     if not _VERSION.fullmatch(query.get("api-version", "")):
         return HTTPStatus.BAD_REQUEST, {"error": "Bad request. api-version is invalid or was not specified"}
-    if parts.path == "/metadata/instance/compute":
+    if request.path == "/metadata/instance/compute":
         return HTTPStatus.OK, _compute(machine)
-    if parts.path == "/metadata/identity/oauth2/token":
+    if request.path == "/metadata/identity/oauth2/token":
         token = identity(query.get("resource", ""))
         return (HTTPStatus.OK, token) if token else (HTTPStatus.BAD_REQUEST, {"error": "invalid_resource"})
-    if parts.path != "/metadata/attested/document":
+    if request.path != "/metadata/attested/document":
         return HTTPStatus.NOT_FOUND, {"error": "Not found"}
     return _document(machine, signing, query.get("nonce"))
 

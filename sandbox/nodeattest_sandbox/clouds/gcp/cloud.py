@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from nodeattest_sandbox.child_process import LOOPBACK
-from nodeattest_sandbox.clouds.gcp.authority import make_authority
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance, filtered, masked
 from nodeattest_sandbox.clouds.gcp.metadata import answer_metadata
 from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
-from nodeattest_sandbox.clouds.gcp.serving import Reply, Request, Serving, as_json
+from nodeattest_sandbox.clouds.serving import Reply, Request, Serving, as_json
+from nodeattest_sandbox.pki import server_tls
 
 __all__ = ["CloudSwitches", "GoogleCloud"]
 
@@ -67,7 +67,7 @@ class GoogleCloud:
         self._directory = directory
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self.ca_file, context = make_authority(directory)
+        self.ca_file, context = server_tls(directory, "google-cloud")
         self._serving = Serving(self._answer, context)
         self._metadata: dict[str, Serving] = {}
         self.tokens.url = f"{self.endpoint}{_TOKEN}"

@@ -12,7 +12,7 @@ from typing import Final
 
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
-from nodeattest_sandbox.clouds.gcp.serving import Reply, Request
+from nodeattest_sandbox.clouds.serving import Reply, Request
 
 __all__ = ["answer_metadata"]
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from nodeattest_sandbox.clouds.gcp.serving import Reply, Request, as_json
+from nodeattest_sandbox.clouds.serving import Reply, Request, as_json
 
 __all__ = ["TokenServer"]
 

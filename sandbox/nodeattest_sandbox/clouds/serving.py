@@ -30,6 +30,8 @@ class Request:
     """What a client sent."""
 
     method: str
+    target: str
+    """Path and query."""
     path: str
     parameters: Mapping[str, str]
     headers: Mapping[str, str]
@@ -107,6 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         size = min(int(length), _LIMIT) if length.isdigit() else 0
         request = Request(
             method=self.command,
+            target=self.path,
             path=parts.path,
             parameters=dict(parse_qsl(parts.query)),
             headers={name.lower(): value for name, value in self.headers.items()},
