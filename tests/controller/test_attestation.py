@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
-from builders import CREATED, MEMBER, make_member, make_request, recorded
+from builders import CREATED, make_member, make_request, recorded
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -22,20 +22,11 @@ from nodeattest_controller.model.attestation import (
     record_certificate,
     render_attestation,
 )
-from nodeattest_controller.model.attestation_reset import KEEP_RESETS, reset
+from nodeattest_controller.model.attestation_reset import reset
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.issuance_rules import check_pinned_fingerprints
-from nodeattest_controller.model.last_decision import (
-    DENIED,
-    LastDecision,
-    Remediation,
-    parse_last_decision,
-    parse_remediation,
-)
-from nodeattest_controller.model.objects import items, mapping, rfc3339, text, text_map
-from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_controller.model.retired_keys import (
-    KEEP_ENDED,
     MAX_LIVE,
     RetiredKey,
     live_keys,
@@ -44,7 +35,7 @@ from nodeattest_controller.model.retired_keys import (
     retire,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Check, Denied, Reason
 from nodeattest_providers.names import ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
@@ -88,20 +79,6 @@ def test_a_later_write_names_its_version_and_leaves_what_others_wrote_alone() ->
     assert "ownerReferences" not in meta
     assert "annotations" not in meta
     assert not {"resets", "status"} & {*mapping(body, "spec"), *body}
-
-
-def test_a_later_write_removes_the_registers_that_are_no_longer_quoted() -> None:
-    written = replace(joined(make_request()), resource_version="9")
-    registers = mapping(render_attestation(written, make_member(), "signer"), "spec", "boot", "pcrs")
-    assert {name: value for name, value in registers.items() if value is not None} == {"0": "00", "14": "ff"}
-    assert set(registers) == {str(pcr) for pcr in range(24)}
-
-
-@pytest.mark.parametrize("name", ["24", "x", "9" * 5000])
-def test_what_is_no_register_is_left_out(name: str) -> None:
-    found = parse_attestation({"spec": {"boot": {"clock": 1, "resetCount": 1, "pcrs": {name: "aa", "23": "bb"}}}})
-    assert found.boot is not None
-    assert found.boot.pcrs == {23: "bb"}
 
 
 def test_the_ledger_is_owned_by_its_machine() -> None:
@@ -223,33 +200,6 @@ def test_serving_entries_do_not_push_client_entries_out_and_the_other_way_round(
     assert ledger.of_purpose(Purpose.SERVING)[-1].request_uid == f"s-{2 * KEEP_ISSUED - 1}"
 
 
-def test_a_serving_certificate_is_not_the_machines_certificate() -> None:
-    ledger = served(joined(make_request()))
-    client = ledger.issued[0]
-    assert ledger.live(CREATED) == client
-    assert ledger.live(client.not_after) is None
-    assert ledger.live(client.not_after, Purpose.SERVING) == ledger.issued[-1]
-    spec = render_attestation(ledger, make_member(), "signer")["spec"]
-    assert isinstance(spec, dict)
-    assert spec["expires"] == rfc3339(client.not_after)
-
-
-def test_serving_keys_out_of_use_bar_no_client_key() -> None:
-    keys = [
-        RetiredKey(spki=f"sha256:{n}", serial="1", not_after=ISSUED.not_after, purpose=Purpose.SERVING)
-        for n in range(MAX_LIVE[Purpose.SERVING])
-    ]
-    full = replace(joined(make_request()), retired=tuple(keys))
-    recorded(full, make_request(uid="r", username="system:node:node-0"), attested("f-r"), ISSUED, CREATED)
-    with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
-        served(full)
-
-
-def test_a_serving_certificate_does_not_begin_the_pause_after_a_lost_key() -> None:
-    ledger = served(joined(make_request()))
-    recorded(ledger, make_request(uid="u-9"), attested("u-8"), ISSUED, CREATED + timedelta(minutes=61))
-
-
 def test_a_key_is_found_for_its_own_purpose_only() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     ledger = served(joined(make_request()), key=key)
@@ -287,18 +237,6 @@ def test_a_machine_counts_for_the_policy_of_its_newest_client_certificate_while_
 
     assert counted(short.not_after - timedelta(seconds=1)) == [0, 1, 0]
     assert counted(short.not_after) == [0, 0, 0], "the certificate before it is valid, and decides nothing"
-
-
-@pytest.mark.parametrize(("pinned", "shown"), [("tpm.ek", "ek"), ("ek", "ek"), ("gcp.ek", "ek")])
-def test_hardware_is_found_again_whichever_way_it_was_pinned(pinned: str, shown: str) -> None:
-    written = replace(joined(make_request()), fingerprints={pinned: "sha256:e"})
-    inventory = Inventory()
-    inventory.put_attestation("fleet/x", render_attestation(written, make_member(), "signer"))
-    cluster = cluster_key(written.namespace, written.cluster_name)
-    assert [found.provider_id for found in inventory.fingerprint_holders(cluster, shown, "sha256:e")] == [
-        written.provider_id
-    ]
-    assert inventory.fingerprint_holders(cluster, "ak", "sha256:e") == []
 
 
 # A reset forgets what binds the machine, remembers every key, and leaves a trail
@@ -364,28 +302,6 @@ def test_the_trail_says_who_when_why_and_what_was_pinned() -> None:
     assert "expires" not in mapping(body, "spec")
 
 
-def test_the_trail_is_bounded_and_keeps_the_newest() -> None:
-    body = ledger()
-    for number in range(KEEP_RESETS + 3):
-        body = reset(body, by=ALICE, reason=f"r{number}", now=CREATED)
-    reasons = [text(entry, "reason") for entry in items(body, "spec", "resets")]
-    assert reasons == [f"r{number}" for number in range(3, KEEP_RESETS + 3)]
-
-
-def test_what_it_does_not_know_it_keeps_and_the_version_that_was_read_too() -> None:
-    before = ledger()
-    body = reset(before, by=ALICE, reason="r", now=CREATED)
-    assert body["metadata"] == before["metadata"]
-    assert mapping(body, "spec", "later") == {"versions": "field"}
-    assert mapping(before, "spec", "boot")  # the object given is not changed
-
-
-def test_what_is_too_long_for_the_schema_is_cut() -> None:
-    body = reset(ledger(), by="x" * 9999, reason="y" * 9999, now=CREATED)
-    [entry] = items(body, "spec", "resets")
-    assert (len(text(entry, "by")), len(text(entry, "reason"))) == (256, 512)
-
-
 def test_a_reset_opens_one_first_use_which_the_next_client_certificate_closes() -> None:
     opened = parse_attestation(reset(ledger(), by=ALICE, reason="r", now=CREATED))
     assert opened.was_reset
@@ -419,17 +335,6 @@ def test_keys_of_live_certificates_are_never_forgotten() -> None:
     kept = retire([*live, *ended], keys(1, days=1, name="new"), CREATED)
     assert [key for key in kept if key.not_after > CREATED] == [*live, *keys(1, days=1, name="new")]
     assert live_keys(kept, Purpose.CLIENT, CREATED) == 201
-
-
-def test_of_ended_ones_the_newest_are_kept() -> None:
-    kept = retire(keys(KEEP_ENDED, days=-2, name="old"), keys(2, days=-1, name="new"), CREATED)
-    assert len(kept) == KEEP_ENDED
-    assert [key.spki for key in kept[-2:]] == ["new-0", "new-1"]
-    assert kept[0].spki == "old-2"
-
-
-def test_a_certificate_that_ends_this_second_has_ended() -> None:
-    assert live_keys(keys(1, days=0), Purpose.CLIENT, CREATED) == 0
 
 
 def test_what_is_written_is_read_again_and_nonsense_is_left_out() -> None:
@@ -529,33 +434,3 @@ def test_a_pin_is_never_replaced_but_by_a_reset(earlier: Mapping[str, str], step
 
 
 # What a ledger remembers of refusals: read back as written, and nothing of it is lost or taken over by an issue
-
-
-AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-VERDICT = LastDecision(DENIED, "PCRValueNotAllowed", AT)
-TREATMENT = Remediation(
-    action=FailureAction.CORDON, node_name="node-0", node_uid="n-0", reason="PCRValueNotAllowed", time=AT
-)
-
-
-def test_verdict_and_treatment_are_read_back_as_written() -> None:
-    body = render_attestation(new_attestation(MEMBER), MEMBER, "signer")
-    spec: JsonObject = {"lastVerdict": VERDICT.render(), "onFailure": TREATMENT.render()}
-    read = parse_attestation({**body, "spec": {**spec, "clusterName": "c", "providerID": "sandbox://node-0"}})
-    assert (read.verdict, read.treatment) == (VERDICT, TREATMENT)
-
-
-def test_what_was_done_to_a_node_is_not_in_the_patch_that_issues() -> None:
-    known = replace(new_attestation(MEMBER), resource_version="7", verdict=VERDICT, treatment=TREATMENT)
-    spec = render_attestation(known, MEMBER, "signer")["spec"]
-    assert isinstance(spec, dict)
-    assert "onFailure" not in spec
-
-
-@pytest.mark.parametrize("spoilt", [{"time": "yesterday"}, {"action": "Explode"}, {"action": 3}, {"time": None}])
-def test_a_treatment_that_cannot_be_read_is_none(spoilt: dict[str, JsonValue]) -> None:
-    assert parse_remediation({"onFailure": {**TREATMENT.render(), **spoilt}}) is None
-
-
-def test_a_verdict_without_a_word_is_none() -> None:
-    assert parse_last_decision({"lastVerdict": {"reason": "Attested"}}) is None

@@ -44,9 +44,6 @@ CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-RULES: list[JsonValue] = [
-    {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/nodeclient"], "verbs": ["create"]}
-]
 OTHER_RULE: JsonMap = {
     "apiGroups": [""],
     "apiVersions": ["v1"],
@@ -186,34 +183,6 @@ async def test_what_was_filed_before_the_block_is_approved_by_nobody(
     await until(is_allowed, "the binding")
     await block.install()
     await until(lambda: not is_allowed(), "the block")
-
-
-async def test_an_account_that_may_not_grant_is_never_refused_and_leaves_the_rule_to_the_api_server(
-    control_plane: ControlPlane,
-) -> None:
-    user, role = "tests-role-writer", ROLE.rsplit("/", 1)[0]
-    rules: list[JsonValue] = [
-        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["get", "patch"]},
-        {
-            "apiGroups": ["admissionregistration.k8s.io"],
-            "resources": ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
-            "verbs": ["get", "create", "delete"],
-        },
-    ]
-    admin = control_plane.client()
-    admin.create(role, {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules})
-    subjects: list[JsonValue] = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
-    reference: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
-    binding: JsonMap = {"apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": user}}
-    admin.create(f"{role.removesuffix('s')}bindings", {**binding, "roleRef": reference, "subjects": subjects})
-    async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig(user)) as client:
-        poor = ApprovalBlock(client)
-        await poor.install()
-        await poor.remove()
-    found = admin.get(ROLE)
-    assert text_at(found, "metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate") == "true"
-    assert not permissions_of_role(found)  # until an API server starts
-    admin.patch(ROLE, {"rules": RULES})
 
 
 REQUESTERS: Mapping[str, tuple[str, ...] | None] = {

@@ -17,7 +17,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_ROTATION,
     KUBEADM_TOKEN_GROUP,
 )
-from nodeattest_controller.controllers.auto_approval.recovery_pace import MAX_DELAY, PER_SECOND, RecoveryPace
 from nodeattest_controller.controllers.auto_approval.status import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
 from nodeattest_controller.model.objects import items, text_map
 from nodeattest_controller.runtime.csr_observer import CSRIssued
@@ -41,14 +40,6 @@ def fail(world: AutoApprovalWorld, error: ApiError, *calls: tuple[str, str]) -> 
 # What the condition says
 
 
-async def test_a_cluster_without_permissions_is_closed() -> None:
-    world = AutoApprovalWorld()
-    async with world.running():
-        await world.reports("Closed", "True")
-    assert POLICY in world.workload.objects
-    assert world.metrics.registry.get_sample_value("nodeattest_side_doors_closed", {"cluster": KEY}) == 1
-
-
 async def test_kubeadms_binding_for_tokens_is_deleted_and_that_for_nodes_stays_while_nodes_need_it() -> None:
     world = AutoApprovalWorld()
     world.bind_as_kubeadm()
@@ -66,29 +57,6 @@ async def test_a_permission_that_appears_is_closed_and_reported() -> None:
         await until(lambda: not world.bindings())
         await world.reports("Closed")
     assert "SideDoorsOpen" in world.events()
-
-
-async def test_roles_are_listed_again_only_after_a_change() -> None:
-    """Seen: 40 audits in 15 minutes listed all ClusterRoles each time."""
-    world = AutoApprovalWorld()
-
-    def audits() -> int:
-        return world.workload.count("POST", "subjectaccessreviews")
-
-    def lists() -> int:
-        return world.workload.count("LIST", "/clusterroles")
-
-    async with world.running():
-        await world.reports("Closed")
-        seen = audits()
-        await until(lambda: audits() > seen + 20)
-        before, seen = lists(), audits()
-        await until(lambda: audits() > seen + 40)
-        assert lists() == before
-        world.workload.put(f"{ROLES}/another", {"rules": []})
-        await until(lambda: lists() == before + 1)
-        world.bind("mine", "nodeclient", "system:bootstrappers")
-        await world.reports("ForeignBinding")
 
 
 async def test_a_binding_of_others_is_named_and_never_deleted() -> None:
@@ -320,72 +288,7 @@ async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_
     assert MANAGEMENT_REMEDY in str(first.__dict__)
 
 
-@pytest.mark.parametrize(("allowed", "reason"), [(False, "CannotVerify"), (True, "ForeignAuthorizer")])
-async def test_what_may_be_over_without_an_event_is_audited_again_soon_and_then_less_often(
-    allowed: bool, reason: str
-) -> None:
-    """A first list that is not complete, or an API server that authorizes from an old cache, lasted for a period."""
-    world = AutoApprovalWorld()
-    world.allowed.update({"nodeclient"} if allowed else ())
-    async with world.reconciler() as reconciler:
-        delays = [await reconciler.reconcile() for _ in range(6)]
-        assert world.condition()["reason"] == reason
-    assert delays == [10, 20, 40, 80, 160, None]
-
-
-@pytest.mark.parametrize("watched", [BINDINGS, ROLES, CSRS])
-async def test_a_watch_that_recovers_starts_an_audit_at_once_where_the_last_one_could_not_verify(watched: str) -> None:
-    """It shows no change, and the next audit was 160 seconds away."""
-    world = AutoApprovalWorld()
-    audit = asyncio.Event()
-    async with world.reconciler() as reconciler, asyncio.TaskGroup() as tasks:
-        reconciler.subscribe_recovery(audit.set)
-        fail(world, NO_RIGHT, ("WATCH", watched))
-        watches = [tasks.create_task(watch) for watch in reconciler.watches()]
-        await until(lambda: world.workload.count("WATCH") >= len(watches), "the watches")
-
-        async def reason() -> object:
-            await reconciler.reconcile()
-            return world.condition()["reason"]
-
-        while await reason() != "CannotVerify" or "may not" not in str(world.condition()):
-            await asyncio.sleep(0.01)
-        audit.clear()
-        world.workload.on_call = None
-        await until(audit.is_set, "the audit")
-        await reconciler.reconcile()
-        assert world.condition()["reason"] == "Closed"
-        for watch in watches:
-            watch.cancel()
-
-
 # When nothing is done
-
-
-@pytest.mark.parametrize(
-    ("metadata", "spec"), [({}, {"paused": True}), ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {})]
-)
-async def test_a_cluster_that_is_paused_or_being_deleted_is_left_alone(metadata: JsonObject, spec: JsonObject) -> None:
-    world = AutoApprovalWorld(metadata=metadata, spec=spec)
-    world.bind_as_kubeadm()
-    async with world.running() as runner:
-        runner.hurry()
-        await until(lambda: world.workload.count("WATCH") >= 3)
-        assert not world.reviews()
-        world.put_cluster()
-        await world.reports("ClosedForBootstrap")
-    assert world.events().count("SideDoorsClosedForBootstrap") == 1
-
-
-async def test_another_replicas_cluster_is_left_alone() -> None:
-    world = AutoApprovalWorld()
-    world.bind_as_kubeadm()
-    world.owned = False
-    async with world.running():
-        await until(lambda: world.workload.count("WATCH") >= 3)
-        assert not world.reviews()
-        world.owned = True
-        await world.reports("ClosedForBootstrap")
 
 
 # What starts an audit, and the end
@@ -436,11 +339,3 @@ async def test_a_block_that_cannot_be_removed_is_reported_and_the_end_comes_all_
 
 
 # Clusters whose watches recover together are audited in turn; one that recovers alone, at once. On virtual time
-
-
-def test_however_many_recover_none_waits_longer_than_the_longest_time() -> None:
-    pace = RecoveryPace(clock=lambda: 0.0, random=lambda: 0.5)
-    waits = [pace.delay() for _ in range(int(2 * PER_SECOND * MAX_DELAY))]
-    assert waits[0] == 0.0
-    assert max(waits) <= MAX_DELAY
-    assert waits[-1] == 0.5 * MAX_DELAY

@@ -147,24 +147,6 @@ def test_a_message_names_some_nodes_and_counts_the_rest() -> None:
     assert len(decide(facts(*many)).finding.message) < 2000
 
 
-@pytest.mark.parametrize(
-    ("status", "initialized"),
-    [
-        ({"initialization": {"controlPlaneInitialized": True}}, True),
-        ({"initialization": {"controlPlaneInitialized": False}}, False),
-        ({"controlPlaneReady": True}, True),
-        ({"controlPlaneReady": "true"}, False),
-        ({"conditions": [{"type": "ControlPlaneInitialized", "status": "True"}]}, True),
-        ({"conditions": [{"type": "ControlPlaneInitialized", "status": "Unknown"}]}, False),
-        ({"v1beta2": {"conditions": [{"type": "ControlPlaneInitialized", "status": "True"}]}}, True),
-        ({"conditions": [{"type": "Ready", "status": "True"}]}, False),
-        ({}, False),
-    ],
-)
-def test_a_control_plane_has_come_up_in_either_contract(status: JsonObject, initialized: bool) -> None:
-    assert is_initialized({"status": status}) is initialized
-
-
 def test_a_cluster_that_an_operator_wrote_down_is_there() -> None:
     assert is_initialized({"kind": "ClusterRecord", "status": {}})
     assert not is_initialized({"kind": "Cluster", "status": {}})

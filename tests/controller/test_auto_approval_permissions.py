@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from auto_approval_world import AutoApprovalWorld
+from fake_api import FakeApi
+from polling import until
 
 from nodeattest_controller.controllers.auto_approval.decide import AuditFacts, decide
 from nodeattest_controller.controllers.auto_approval.permissions import (
@@ -18,15 +21,15 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_ROTATION,
     Permission,
     SubjectKind,
-    bootstrap_groups_of,
     grant_of,
     permissions_of_role,
 )
-from nodeattest_controller.controllers.auto_approval.rbac_audit import LIST_PERIOD, RBACAudit
+from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
+from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_controller.runtime.list_limit import ListLimit
-from nodeattest_kube.client import ApiClient, Forbidden, TooLarge
+from nodeattest_kube.client import ApiClient, ApiError, Forbidden, TooLarge, Unreachable, WatchHung
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.reflector import Reflector
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -75,12 +78,6 @@ def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "Clust
 )
 def test_a_rule_lets_pass_what_the_api_server_says(given: JsonObject, permissions: AbstractSet[Permission]) -> None:
     assert permissions_of_role({"rules": [given]}) == permissions
-
-
-def test_a_role_lets_pass_what_any_of_its_rules_does() -> None:
-    assert permissions_of_role({"rules": [rule(), rule(resources="*/selfnodeclient")]}) == BOTH
-    assert permissions_of_role({}) == frozenset()
-    assert permissions_of_role({"rules": "none"}) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -132,25 +129,6 @@ def test_only_what_kubeadm_makes_under_its_name_is_kubeadms(made: JsonObject, ku
     assert (found.uid, found.resource_version) == ("u-1", "7")
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        binding("b", "gone", ("Group", "system:nodes")),
-        binding("b", "r"),
-        binding("b", "r", ("Group", "system:nodes"), kind="Role"),
-        {},
-        {"subjects": "x", "roleRef": []},
-    ],
-)
-def test_what_grants_nothing_is_no_grant(made: JsonObject) -> None:
-    assert grant_of(made, {"r": BOTH}) is None
-
-
-def test_groups_of_tokens_are_taken_from_bindings_of_any_role() -> None:
-    subjects = [("Group", "system:bootstrappers:a"), ("User", "system:bootstrappers:b"), ("Group", "system:nodes")]
-    assert bootstrap_groups_of(binding("b", "r", *subjects)) == {"system:bootstrappers:a"}
-
-
 # The look at a cluster: RBAC as the API server resolves it, and the API server's own word where RBAC says nothing
 
 
@@ -158,6 +136,9 @@ API = "rbac.authorization.k8s.io"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 GROUP = "system:bootstrappers:tests"
+
+
+NOT_LISTED = "the first list is not complete yet"
 
 
 async def look(plane: ControlPlane, kubeconfig: Path | None = None) -> AuditFacts:
@@ -191,31 +172,12 @@ def made(control_plane: ControlPlane) -> Iterator[list[str]]:
             control_plane.client().send("DELETE", path)
 
 
-async def test_a_group_that_only_a_binding_names_is_asked_for(control_plane: ControlPlane, made: list[str]) -> None:
-    role = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
-    made.append(bind(control_plane, "tests:door", role, GROUP))
-    facts = await look(control_plane)
-    [grant] = [one for one in facts.grants if one.name == "tests:door"]
-    assert (grant.permissions, grant.to) == ({Permission.NODE_CLIENT}, {SubjectKind.BOOTSTRAPPERS})
-    assert (SubjectKind.BOOTSTRAPPERS, Permission.NODE_CLIENT) in facts.allowed
-    assert (SubjectKind.NODES, Permission.NODE_CLIENT) not in facts.allowed
-
-
 async def test_a_list_that_does_not_end_is_an_error_and_not_the_controllers_end(control_plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         key, clock = cluster_key("fleet", "c"), lambda: 0.0
         survey = RBACAudit(key, client, Inventory(), now=lambda: datetime.now(UTC), clock=clock, most=1)
         with pytest.raises(TooLarge, match="ClusterRoles does not end"):
             await survey.look(enforce=True)
-
-
-@pytest.mark.parametrize(("things", "length"), [(3, 1), (1, 1000)])
-def test_what_is_kept_of_a_list_is_bounded_in_number_and_in_length(things: int, length: int) -> None:
-    kept = ListLimit("x", 2)
-    for _ in range(things - 1):
-        kept.take("n" * length)
-    with pytest.raises(TooLarge):
-        kept.take("n" * length)
 
 
 async def test_what_may_not_read_tokens_does_without(control_plane: ControlPlane, made: list[str]) -> None:
@@ -281,18 +243,6 @@ class QuietWatch:
             raise Forbidden(403, "Forbidden", "no")
 
 
-async def test_rbac_is_listed_again_after_a_while_though_no_watch_showed_a_change() -> None:
-    """Seen: a binding for a group of tokens left the cluster "Closed" over many audits."""
-    quiet = QuietWatch()
-    assert await quiet.grants() == []
-    quiet.world.bind("ours", "nodeclient", GROUP)
-    quiet.seconds = LIST_PERIOD - 1
-    assert await quiet.grants() == []
-    assert quiet.api.count("LIST", "/clusterroles") == 1
-    quiet.seconds = LIST_PERIOD
-    assert await quiet.grants() == ["ours"]
-
-
 async def test_what_the_api_server_allows_and_the_last_list_does_not_explain_is_looked_for_in_rbac() -> None:
     """Seen: kubeadm's own bindings counted as another authorizer's, and were never deleted."""
     quiet = QuietWatch()
@@ -302,3 +252,25 @@ async def test_what_the_api_server_allows_and_the_last_list_does_not_explain_is_
     assert {grant.name for grant in facts.grants} == {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION}
     assert [grant.name for grant in decide(facts).remove] == [KUBEADM_BOOTSTRAP]
     assert quiet.api.count("LIST", "/clusterroles") == 2
+
+
+async def test_rbac_counts_as_not_watched_from_a_hung_watch_until_the_next_complete_list() -> None:
+    api, troubles = FakeApi(), list[str]()
+    failing: list[ApiError] = [WatchHung("hung"), Unreachable("down")]
+
+    async def fail(_method: str, _path: str) -> None:
+        if api.count("WATCH") and failing:
+            raise failing.pop(0)
+        troubles.append(trouble_of(reflector))
+
+    async def pause(_seconds: float) -> None:
+        troubles.append(trouble_of(reflector))
+
+    api.on_call = fail
+    reflector = Reflector(api, f"{RBAC}/clusterroles", on_change=lambda _key, _item: None, sleep=pause)
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: api.count("WATCH") == 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert troubles == [NOT_LISTED, "Unreachable: hung", "Unreachable: hung", "Unreachable: hung", ""]
+    assert [method for method, _path in api.calls] == ["LIST", "WATCH", "LIST", "LIST", "WATCH"]

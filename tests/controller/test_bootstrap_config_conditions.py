@@ -65,39 +65,7 @@ def changed(whole: JsonObject, *path: str, to: JsonValue | object) -> JsonObject
 
 NAMED: Final = changed(rendered(), "spec", "joinConfiguration", "discovery", to=DISCOVERY)
 STATUS: Final[JsonObject] = {"dataSecretName": "prod-md-0", "initialization": {"dataSecretCreated": True}}
-OF_CONTROL_PLANE: Final = changed(rendered(), "metadata", "labels", CONTROL_PLANE_LABEL, to="")
 PLANE: Final = changed(control_plane(), "spec", "kubeadmConfigSpec", "preKubeadmCommands", to=RENDERED)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param(rendered(), NAMED, id="the token is named"),
-        pytest.param(NAMED, rendered(), id="discovery is removed"),
-        pytest.param(
-            config(),
-            changed(config(), "spec", "joinConfiguration", "discovery", to=DISCOVERY),
-            id="the token is named where nothing is rendered",
-        ),
-        pytest.param(rendered(), rendered(), id="nothing changes"),
-        pytest.param(rendered(), changed(rendered(), "status", to=STATUS), id="the status changes"),
-        pytest.param(rendered(), changed(rendered(), "metadata", "finalizers", to=["a"]), id="a finalizer"),
-        pytest.param(
-            config(), changed(config(), "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z"), id="it is deleted"
-        ),
-        pytest.param(
-            OF_CONTROL_PLANE,
-            changed(
-                changed(OF_CONTROL_PLANE, "spec", "joinConfiguration", "discovery", to=DISCOVERY),
-                *("spec", "joinConfiguration", "controlPlane"),
-                to={},
-            ),
-            id="a joining control plane before Cluster API 1.12",
-        ),
-    ],
-)
-def test_the_webhook_is_not_called(before: JsonObject, after: JsonObject) -> None:
-    assert not is_called(after, before)
 
 
 @pytest.mark.parametrize(

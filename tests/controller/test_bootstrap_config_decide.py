@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,13 +18,10 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     needs_no_facts,
     refuse_unnamed,
 )
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_controller.model.objects import items, mapping, strings
+from nodeattest_controller.model.objects import items, mapping
 from nodeattest_controller.model.policy import Policy
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
 
 MINE: JsonObject = {"path": "/mine", "content": "a"}
 YOURS: JsonObject = {"path": "/mine", "content": "b"}
@@ -131,6 +127,7 @@ CASES = [
         before=config(MINE, agent(7)),
     ),
     Case("more is changed", config(YOURS), R, [YOURS, agent()], before=config(MINE, agent(7))),
+    Case("something else is changed", config(agent(7), verbosity=5), U, [agent(7)], before=config(agent(7))),
     # Updates of a configuration that is not
     Case("it gets its label", config(MINE), R, [MINE, agent()], before=config(MINE, labels={})),
     Case(
@@ -280,14 +277,6 @@ def test_what_is_going_away_is_never_held_up() -> None:
     assert needs_no_facts(subject(gone), subject(config(MINE)), Versioned()) == Allow(AdmissionOutcome.UNCONCERNED)
 
 
-def test_a_control_plane_that_can_be_rendered_anyway_is_not_asked_for_its_machines() -> None:
-    scaled = subject(control_plane(MINE, replicas=3, spec={"version": "v1.35.0"}))
-    assert not needs_machines(scaled, subject(control_plane(MINE)), Versioned())
-    assert not needs_machines(subject(control_plane(agent())), subject(control_plane(agent())), Versioned())
-    assert not needs_machines(subject(control_plane(MINE)), None, Versioned())
-    assert needs_machines(subject(control_plane(MINE)), subject(control_plane(MINE)), Versioned())
-
-
 def test_no_repr_shows_an_object() -> None:
     whole = subject(config(token="abcdef.0123456789abcdef"))
     verdict = decide(
@@ -342,27 +331,3 @@ def test_a_pool_whose_instances_could_never_join_is_refused_and_only_told_of_in_
     audited = refuse_unnamed(subject(pooled()), audit())
     assert isinstance(audited, Allow)
     assert "would refuse this" in audited.warnings[0]
-
-
-@pytest.mark.parametrize("made", [config, control_plane])
-@pytest.mark.parametrize(
-    ("provider_id", "command"),
-    [("byoh://{hostname}/node", "--provider-id 'byoh://{hostname}/node'"), ("metal://rack-1/1", "join")],
-)
-def test_an_annotation_gives_the_agent_its_provider_id(
-    made: Callable[[], JsonObject], provider_id: str, command: str
-) -> None:
-    whole = made()
-    whole["metadata"] = {**mapping(whole, "metadata"), "annotations": {ANNOTATION_PROVIDER_ID: provider_id}}
-
-    def decided(after: Subject, before: Subject | None) -> Allow | Change | Refuse:
-        return decide(after, before, policy=enforce(), cluster=CLUSTER, has_machines=False, renderer=PolicyRenderer())
-
-    change = decided(subject(whole), None)
-    assert isinstance(change, Change), change
-    stored = subject(made_of(whole, change.patch))
-    assert any(command in each for each in strings(stored.spec, "preKubeadmCommands"))
-    node = mapping(stored.spec, "joinConfiguration", "nodeRegistration")
-    told_kubelet = provider_id in str(node.get("kubeletExtraArgs"))
-    assert told_kubelet is ("{" not in provider_id)
-    assert isinstance(decided(stored, stored), Allow)

@@ -6,10 +6,11 @@ import asyncio
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
@@ -211,6 +212,27 @@ async def test_a_cluster_that_two_policies_select_is_rendered_by_the_one_that_it
     client.create(LEDGERS, record("joined-9", "joined", "one"))
     refused = await webhook.ask(review(config(labels=dict(label))))
     assert text(refused, "status", "reason") == "PolicyInvalid"
+
+
+async def test_all_machines_of_a_cluster_decide_which_of_two_policies_rules_it_or_none_does(
+    plane: ControlPlane, authority: Authority, tmp_path: Path
+) -> None:
+    """Seen: the first hundred records decided, in the order of their names."""
+    plane.client().create(CLUSTERS, {"metadata": {"name": "many", "labels": {"env": "twice"}}, "spec": {}})
+    whole = config(labels={"cluster.x-k8s.io/cluster-name": "many"})
+    async with serving(plane, authority, tmp_path, verifies_clients=True, max_records=125) as webhook:
+
+        async def joined(policy: str, *names: str) -> JsonObject:
+            made = [cast("JsonObject", record(name, "many", policy)) for name in names]
+            await asyncio.gather(*(webhook.client.create(LEDGERS, one) for one in made))
+            return await webhook.ask(review(whole))
+
+        assert (await joined("one", *(f"many-a{number}" for number in range(60))))["allowed"] is True
+        undecided = await joined("two", *(f"many-b{number}" for number in range(60)))
+        assert text(undecided, "status", "reason") == "PolicyInvalid"
+        assert (await joined("two", "many-c"))["allowed"] is True
+        too_many = await joined("two", *(f"many-d{number}" for number in range(5)))
+        assert text(too_many, "status", "reason") == "PolicyInvalid"
 
 
 def record(name: str, cluster: str, policy: str, *, ends: datetime | None = None) -> JsonMap:
@@ -501,6 +523,32 @@ def test_the_time_that_a_body_takes_is_taken_from_the_rest_and_a_late_one_is_no_
     assert when == pytest.approx(MAX_WAIT)  # pyright: ignore[reportUnknownMemberType] - of virtual time
     reply, when = run_virtually(when_slow(3 * MAX_WAIT))
     assert reply.status == 408
+
+
+@dataclass(frozen=True)
+class Stuck(Versioned):
+    """Takes as long with a review as the test wants."""
+
+    goes_on: threading.Event = field(default_factory=threading.Event)
+
+    def is_rendered(self, spec: JsonObject) -> bool:
+        self.goes_on.wait(60)
+        return super().is_rendered(spec)
+
+
+async def test_what_the_thread_still_has_at_the_deadline_counts_until_it_is_done() -> None:
+    before = config({"path": "/x", "content": "x" * (64 << 10)})
+    large = json.dumps(review({**before, "metadata": {"name": "a"}}, before)).encode()
+    stuck = Stuck()
+    async with alone(renderer=stuck, max_wait=0.2) as handler:
+        try:
+            reply = await handled(handler, "192.0.2.1", large)
+            assert reply.status == 503
+            reply.written()
+            assert handler.held >= len(large), "the thread has the body"
+        finally:
+            stuck.goes_on.set()
+        await until(lambda: handler.held == 0)
 
 
 async def test_a_client_that_fills_the_thread_with_large_reviews_delays_anothers_by_one(

@@ -10,18 +10,15 @@ from typing import cast
 import pytest
 
 from nodeattest_controller.controllers.bootstrap_signer.controller import (
-    LOG_PERIOD,
     REASON,
     REMEDY,
     TokenPairEvents,
-    enabled_controllers,
 )
 from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_events import PERIOD, ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.events import EventRecorder, ObjectRef
@@ -97,21 +94,6 @@ def test_a_failed_write_is_counted_by_its_kind(error: ApiError, outcome: str) ->
         assert rig.count(controller, outcome) == 1
 
 
-def test_trouble_is_logged_once_a_minute_and_counted_each_time(logged: Callable[[], list[str]]) -> None:
-    rig = Rig()
-    for _ in range(10):
-        rig.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
-    rig.reporter.failed(TokenController.CLEANER, ApiError(500, "InternalError", "sorry"), 1.0)
-    first, second = logged()
-    assert "cannot sign cluster-info" in first
-    assert "cannot delete an expired token" in second
-    rig.seconds += LOG_PERIOD
-    rig.reporter.failed(TokenController.SIGNER, ApiError(500, "InternalError", "sorry"), 1.0)
-    assert len(logged()) == 3
-    assert rig.count(TokenController.SIGNER, "refused") == 11
-    assert not rig.recorded.events
-
-
 def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Callable[[], list[str]]) -> None:
     rig = Rig()
     refusal = Forbidden(403, "Forbidden", "may not update configmaps")
@@ -134,9 +116,3 @@ def test_done_work_is_logged_and_counted(logged: Callable[[], list[str]]) -> Non
     signed, cleaned = logged()
     assert '"tokens":3' in signed
     assert "bootstrap-token-abcdef" in cleaned
-
-
-def test_settings_say_which_of_the_pair_run() -> None:
-    assert enabled_controllers(Settings(identity="a")) == frozenset()
-    both = Settings(identity="a", controllers=("*", "bootstrap-signer", "token-cleaner"))
-    assert enabled_controllers(both) == frozenset(TokenController)

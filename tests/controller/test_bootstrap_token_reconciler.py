@@ -27,11 +27,9 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     Owner,
     Record,
     Token,
-    expire_at,
     patch_of,
     renewal,
     token_of,
-    token_owner,
 )
 from nodeattest_controller.controllers.bootstrap_token.reconciler import (
     CONFIRM_LOST,
@@ -40,7 +38,6 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import (
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
-from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -343,6 +340,39 @@ async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_
             assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
 
 
+async def test_a_machine_that_joined_before_the_first_run_keeps_its_token_no_longer_than_others(
+    plane: ControlPlane,
+) -> None:
+    """The bootstrap provider makes a token, and seconds later the machine has joined."""
+    async with staged(plane) as scene:
+        token, stray = scene.token(), scene.token()
+        scene.machine("m", token)
+        await scene.sees(lambda: scene.names("machines") == {"m"})
+        scene.remember("m")
+        keeper = scene.keeper()
+        await scene.look(keeper, times=2)
+        assert near(left(scene, token), GRACE)
+        assert near(left(scene, stray), CABPK_TTL)
+        await scene.look(keeper, datetime.now(UTC) + GRACE + timedelta(minutes=1))
+        assert not is_there(scene, token)
+        assert [what for what, *_ in scene.told.writes] == ["let run out", "deleted"]
+
+
+async def test_the_token_of_a_machine_that_had_the_name_before_is_deleted(plane: ControlPlane) -> None:
+    async with staged(plane) as scene:
+        former, mine = scene.token(), scene.token()
+        scene.machine("cp-0", former)
+        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
+        await scene.look()
+        scene.remove("machines", "cp-0")  # and what it owns
+        await scene.sees(lambda: not scene.names("machines") and not scene.owned())
+        scene.machine("cp-0", mine)
+        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
+        await scene.look(times=2)
+        assert not is_there(scene, former)
+        assert near(left(scene, mine), LIFETIME)
+
+
 async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
@@ -454,7 +484,6 @@ def _utc_now() -> datetime:
 
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-VALUE = "abcdef.0123456789abcdef"
 RECORD = Record("fleet/blue", "Machine/m", "uid-m")
 CABPK = timedelta(minutes=15)
 """Cluster API's --bootstrap-token-ttl."""
@@ -491,12 +520,6 @@ def changed(raw: JsonObject, *path: str, value: JsonValue) -> JsonObject:
     return raw
 
 
-def test_a_token_of_the_provider_is_read_and_shows_no_secret() -> None:
-    token = read(secret(record=RECORD))
-    assert (token.id, token.expires, token.record) == ("abcdef", NOW + timedelta(minutes=12), RECORD)
-    assert "0123456789abcdef" not in repr(token)
-
-
 @pytest.mark.parametrize(
     "foreign",
     [
@@ -511,15 +534,6 @@ def test_a_token_of_the_provider_is_read_and_shows_no_secret() -> None:
 )
 def test_what_the_provider_did_not_make_or_what_never_ends_is_left_alone(foreign: JsonObject) -> None:
     assert token_of(foreign, NOW) is None
-
-
-def test_the_first_sight_of_a_token_records_and_renews_it() -> None:
-    assert renewal(read(secret()), RECORD, NOW) == NOW + LIFETIME
-
-
-def test_a_recorded_token_is_renewed_at_half_of_its_life_and_not_before() -> None:
-    assert renewal(read(secret(left=LIFETIME / 2 + timedelta(seconds=1), record=RECORD)), RECORD, NOW) is None
-    assert renewal(read(secret(left=LIFETIME / 2, record=RECORD)), RECORD, NOW) == NOW + LIFETIME
 
 
 def test_a_renewal_never_shortens() -> None:
@@ -538,73 +552,9 @@ def test_a_pools_token_never_falls_to_where_cluster_api_makes_another() -> None:
     assert lowest >= 2 * CABPK  # even where its --bootstrap-token-ttl was doubled twice
 
 
-def test_a_settled_machines_token_runs_out_within_the_grace() -> None:
-    assert expire_at(read(secret(left=LIFETIME)), NOW) == NOW + GRACE
-    assert expire_at(read(secret(left=GRACE)), NOW) is None
-    assert expire_at(read(secret(left=timedelta(seconds=-1))), NOW) is None
-
-
 def test_the_patch_is_for_one_version_of_one_secret_and_holds_no_token() -> None:
     patch = patch_of(read(secret()), RECORD, NOW)
     assert (text(patch, "metadata", "uid"), text(patch, "metadata", "resourceVersion")) == ("s", "7")
     assert base64.b64decode(text(patch, "data", "expiration")) == b"2026-05-04T12:00:00Z"
     assert text(patch, "metadata", "annotations", OWNER_UID_ANNOTATION) == "uid-m"
     assert set(mapping(patch, "data")) == {"expiration"}
-
-
-@pytest.mark.parametrize(
-    ("named", "is_it"),
-    [(VALUE, True), ("abcdef.fedcba9876543210", False), ("", False), ("abcdef", False), ("\ud800", False)],
-)
-def test_an_id_alone_names_no_token(named: str, is_it: bool) -> None:
-    config: JsonObject = {"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": named}}}}}
-    kept = kept_config(slim_config(config))
-    assert kept.provides(read(secret()).value) is is_it
-    assert VALUE not in str(slim_config(config))
-
-
-MACHINE: JsonObject = {
-    "apiVersion": "cluster.x-k8s.io/v1beta1",
-    "metadata": {"name": "m", "namespace": "fleet", "uid": "uid-m"},
-    "spec": {
-        "bootstrap": {
-            "configRef": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "kind": "KubeadmConfig", "name": "m"}
-        }
-    },
-}
-NODE: JsonObject = {"nodeRef": {"name": "n"}}
-
-
-@pytest.mark.parametrize(
-    ("spec", "status", "meta", "settled"),
-    [
-        ({}, {}, {}, False),
-        ({"providerID": "x"}, {}, {}, False),
-        ({}, NODE, {}, False),
-        ({"providerID": "x"}, NODE, {}, True),
-        ({}, {}, {"deletionTimestamp": "2026-05-04T12:00:00Z"}, True),
-    ],
-)
-def test_a_machine_needs_its_token_until_its_node_has_registered_with_a_provider_id(
-    spec: JsonObject, status: JsonObject, meta: JsonObject, settled: bool
-) -> None:
-    machine: JsonObject = {**MACHINE, "spec": {**mapping(MACHINE, "spec"), **spec}, "status": status}
-    machine["metadata"] = {**mapping(MACHINE, "metadata"), **meta}
-    owner = token_owner(machine, "Machine")
-    assert (owner.settled, owner.key, owner.config is not None) == (settled, "Machine/m", True)
-
-
-def test_a_machine_that_the_ledger_has_joined_needs_no_token_though_its_status_is_gone() -> None:
-    machine: JsonObject = {**MACHINE, "spec": {**mapping(MACHINE, "spec"), "providerID": "x"}}
-    assert token_owner(machine, "Machine", attested=True).settled
-
-
-def test_a_pool_needs_its_token_as_long_as_it_stands() -> None:
-    pool: JsonObject = {"metadata": {}, "spec": {"providerID": "x"}, "status": NODE}
-    assert not token_owner(pool, "MachinePool").settled
-    assert not token_owner(pool, "MachinePool", attested=True).settled
-
-
-def test_a_configuration_of_another_kind_is_none() -> None:
-    other: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "RKE2Config", "name": "m"}
-    assert token_owner({"spec": {"bootstrap": {"configRef": other}}}, "Machine").config is None

@@ -19,7 +19,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionO
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.challenge_secret.controller import NOT_CREATED, ChallengeSecretController
 from nodeattest_controller.controllers.challenge_secret.decide import Step, candidate, evaluate
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE, new_secret, read_secret
+from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
@@ -31,7 +31,6 @@ from nodeattest_kube.client import ApiError, Forbidden, Invalid
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.periodic import ResyncConfig
-from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import UnusableSecret
@@ -95,12 +94,6 @@ SECRET: Final = new_secret(own_config(), cluster="blue", value="5e" * 32)
 
 def read(secret: JsonObject | None, whole: JsonObject | None = None) -> SecretBytes | UnusableSecret:
     return read_secret(secret, kept_config(slim_config(whole or own_config())), "uid-w")
-
-
-def test_the_secret_of_a_machines_own_configuration_is_read() -> None:
-    found = read(SECRET)
-    assert isinstance(found, SecretBytes)
-    assert found.reveal() == b"5e" * 32
 
 
 @pytest.mark.parametrize(
@@ -224,18 +217,13 @@ class Site:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_each_machine_gets_a_secret_of_its_own_once() -> None:
+async def test_a_secret_that_exists_stays_as_it_is() -> None:
     site = Site()
-    site.add_machine("v")
+    site.api.put(OWN, SECRET)
     async with site.running():
-        await until(lambda: site.api.count("POST", SECRETS) >= 3, "both Secrets")
-    made = [site.api.objects[f"{SECRETS}/{name}-attestation-challenge"] for name in ("w", "v")]
-    values = {decode_base64(text(one, "data", "secret")) for one in made}
-    assert {len(value) for value in values} == {64}
-    assert len(values) == 2
-    assert {text(one, "type") for one in made} == {SECRET_TYPE}
-    assert [one["immutable"] for one in made] == [True, True]
-    assert site.api.count("POST", SECRETS) == 3  # with one dry run
+        await until(lambda: site.api.count("GET", OWN) > 0, "a look at the Secret")
+    assert text(site.api.objects[OWN], "data", "secret") == text(SECRET, "data", "secret")
+    assert site.recorded() == []
 
 
 async def test_a_secret_that_a_tenant_made_is_reported_and_left() -> None:
@@ -275,16 +263,29 @@ async def test_a_machine_whose_secret_is_refused_delays_no_other(error: ApiError
         await until(lambda: created == {"v-attestation-challenge", "x-attestation-challenge"}, "the others' Secrets")
 
 
-async def test_a_secret_deleted_after_the_bootstrap_data_exists_is_not_created_again() -> None:
+@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", ""), ApiError(500, "", "")])
+async def test_a_refused_secret_is_tried_again(error: ApiError) -> None:
     site = Site()
+
+    def refuse(_secret: JsonObject) -> JsonObject:
+        raise error
+
+    site.api.answers[SECRETS] = refuse
     async with site.running():
+        await until(lambda: site.api.count("POST", SECRETS) >= 2, "the refusal")
+        del site.api.answers[SECRETS]
+        site.now += 73.0  # the period's longest
         await until(lambda: OWN in site.api.objects, "the Secret")
-        site.api.put(f"{CONFIGS}/w", own_config(dataSecretName="w"))
-        site.api.remove(OWN)
-        for looks in (2, 3):
-            site.now += 60.0
-            await until(lambda looks=looks: site.api.count("GET", f"{CONFIGS}/w") >= looks, "another look")
-    assert OWN not in site.api.objects
+
+
+async def test_a_configuration_without_an_owner_is_looked_at_again() -> None:
+    site = Site()
+    site.api.put(f"{CONFIGS}/w", own_config(owners=()))
+    async with site.running():
+        await until(lambda: site.api.count("GET", f"{CONFIGS}/w") > 0, "a look")
+        assert OWN not in site.api.objects
+        site.api.put(f"{CONFIGS}/w", own_config())
+        await until(lambda: OWN in site.api.objects, "the Secret")
 
 
 @pytest.mark.parametrize("why", ["not asked", "audit", "paused"])
@@ -345,6 +346,14 @@ def test_the_webhook_refers_to_the_secret_and_tells_the_agent_where_it_will_be()
     again = decided(stored)
     assert isinstance(again, Allow)
     assert again.outcome is AdmissionOutcome.UNCHANGED
+
+
+def test_a_composite_proof_gets_the_secret_too() -> None:
+    whole = with_id(config())
+    verdict = decided(whole, policy=creating("composite", composite={"allOf": ["tpm", "challenge"]}))
+    assert isinstance(verdict, Change)
+    [command] = strings(made_of(whole, verdict.patch), "spec", "preKubeadmCommands")
+    assert f"--set 'challenge={{\"secretFile\":\"{SECRET_FILE}\"}}' --set 'tpm={{}}'" in command
 
 
 POOL: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool", "uid": "p"}

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 
-import pytest
 from fake_api import FakeApi
 from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
 from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.cluster_manager import WORKERS, ClusterManager
+from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeconfig_status import ACCEPTED, REFUSED, KubeconfigStatus
 from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError, NotFound, Unreachable
+from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import JsonObject
 
 KEY = ClusterKey("fleet/blue")
@@ -171,45 +174,6 @@ class World:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_kubeconfig_that_cannot_be_used_is_told_its_cluster_with_the_remedy() -> None:
-    world = World()
-    add_cluster(world.api, kubeconfig=b"bad")
-    async with world.running():
-        await until(lambda: len(world.told.of_refusals) > 3)
-        assert world.parsed == [b"bad"], "told again, not parsed again"
-        [(key, expected, why)] = set(world.told.of_refusals)
-        assert (key, expected) == (KEY, "a kubeconfig")
-        assert "write one" in why
-        add_cluster(world.api)
-        await until(lambda: world.first.running == 1)
-        told = len(world.told.of_refusals)
-        await others_run()
-        assert len(world.told.of_refusals) == told, "a corrected one is told no more"
-        assert world.told.last == {KEY: ""}, "and taken back"
-
-
-async def test_a_cluster_counts_as_connected_in_the_log_once_a_request_succeeded(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == 1)
-
-        async def refuse(_method: str, _path: str) -> None:
-            raise Unreachable("no route to host")
-
-        [client] = world.made
-        client.on_call = refuse
-        with suppress(Unreachable):
-            await client.get("/api/v1/nodes")
-        assert ("cluster does not answer" in caplog.messages, "connected" in caplog.messages) == (True, False)
-        client.on_call = None
-        with suppress(NotFound):
-            await client.get("/api/v1/nodes/a")
-        assert caplog.messages[-1] == "connected"
-
-
 async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:
     world = World()
     async with world.running():
@@ -297,20 +261,60 @@ async def test_a_connections_client_sends_nothing_once_the_cluster_is_anothers()
         assert not world.made[0].may_send()
 
 
-async def test_clusters_of_a_namespace_that_take_long_leave_workers_to_other_namespaces() -> None:
-    world = World()
-    world.api.remove(cluster_path())
-    policy = world.api.objects[f"{POLICIES}/p"]
-    world.api.put(f"{POLICIES}/p".replace("/fleet/", "/crowd/"), {**policy, "metadata": {}})
-    for number in range(WORKERS):
-        add_cluster(world.api, f"c-{number}", kubeconfig=b"slow", namespace="crowd")
-    try:
-        async with world.running():
-            for number in range(WORKERS):
-                world.changes.cluster_changed(ClusterKey(f"crowd/c-{number}"), None)
-            await until(lambda: world.parsed[:2] == [b"slow"] * 2)
-            add_cluster(world.api)
-            await until(lambda: world.first.running == 1)
-            assert world.parsed == [b"slow", b"slow", b"good"]
-    finally:
-        world.slow.set()
+# A Cluster whose kubeconfig is refused says so by a condition, which goes when it is not refused any more
+
+
+EXPECTED = "an address of a cluster"
+
+
+class StatusWorld:
+    """A status over a management cluster with one Cluster, at a time that the test moves."""
+
+    def __init__(self) -> None:
+        self.api = management_api()
+        self.now = 1000.0
+        self.leads = True
+        add_cluster(self.api)
+        add_policy(self.api)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[KubeconfigStatus]:
+        async with cached(self.api, ChangeBus()) as management:
+            recorder = EventRecorder(self.api, component="c", instance="i", now=lambda: datetime.now(UTC))
+            status = KubeconfigStatus(
+                management,
+                guard=ClusterGuard(management, LeaderOwnsAll(lambda: self.leads)),
+                events=recorder,
+                now=lambda: datetime.now(UTC),
+                clock=lambda: self.now,
+            )
+            task = asyncio.create_task(status.run())
+            try:
+                yield status
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await recorder.drain()
+
+    @property
+    def said(self) -> JsonObject | None:
+        found = condition(items(self.api.objects[cluster_path()], "status", "conditions"), ACCEPTED)
+        return None if found is None else dict(found)
+
+    @property
+    def writes(self) -> int:
+        return self.api.count("PATCH", cluster_path())
+
+
+async def test_a_refused_kubeconfig_is_a_condition_of_its_cluster_until_it_is_not_refused() -> None:
+    world = StatusWorld()
+    async with world.running() as status:
+        status.refused(KEY, EXPECTED, "got 127.0.0.1: correct it")
+        await until(lambda: world.said is not None)
+        assert world.said is not None
+        assert (world.said["status"], world.said["reason"]) == ("False", REFUSED)
+        assert text(world.said, "message") == "got 127.0.0.1: correct it"
+        status.not_refused(KEY)  # at once: the cache may be behind
+        await until(lambda: world.said is None)
+    events = [each for path, each in world.api.objects.items() if "/events/" in path]
+    assert [text(each, "reason") for each in events] == [REFUSED]

@@ -7,18 +7,20 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from builders import CREATED, make_request
 from fake_api import FakeApi
 from polling import others_run, until
 from virtual import advance, now, run_virtually
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
+from nodeattest_controller.controllers.csr.duplicates import Duplicates
+from nodeattest_controller.controllers.csr.pending_age import LONGEST_WAIT, REMEMBERED, PendingAges
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.controllers.csr.request_limiter import (
     NODE_BURST,
-    NODE_RATE,
     REQUESTER_BURST,
     REQUESTER_RATE,
     LimiterKey,
@@ -32,7 +34,8 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import TooManyRequests, Unreachable
 from nodeattest_kube.jsontypes import dig_text
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_providers.errors import Reason
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.verifier_interface import NodeRequest
 
 KEY = ClusterKey("fleet/blue")
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -182,6 +185,18 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_a_change_while_a_request_is_worked_on_brings_it_back() -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Result(waits_for="tpm://a")
+    script.block.clear()
+    add_request(api, "a")
+    async with running(api, script, Metrics()) as (runner, _):
+        await until(lambda: script.seen == ["a"])
+        runner.changed(frozenset({"tpm://a"}))
+        script.block.set()
+        await until(lambda: len(script.seen) == 2)
+
+
 async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -205,6 +220,14 @@ async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureF
         async with running(api, script, Metrics()):
             await until(lambda: len(script.seen) == 2)
     assert any(record.getMessage() == "will try again" for record in caplog.records)
+
+
+async def test_requests_named_by_another_are_looked_at() -> None:
+    api, script = FakeApi(), Scripted()
+    script.results["a"] = Result(requeue_keys=("older",))
+    add_request(api, "a")
+    async with running(api, script, Metrics()):
+        await until(lambda: script.seen == ["a", "older"])
 
 
 async def test_the_end_of_a_runner_leaves_nothing_of_its_cluster_under_way() -> None:
@@ -317,15 +340,6 @@ def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() ->
     assert not admitted(budgets, late)
 
 
-def test_another_tokens_another_clusters_and_a_renewing_nodes_requests_are_not_delayed() -> None:
-    budgets = RequestLimiter(Clock())
-    for number in range(10_000):
-        admitted(budgets, request(f"u-{number}", node=f"node-{number}"))
-    assert admitted(budgets, request("a", user="system:bootstrap:zzzzzz"))
-    assert admitted(budgets, request("b", user="system:node:node-0"))
-    assert admitted(budgets, replace(request("c"), cluster=ClusterKey("fleet/other")))
-
-
 def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> None:
     budgets = RequestLimiter(Clock())
     passed = sum(admitted(budgets, request(f"u-{number}")) for number in range(5_000))
@@ -335,32 +349,95 @@ def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> No
     assert all(admitted(budgets, other) for other in others)
 
 
-def test_a_turn_that_would_come_too_late_is_not_given_and_takes_nothing() -> None:
-    clock = Clock()
-    budgets = RequestLimiter(clock)
-    for number in range(NODE_BURST):
-        assert admitted(budgets, request(f"u-{number}"))
-    assert refused(budgets, request("impatient"), patience=1.0).delay is None
-    assert refused(budgets, request("patient")).delay == pytest.approx(1 / NODE_RATE)
-    assert refused(budgets, request("old"), patience=-5.0).delay is None
+# Older requests of the same requester for the same node end when a newer one was certified, and no others
 
 
-def test_what_it_ends_with_says_who_and_what_to_do() -> None:
-    budgets = RequestLimiter(Clock())
-    spend(budgets)
-    denied = refused(budgets, request("late", node="late")).denied()
-    assert denied.reason is Reason.REQUESTER_OVER_BUDGET
-    assert "20 requests a second" in denied.got
-    assert "token" in denied.remedy
+BLUE, OTHER = ClusterKey("fleet/c"), ClusterKey("fleet/d")
+LATER = CREATED + timedelta(seconds=5)
+OLD = replace(make_request(uid="old"), name="old")
+NEW = replace(make_request(uid="new"), name="new", created=LATER)
 
 
-def test_telling_costs_a_bounded_number_of_writes() -> None:
-    clock = Clock()
-    budgets = RequestLimiter(clock)
-    spend(budgets)
-    told = [refused(budgets, request(f"late-{number}", node=f"late-{number}")) for number in range(5_000)]
-    assert sum(one.annotate for one in told) == 20
-    assert sum(one.warn for one in told) == 1
-    clock.now += 10
-    told = [refused(budgets, request(f"more-{number}", node=f"more-{number}")) for number in range(500)]
-    assert sum(one.annotate for one in told) == 10
+def is_closed(made: Duplicates, cluster: ClusterKey, request: NodeRequest) -> bool:
+    try:
+        made.check(cluster, request)
+    except Denied as denied:
+        return denied.reason is Reason.SUPERSEDED
+    return False
+
+
+def test_an_older_request_is_named_and_closed_once_a_newer_one_was_certified() -> None:
+    made = Duplicates()
+    made.check(BLUE, OLD)
+    made.check(BLUE, NEW)
+    assert made.certified(BLUE, NEW, LATER) == ("old",)
+    assert is_closed(made, BLUE, OLD)
+    made.forget("old")
+    assert len(made) == 0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "request_"),
+    [
+        pytest.param(OTHER, OLD, id="of another cluster"),
+        pytest.param(BLUE, replace(OLD, username="system:bootstrap:zzzzzz"), id="of another token"),
+        pytest.param(BLUE, make_request(uid="old", node="node-1"), id="for another node"),
+        pytest.param(BLUE, make_request(uid="old", provider="challenge"), id="to another signer"),
+        pytest.param(BLUE, replace(NEW, uid="copy", name="copy", created=CREATED), id="with the same key"),
+        pytest.param(BLUE, replace(OLD, created=LATER + timedelta(seconds=1)), id="that is newer"),
+    ],
+)
+def test_a_request_that_somebody_may_wait_for_is_left_alone(cluster: ClusterKey, request_: NodeRequest) -> None:
+    made = Duplicates()
+    made.check(cluster, request_)
+    assert made.certified(BLUE, NEW, LATER) == ()
+    assert not is_closed(made, cluster, request_)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    made = Duplicates(remembered=10)
+    for number in range(30):
+        made.check(BLUE, replace(OLD, uid=f"u-{number}", name=f"n-{number}"))
+    assert len(made) == 10
+    assert len(made.certified(BLUE, NEW, LATER)) == 10
+    made.forget("never seen")
+
+
+# How old a request is, whatever the controller's clock says
+
+
+class Clocks:
+    def __init__(self, ahead: timedelta) -> None:
+        self.ahead = ahead
+        self.elapsed = 0.0
+
+    def ages(self) -> PendingAges:
+        return PendingAges(lambda: CREATED + self.ahead + timedelta(seconds=self.elapsed), lambda: self.elapsed)
+
+
+@pytest.mark.parametrize("minutes", [-10, 0, 6, 600])
+def test_a_fresh_request_is_young_by_any_clock(minutes: int) -> None:
+    clocks = Clocks(timedelta(minutes=minutes))
+    ages = clocks.ages()
+    assert ages.age("u", CREATED) == timedelta(0)
+    clocks.elapsed = 30
+    assert ages.age("u", CREATED) == timedelta(seconds=30)
+
+
+def test_a_flood_does_not_make_what_waits_young_again() -> None:
+    clocks = Clocks(timedelta(0))
+    ages = clocks.ages()
+    uids = [f"u-{number}" for number in range(REMEMBERED + 10)]
+    for elapsed in (0, 3600, 7200):
+        clocks.elapsed = elapsed
+        assert {ages.age(uid, CREATED) for uid in uids} == {timedelta(seconds=elapsed)}
+
+
+def test_what_went_without_a_word_makes_room_after_a_day() -> None:
+    clocks = Clocks(timedelta(minutes=5))
+    ages = clocks.ages()
+    for number in range(REMEMBERED):
+        ages.age(f"gone-{number}", CREATED)
+    clocks.elapsed = LONGEST_WAIT + 1
+    assert ages.age("new", CREATED) == timedelta(0)
+    assert len(ages) == 1

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
+from nodeattest_controller.model.csr_request import parse_request, summarize
 from nodeattest_controller.model.objects import mapping
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers import csr, envelope
@@ -105,34 +105,6 @@ def test_only_a_bootstrap_token_may_ask_without_a_provider_id() -> None:
 
 def test_a_node_may_ask_for_itself() -> None:
     assert parse_request(csr_object(username="system:node:node-0", groups=["system:nodes"])).is_renewal
-
-
-@pytest.mark.parametrize(
-    ("status", "state"),
-    [
-        ({}, RequestState.PENDING),
-        ({"conditions": [{"type": "Approved"}]}, RequestState.APPROVED),
-        ({"conditions": [{"type": "Approved"}], "certificate": "x"}, RequestState.ISSUED),
-        ({"conditions": [{"type": "Denied", "reason": "Superseded"}]}, RequestState.DENIED),
-        ({"conditions": [{"type": "Approved"}, {"type": "Failed"}]}, RequestState.FAILED),
-        ({"conditions": [{"type": "SomethingElse"}]}, RequestState.PENDING),
-    ],
-)
-def test_the_conditions_tell_where_a_request_stands(status: JsonObject, state: RequestState) -> None:
-    stored = summarize({**csr_object(), "status": status})
-    assert stored is not None
-    assert stored.state is state
-
-
-def test_kubelets_own_serving_request_is_open_until_somebody_decides_on_it() -> None:
-    found = csr_object(signerName="kubernetes.io/kubelet-serving")
-    stored = summarize(found)
-    assert stored is not None
-    assert stored.is_kubelets
-    assert stored.is_open
-    approved = summarize({**found, "status": {"conditions": [{"type": "Approved", "status": "True"}]}})
-    assert approved is not None
-    assert not approved.is_open
 
 
 json_values = st.recursive(

@@ -14,10 +14,8 @@ from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.checks import CSRFacts
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
-from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.csr_request import RequestState
-from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.verification.checks import Needs, Pipeline, RequestCheck, Round, Stage
 from nodeattest_controller.verification.facts import FactSource, RequestFacts
@@ -34,11 +32,6 @@ SERVING: dict[str, JsonValue] = {
     "usages": ["digital signature", "server auth"],
     **BY_NODE,
 }
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
 
 
 def recording(checks: tuple[RequestCheck[F], ...], ran: list[str]) -> Pipeline[F]:
@@ -117,14 +110,6 @@ async def test_every_check_of_a_client_request_runs_in_the_declared_order(pki: C
         ]
 
 
-async def test_every_check_of_an_answer_runs_in_the_declared_order(pki: ClusterPki) -> None:
-    async with World(pki, TwoRounds()).running() as world:
-        uid = text(world.file("first"), "metadata", "uid")
-        world.verifier.answer = attested(FirstRequestRef(name="first", uid=uid))
-        world.file("second", evidence={"name": "first", "uid": uid})
-        assert await ran_for(world, "second", issue=False) == declared(Purpose.CLIENT, Round.FINAL)
-
-
 async def test_the_checks_of_a_first_request_run_until_its_challenge(pki: ClusterPki) -> None:
     async with World(pki, TwoRounds()).running() as world:
         world.verifier.answer = ChallengeRequired("{}")
@@ -141,25 +126,6 @@ async def test_the_checks_of_a_first_request_run_until_its_challenge(pki: Cluste
         assert ran == wanted[: wanted.index(csr_checks.VERIFICATION) + 1]
 
 
-@pytest.mark.parametrize("verifier", [OneRound, TellsAddresses])
-async def test_every_check_of_a_serving_request_runs_in_the_declared_order(
-    pki: ClusterPki, verifier: type[OneRound]
-) -> None:
-    async with World(pki, verifier()).running() as world:
-        await file_serving(world)
-        assert await ran_for(world, "s-1") == [
-            *declared(Purpose.SERVING, Round.FINAL),
-            *declared(Purpose.SERVING, Round.FINAL, Stage.ISSUE),
-        ]
-
-
-async def test_every_check_of_kubelets_own_request_runs_in_the_declared_order(pki: ClusterPki) -> None:
-    async with World(pki, OneRound()).running() as world:
-        ran: list[str] = []
-        await recording(kubelet_checks.CHECKS, ran).run(await file_kubelets(world))
-        assert ran == [check.name for check in kubelet_checks.CHECKS]
-
-
 async def file_serving(world: World) -> None:
     """Have the node join, and file a request for its serving certificate."""
     world.file()
@@ -169,14 +135,6 @@ async def file_serving(world: World) -> None:
     world.workload_api.put(
         f"{CSRS}/s-1", request("s-1", evidence=None, key=None, node=NODE, provider_id=PROVIDER_ID, **SERVING)
     )
-
-
-async def file_kubelets(world: World) -> KubeletFacts:
-    """Have the node join and kubelet ask by itself; returns the facts of the request."""
-    world.join_node()
-    world.policy(serving={"kubelet": "Approve"})
-    await world.settle()
-    return KubeletFacts(world.facts_of(world.workload), parse_kubelet_request(world.file_kubelets()))
 
 
 # What each check needs
@@ -278,21 +236,6 @@ async def test_no_check_of_an_attested_request_asks_for_more_than_it_declares_an
         assert await too_costly(csr_checks.CHECKS, make_facts()) == set()
         asking |= await asks_enough(csr_checks.CHECKS, make_facts)
     assert asking == {check.name for check in csr_checks.CHECKS}
-
-
-async def test_no_check_of_kubelets_own_request_asks_for_more_than_it_declares_and_each_for_as_much(
-    pki: ClusterPki,
-) -> None:
-    async with World(pki, OneRound()).running() as world:
-        await file_kubelets(world)
-        parsed = parse_kubelet_request(world.csr("k-1"))
-
-        def make_facts() -> KubeletFacts:
-            return KubeletFacts(world.facts_of(world.workload), parsed)
-
-        assert await too_costly(kubelet_checks.CHECKS, make_facts()) == set()
-        asking = await asks_enough(kubelet_checks.CHECKS, make_facts)
-    assert asking == {check.name for check in kubelet_checks.CHECKS}
 
 
 def test_the_lists_are_no_setting() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 
 import pytest
@@ -16,15 +16,9 @@ from nodeattest_kube.events import (
     ObjectRef,
 )
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane
 
 EVENTS = "/api/v1/namespaces/default/events"
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with start_sandbox(tmp_path_factory.mktemp("events"), name="management") as running:
-        yield running
 
 
 @pytest.fixture

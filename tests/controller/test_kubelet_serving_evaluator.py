@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -16,18 +16,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, machine
 from csr_world import NODE as WORKER
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, one_machine
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
-from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.kubelet_csr import (
     MAX_BASE64,
-    KubeletServingRequest,
     parse_kubelet_request,
-    requesting_node,
 )
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
@@ -81,11 +76,6 @@ def test_a_node_that_cannot_be_told_yet_is_waited_for(node: JsonObject | None) -
 
 
 # Every way one of kubelet's own requests ends
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
 
 
 @asynccontextmanager
@@ -267,13 +257,6 @@ def csr_object(**spec: JsonValue) -> JsonObject:
     }
 
 
-@pytest.mark.parametrize("usages", [["digital signature", "server auth"], ["key encipherment", "server auth"]])
-def test_what_kubelet_files_is_read(usages: list[JsonValue]) -> None:
-    wanted: list[JsonValue] = list(dict.fromkeys(["digital signature", *usages]))
-    request = parse_kubelet_request(csr_object(usages=wanted))
-    assert (request.node_name, request.names) == ("node-0", SubjectAltNames(("node-0",), ()))
-
-
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
@@ -298,14 +281,3 @@ def test_what_kubelet_would_not_file_is_denied(spec: dict[str, JsonValue], reaso
 def test_a_request_without_a_time_is_denied() -> None:
     with pytest.raises(Denied, match=Reason.CSR_MALFORMED):
         parse_kubelet_request({**csr_object(), "metadata": {"name": "csr-x"}})
-
-
-def test_only_a_nodes_request_names_a_node() -> None:
-    assert requesting_node(csr_object()) == "node-0"
-    assert requesting_node(csr_object(username="somebody")) == ""
-
-
-@given(st.dictionaries(st.sampled_from(["username", "groups", "usages", "request"]), st.text() | st.none(), max_size=4))
-def test_any_object_gives_kubelets_request_or_denied(spec: dict[str, JsonValue]) -> None:
-    with suppress(Denied):
-        assert isinstance(parse_kubelet_request(csr_object(**spec)), KubeletServingRequest)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -29,18 +28,14 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
 from nodeattest_controller.controllers.policy_status.decide import evaluate
-from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
-from nodeattest_controller.model.objects import strings
 from nodeattest_controller.model.policy import parse_attestation_policy, selects
 from nodeattest_controller.runtime.changes import ChangeBus
-from nodeattest_controller.runtime.container_memory import cache_memory
 from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import without_managed_fields
-from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.batches import BATCH
 from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
@@ -95,15 +90,6 @@ def test_a_pool_at_cluster_apis_bound_is_read_and_one_above_is_waited_for_with_b
     check_machine_ready(*inventory.members(BLUE, "x://0"))
 
 
-def test_a_machine_with_more_addresses_than_any_platform_gives_is_waited_for() -> None:
-    member = view_of_machine(machine(addresses=MAX_ADDRESSES))
-    check_machine_ready(member)
-    member = view_of_machine(machine(addresses=30_000))
-    assert len(member.addresses) == MAX_ADDRESSES, "it claims some, so that it takes none from another unseen"
-    with pytest.raises(Unavailable, match=Reason.MACHINE_TOO_LARGE):
-        check_machine_ready(member)
-
-
 def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_machine() -> None:
     inventory = Inventory()
     inventory.put_pool("fleet/large", pool(MANY, "large"))
@@ -116,6 +102,12 @@ def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_m
     assert [one.name for one in inventory.members(ClusterKey("fleet/green"), "y://0")] == ["elsewhere"]
     assert {one.name for one in inventory.members_of(BLUE)} == {"m", "honest"}
     assert inventory.members(BLUE, "") == [], "a request without a provider ID names no member"
+
+
+def test_the_condition_of_a_pool_that_is_not_read_says_so() -> None:
+    told = condition_of_pool([], datetime(2026, 1, 1, tzinfo=UTC), flaw=pool_view(pool(MANY)).pool.flaw)
+    assert (told.status, told.reason) == ("Unknown", Known.TOO_MANY_INSTANCES)
+    assert str(MAX_INSTANCES) in told.message
 
 
 def parses(action: Callable[[], object]) -> int:
@@ -160,20 +152,6 @@ def test_a_lookup_costs_the_same_with_one_pool_and_with_a_thousand(size: int) ->
     for number in range(2, 1000):
         add(number)
     assert lookups() == with_two
-
-
-def test_an_instance_that_two_pools_list_is_the_others_when_one_is_gone() -> None:
-    inventory = Inventory()
-    for name in ("a", "b", "c"):
-        inventory.put_pool(f"fleet/{name}", pool(1, name))
-    assert [one.name for one in inventory.members(BLUE, "x://0")] == ["a", "b", "c"]
-    inventory.put_pool("fleet/a", None)
-    inventory.put_pool("fleet/c", pool(0, "c"))
-    assert [one.name for one in inventory.members(BLUE, "x://0")] == ["b"]
-    assert inventory.is_owner(BLUE, "x://0", "uid-b")
-    assert not inventory.is_owner(BLUE, "x://0", "uid-c")
-    inventory.put_pool("fleet/b", None)
-    assert inventory.members(BLUE, "x://0") == []
 
 
 @pytest.mark.parametrize("obj", [machine(addresses=30_000), pool(MANY)], ids=["machine", "pool"])
@@ -333,53 +311,6 @@ async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_wi
     await asyncio.gather(*running, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("namespace", "least", "most"), [(None, 150_000, 200_000), ("fleet", 250_000, 400_000)])
-async def test_all_caches_of_the_management_cluster_stay_within_one_bound_and_count_what_they_leave_out(
-    namespace: str | None, least: int, most: int
-) -> None:
-    """One namespace of many has half; the only one that is watched has all."""
-    api = management_api()
-    for number in range(60):
-        label: JsonObject = {"cluster.x-k8s.io/cluster-name": "c"}
-        meta: JsonObject = {"namespace": "fleet", "name": f"c{number}-ca", "labels": label}
-        data: JsonObject = {"tls.crt": "x" * 1000}
-        api.put(f"/api/v1/namespaces/fleet/secrets/c{number}-ca", {"metadata": meta, "data": data})
-        api.put(f"{CAPI}/v1beta2/namespaces/fleet/machines/m{number}", machine(f"m{number}"))
-    management = ManagementCache(api, namespace=namespace, on_change=lambda _key, _ids: None, memory=400_000)
-    ready = asyncio.Event()
-    running = asyncio.create_task(management.run(ready))
-    await asyncio.wait_for(ready.wait(), 10)
-    assert least < management.memory.used <= most
-    left_out = management.left_out
-    assert left_out > 0
-    metrics = Metrics()
-    metrics.cache(management.memory.used, management.memory.total, left_out)
-    assert f"nodeattest_cache_passed_over {float(left_out)}" in metrics.render().decode()
-    for path in [path for path in api.objects if "/machines/" in path or "/secrets/" in path]:
-        api.remove(path)
-    await until(lambda: management.left_out == 0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"memory.max": "536870912\n"}, 256 << 20),
-        ({"memory.max": "max\n"}, 1 << 30),
-        ({"memory/memory.limit_in_bytes": "402653184\n"}, 192 << 20),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1 << 30),
-        ({}, 1 << 30),
-    ],
-)
-def test_the_caches_take_half_of_the_containers_memory(files: dict[str, str], expected: int, tmp_path: Path) -> None:
-    for name, written in files.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(written)
-    assert cache_memory(tmp_path) == expected
-
-
 async def test_a_namespaces_policies_and_clusters_are_compared_in_slices() -> None:
     many: list[JsonObject] = [{"metadata": {"namespace": "a", "name": f"n{number}"}} for number in range(100)]
     async with Turns() as turns:
@@ -427,26 +358,6 @@ async def test_policies_and_clusters_of_other_namespaces_cost_a_lookup_nothing()
         assert calls(lambda: management.policies("fleet")) < 20
         assert calls(lambda: management.clusters_in("fleet")) < 50
         assert len(management.clusters_in("a-flood")) == len(management.policies("a-flood")) == 300
-
-
-async def test_a_change_wakes_the_machines_of_a_cluster_that_is_asked_for_and_names_none_elsewhere() -> None:
-    api, changes, heard = management_api(), ChangeBus(), list[tuple[str, frozenset[str] | None]]()
-    changes.subscribe_clusters(lambda cluster, keys: heard.append((cluster, keys)))
-    add_cluster(api)
-    add_policy(api)
-    at = f"{CAPI}/v1beta2/namespaces/fleet/machinepools/p"
-    async with cached(api, changes) as management:
-        heard.clear()
-        api.put(at, pool(3))
-        await until(lambda: (BLUE, frozenset[str]()) in heard)
-        management.inventory.members(BLUE, "x://0")
-        api.put(at, pool(4))
-        await until(lambda: (BLUE, frozenset({f"x://{number}" for number in range(4)})) in heard)
-        api.put(at, pool(MAX_INSTANCES + 5))
-        await until(lambda: bool(management.inventory.members(BLUE, "nobody's")))
-        [kept] = management.objects_of(BLUE, "machinepools")
-        assert dig(kept, "status", "nodeRefs") is None
-        assert len(strings(kept, "spec", "providerIDList")) == MAX_INSTANCES + 1
 
 
 # Large objects of one tenant: what they cost the controller of all grows with their size, and no faster
@@ -597,22 +508,3 @@ def test_a_configuration_of_thousands_of_files_and_commands_is_refused_at_a_cost
             render(kubeadm_config(files // part, commands // part), RenderOptions(provider=ProviderName("tpm")))
 
     assert calls(lambda: refused(1)) <= 2.1 * calls(lambda: refused(2))
-
-
-def test_a_request_with_more_groups_and_extras_than_any_user_has_costs_a_few_calls_a_member() -> None:
-    request: JsonObject = {
-        "metadata": {"name": "csr-1", "uid": "u", "annotations": named(5_000)},
-        "spec": {
-            "signerName": "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm",
-            "username": "system:bootstrap:abcdef",
-            "groups": times(SENT // 2, "g"),
-            "extra": {f"k{number}": ["v"] for number in range(SENT // 6)},
-            "usages": times(1_000, "client auth"),
-        },
-    }
-
-    def read() -> None:
-        with pytest.raises(Denied):
-            parse_request(request)
-
-    assert calls(read) <= 500 + CALLS_A_MEMBER * members(request)

@@ -107,25 +107,6 @@ async def test_an_infrastructure_machine_of_another_owner_gives_no_provider_id(p
         assert await decided(world) == Reason.PLATFORM_UNAVAILABLE
 
 
-@pytest.mark.parametrize(
-    ("asked", "username", "reason"),
-    [
-        ("metal3://fleet/rack-1/m-10", "system:bootstrap:abcdef", Reason.PROVIDER_ID_MISMATCH),
-        ("sandbox://m-3", "system:bootstrap:abcdef", Reason.TOKEN_NOT_THIS_MACHINES),
-        ("", "system:bootstrap:ffffff", Reason.MACHINE_NOT_FOUND),
-    ],
-)
-async def test_a_token_is_good_for_its_own_machines_provider_id(
-    pki: ClusterPki, asked: str, username: str, reason: Reason
-) -> None:
-    async with late(pki) as world:
-        put_machine(world, "m-2", "fedcba", host="rack-2")
-        put_machine(world, "m-3", "aaaaaa", provider_id="sandbox://m-3")
-        await world.settle()
-        ask(world, provider_id=asked, username=username)
-        assert await decided(world) == reason
-
-
 async def test_a_provider_id_that_another_machine_will_have_by_its_expression_is_refused(pki: ClusterPki) -> None:
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", host="rack-2")
@@ -149,6 +130,22 @@ async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_a
         assert await decided(world, "r-3") == Reason.PROVIDER_ID_CHANGED
 
 
+async def test_a_token_that_two_machines_name_is_denied_and_one_that_a_foreign_object_names_is_not(
+    pki: ClusterPki,
+) -> None:
+    async with late(pki) as world:
+        foreign = "/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/fleet/kubeadmconfigs/foreign"
+        copied = world.management_api.objects[foreign.replace("foreign", "m-1")]
+        world.management_api.put(foreign, {**copied, "metadata": {"name": "foreign", "namespace": "fleet"}})
+        await world.settle()
+        ask(world, provider_id="")
+        assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
+        put_machine(world, "m-2", "abcdef", host="rack-2")
+        await world.settle()
+        ask(world, "r-2", provider_id="")
+        assert await decided(world, "r-2") == Reason.MACHINE_AMBIGUOUS
+
+
 async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki) -> None:
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", host="")
@@ -160,6 +157,17 @@ async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki)
         result = await world.reconcile("r-3")
         assert result.waits_for is not None
         assert result.waits_for not in {"", machine_key("uid-m-1"), machine_key("uid-m-2")}
+
+
+async def test_a_duplicate_provider_id_ends_no_renewal(pki: ClusterPki) -> None:
+    async with late(pki) as world:
+        ask(world)
+        assert await decided(world) == "Approved"
+        put_metal3(world, "other", provider_id=EXPECTED)
+        world.workload_api.put("/api/v1/nodes/m-1", {"metadata": {"name": "m-1"}, "spec": {"providerID": EXPECTED}})
+        await world.settle()
+        ask(world, "r-2", username="system:node:m-1", groups=["system:nodes"])
+        assert await decided(world, "r-2") == "Approved"
 
 
 async def test_a_node_renews_while_its_host_object_is_gone(pki: ClusterPki) -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 from builders import make_request
-from polling import until
 
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.attestation import new_attestation, owner_of, render_attestation
 from nodeattest_controller.model.identity_rules import (
     NameContext,
     check_binding,
-    check_machine_ready,
     check_node_name,
     find_machine,
 )
@@ -36,7 +34,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.definitions import install_definitions
 
 KEY = "sha256:" + "ab" * 32
 OWN = "attestation.cluster.x-k8s.io/v1alpha1"
@@ -56,15 +54,6 @@ METADATA: JsonObject = {"name": "rack-1-unit-7", "namespace": "fleet", "uid": "r
 def record(**changes: JsonValue) -> JsonObject:
     spec: JsonObject = {name: value for name, value in {**SPEC, **changes}.items() if value is not None}
     return {"apiVersion": OWN, "kind": "MachineRecord", "metadata": {**METADATA}, "spec": spec}
-
-
-def test_a_record_is_a_member_of_its_cluster_with_what_its_operator_wrote() -> None:
-    [member] = views_of_record(record())
-    assert (member.kind, member.name, member.cluster_name) == ("MachineRecord", "rack-1-unit-7", "c")
-    assert (member.given_name, member.addresses) == ("node-0", (("InternalIP", "10.0.0.7"),))
-    assert (member.bootstrap_token_id, member.is_control_plane, member.flaw) == ("abcdef", True, "")
-    assert member.resource == "machinerecords"
-    check_machine_ready(member)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +124,6 @@ def test_a_provider_id_that_two_sources_claim_is_nobody_s(kind: str) -> None:
     assert len(inventory.members(cluster_key("fleet", "c"), "sandbox://node-0")) == 1
 
 
-def test_only_the_record_names_the_node() -> None:
-    [member] = views_of_record(record(nodeName="node-1", addresses=[{"type": "Hostname", "address": "node-0"}]))
-    nobody = NameContext(claimants=(), holders=())
-    with pytest.raises(Denied, match=Reason.NODE_NAME_MISMATCH):
-        check_node_name(make_request(), member, nobody, NameSources(proven=make_request().csr.node_name))
-    check_node_name(make_request(node="node-1"), member, nobody, NameSources())
-
-
 def test_a_guest_that_invents_a_recorded_name_keeps_nobody_out_and_does_not_get_it() -> None:
     [recorded] = views_of_record(record())
     [guest] = machine_views(machine("guest", "sandbox://g", addresses=[{"type": "Hostname", "address": "node-0"}]))
@@ -163,16 +144,6 @@ def test_the_ledger_is_the_record_s_own_and_a_new_record_waits_for_the_old_one_s
     old = replace(new_attestation(member), resource_version="7", owner_uid="r-before")
     with pytest.raises(Unavailable):
         check_binding(make_request(), member, old, secure=True)
-
-
-def test_an_owner_of_our_group_or_of_cluster_api_s_must_be_of_its_own_kinds() -> None:
-    for api_version, kind in (
-        (OWN, "Machine"),
-        ("cluster.x-k8s.io/v1beta1", "MachineRecord"),
-        ("x.example/v1", "Machine"),
-    ):
-        owner: JsonObject = {"apiVersion": api_version, "kind": kind, "uid": "u"}
-        assert owner_of({"metadata": {"ownerReferences": [owner]}}) == {}
 
 
 # Clusters
@@ -231,38 +202,6 @@ async def test_without_cluster_api_the_records_are_enough(tmp_path: Path) -> Non
             assert list(management.objects_of(metal, "machines")) == []
             plane.client().delete(f"{path}/unit-7")
             assert await management.live_member(member) is None
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-
-
-async def test_where_both_know_a_cluster_cluster_api_s_counts_and_nothing_starts_before_it_is_there(
-    tmp_path: Path,
-) -> None:
-    with start_sandbox(tmp_path, name="management") as plane:
-        install_definitions(plane.client(), crds())
-        cluster_record(plane, "both")
-        cluster_record(plane, "recorded")
-        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-            both = ["MachineRecords", "ClusterAPI"]
-            management = ManagementCache(
-                client, namespace=None, on_change=lambda _cluster, _machines: None, inventory=both
-            )
-            ready = asyncio.Event()
-            running = asyncio.create_task(management.run(ready))
-            await until(lambda: management.unhealthy() == "waiting for Cluster API's CRDs")
-            assert not ready.is_set()
-            install_cluster_api(plane.client())
-            plane.client().create(
-                "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters",
-                {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "both"}, "spec": {}},
-            )
-            await asyncio.wait_for(ready.wait(), 60)
-            kinds = {text(cluster, "metadata", "name"): cluster["kind"] for cluster in management.clusters()}
-            assert kinds == {"both": "Cluster", "recorded": "ClusterRecord"}
-            found = management.cluster(cluster_key("default", "both"))
-            assert found is not None
-            assert found["kind"] == "Cluster"
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import nodeattest_providers
-from nodeattest_controller import configfile, manifests
+from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval import approval_block, permissions
 from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
@@ -19,7 +18,6 @@ from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
-from nodeattest_kube.addresses import POD_IPS
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import names
 from nodeattest_sandbox.apiserver.patch import json_patch
@@ -67,16 +65,6 @@ def rules_of(base: str, *kinds: str) -> list[JsonObject]:
 def find(base: str, kind: str) -> JsonObject:
     [found] = [entry for entry in manifests.objects(base) if entry["kind"] == kind]
     return found
-
-
-def test_the_crds_are_the_kinds_of_the_contract() -> None:
-    kinds = {text(crd, "spec", "names", "kind") for crd in manifests.crds()}
-    assert kinds == {"MachineAttestation", "NodeAttestationPolicy", "MachineRecord", "ClusterRecord"}
-    for crd in manifests.crds():
-        group, plural = text(crd, "spec", "group"), text(crd, "spec", "names", "plural")
-        assert text(crd, "metadata", "name") == f"{plural}.{group}"
-        [version] = items(crd, "spec", "versions")
-        assert f"{group}/{text(version, 'name')}" == attestation.GROUP_VERSION
 
 
 def test_clusterctl_move_takes_policies_records_and_the_ledger_along() -> None:
@@ -160,28 +148,6 @@ def test_the_pod_has_no_privilege_and_two_replicas() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert strings(security, "capabilities", "drop") == ("ALL",)
     assert {"livenessProbe", "readinessProbe", "resources"} <= set(container)
-
-
-def test_the_pod_knows_its_own_addresses() -> None:
-    [container] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
-    fields = {text(each, "name"): text(each, "valueFrom", "fieldRef", "fieldPath") for each in items(container, "env")}
-    assert fields[POD_IPS] == "status.podIPs"
-
-
-def test_a_configuration_is_mounted_where_the_controller_is_told_to_read_it() -> None:
-    folder = TREE / "configured"
-    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    [generated] = kustomization["configMapGenerator"]
-    assert "controller.yaml" in generated["files"]
-    assert configfile.load(folder / "controller.yaml", identity="replica-a") == Settings(identity="replica-a")
-    pod = mapping(yaml.safe_load((folder / "mount.yaml").read_text()), "spec", "template", "spec")
-    [container], [volume] = items(pod, "containers"), items(pod, "volumes")
-    assert text(volume, "configMap", "name") == generated["name"]
-    [mount] = items(container, "volumeMounts")
-    [plain] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
-    assert container["name"] == plain["name"]
-    flags = yaml.safe_load((folder / "flags.yaml").read_text())
-    assert [operation["value"] for operation in flags] == [f"--config={mount['mountPath']}/controller.yaml"]
 
 
 def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
@@ -411,18 +377,6 @@ def test_each_right_on_whole_objects_that_could_be_misused_is_in_the_threat_mode
                 if verbs and not strings(rule, "resourceNames") and (grants or whole):
                     found.add(f"`{folder}`: `{','.join(verbs)}` `{resource}`")
     assert found == told
-
-
-def test_the_readme_s_tree_names_every_folder_and_nothing_else() -> None:
-    tree = (TREE / "README.md").read_text().partition("```text\n")[2].partition("```")[0]
-    named = set(re.findall(r"^[├│└─ ]+([a-z0-9-]+)/ ", tree, re.MULTILINE)) - {"overlays"}
-    assert named == {file.parent.name for file in TREE.rglob("kustomization.yaml")}
-
-
-def test_one_field_says_which_image_runs_and_it_has_the_version_of_the_code() -> None:
-    [container] = items(mapping(find("manager", "Deployment"), "spec", "template", "spec"), "containers")
-    kustomization = yaml.safe_load((TREE / "manager" / "kustomization.yaml").read_text())
-    assert kustomization["images"] == [{"name": container["image"], "newTag": nodeattest_providers.__version__}]
 
 
 def test_the_namespaced_overlay_takes_back_every_cluster_wide_right_but_one_by_name() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,6 @@ from nodeattest_controller.metrics import VERDICTS, Metrics
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.last_decision import RESET, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_providers.errors import Reason
 
 RULES = Path(__file__).parents[2] / "manifests/prometheus/rules.yaml"
@@ -28,16 +26,6 @@ RULES = Path(__file__).parents[2] / "manifests/prometheus/rules.yaml"
 
 def value(metrics: Metrics, family: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(family, labels)
-
-
-class Fired:
-    """A timer that calls back at once."""
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        callback()
-
-    def cancel(self) -> None:
-        """Too late."""
 
 
 def series(metrics: Metrics) -> int:
@@ -83,51 +71,6 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
     assert series(metrics) <= bound  # no series ever goes, so this is the most there was
 
 
-@pytest.mark.parametrize(("status", "code"), [(200, "200"), (404, "404"), (503, "503"), (None, "<error>")])
-def test_api_requests_are_counted_by_method_and_status_as_client_go_does(status: int | None, code: str) -> None:
-    metrics = Metrics()
-    metrics.api_request("PATCH", status)
-    assert value(metrics, "rest_client_requests_total", method="PATCH", code=code) == 1
-
-
-def test_verdicts_of_a_cluster_begin_at_zero_and_end_with_it() -> None:
-    metrics = Metrics()
-    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
-    assert value(metrics, "nodeattest_cluster_verdicts_total", cluster="ns/a", verdict="deny") is None  # not shown yet
-    metrics.cluster("ns/a", connected=True)
-    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
-    assert value(metrics, "nodeattest_cluster_verdicts_total", cluster="ns/a", verdict="deny") == 1
-    assert value(metrics, "nodeattest_cluster_verdicts_total", cluster="ns/a", verdict="approve") == 0
-    metrics.forget_cluster("ns/a")
-    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
-    assert b"cluster_verdicts_total{" not in metrics.render()
-
-
-async def test_a_work_queue_is_shown_under_the_names_of_client_go() -> None:
-    metrics, now = Metrics(), [0.0]
-    queue: WorkQueue[str] = WorkQueue(
-        clock=lambda: now[0], timer=lambda _delay, callback: Fired(callback), metrics=metrics.queues.named("q")
-    )
-    queue.add("a")
-    queue.add("b")
-    queue.add("b")
-    assert value(metrics, "workqueue_depth", name="q") == 2
-    now[0] = 5.0
-
-    async def work(key: str) -> None:
-        now[0] += 0.5
-        if key == "b":
-            queue.retry("c", None)
-            queue.shut_down()
-
-    await queue.run(work, 1)
-    assert value(metrics, "workqueue_adds_total", name="q") == 3
-    assert value(metrics, "workqueue_retries_total", name="q") == 1
-    assert value(metrics, "workqueue_queue_duration_seconds_sum", name="q") == 5.0 + 5.5
-    assert value(metrics, "workqueue_work_duration_seconds_sum", name="q") == 1.0
-    assert value(metrics, "workqueue_depth", name="q") == 0  # the one that waited was dropped
-
-
 def test_a_missing_right_is_counted_apart_and_the_alert_counts_nothing_else() -> None:
     metrics = Metrics()
     metrics.api_request("GET", 403)
@@ -156,10 +99,6 @@ STATES: list[tuple[MachineView, Attestation | None, MachineState, str]] = [
 ]
 
 
-def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(name, labels)
-
-
 @pytest.mark.parametrize(("member", "known", "state", "reason"), STATES)
 def test_a_state_is_the_condition_in_one_word(
     member: MachineView, known: Attestation | None, state: MachineState, reason: str
@@ -178,20 +117,3 @@ def test_the_earliest_end_is_of_the_certificates_that_are_still_good() -> None:
     assert found.states == {MachineState.EXPIRED: 1, MachineState.ATTESTED: 2}
     assert found.remaining == counts_of_remaining([0.0, 3 * 3600.0, 5 * 86400.0])
     assert found.remaining_sum == 3 * 3600 + 5 * 86400
-
-
-def test_the_histogram_is_of_all_clusters_and_a_cluster_is_forgotten() -> None:
-    metrics = Metrics()
-    for key, days in (("ns/a", 1.5), ("ns/b", 400)):
-        census = MachineCensus(NOW)
-        census.add(ME, ledger(ME, ends=NOW + timedelta(days=days)))
-        metrics.certificates.show(key, census.result())
-    count = "nodeattest_certificate_remaining_seconds"
-    assert sample(metrics, f"{count}_gcount") == 2
-    assert sample(metrics, f"{count}_bucket", le="172800.0") == 1
-    assert sample(metrics, "nodeattest_machines", cluster="ns/a", state="attested") == 1
-    assert sample(metrics, "nodeattest_machines", cluster="ns/a", state="expired") == 0
-    metrics.forget_standing("ns/a")
-    metrics.forget_standing("never/there")
-    assert sample(metrics, f"{count}_gcount") == 1
-    assert sample(metrics, "nodeattest_machines", cluster="ns/a", state="attested") is None

@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final, cast
 
 import aiohttp
 import pytest
 from fake_api import FakeApi
-from front_kit import Authority
-from multidict import CIMultiDict
-from polling import until
 from virtual import advance, now, run_virtually
 
 from nodeattest_controller import manifests
@@ -32,12 +27,10 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
-from nodeattest_serving.settings import SettingsError
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-AUDIENCE: Final = "metrics.example"
 TOKEN: Final = "one.two.three"
 USER: Final[JsonObject] = {"username": "prometheus", "groups": ["g"], "uid": "7", "extra": {"pod": ["p"]}}
 
@@ -148,23 +141,6 @@ async def test_what_is_not_a_plain_yes_is_401(status: JsonObject) -> None:
         assert len(api.asked) == 1
 
 
-@pytest.mark.parametrize("answer", [{"allowed": False}, {"allowed": True, "denied": True}, {}, {"allowed": "true"}])
-async def test_who_may_not_is_told_the_role(answer: dict[str, bool]) -> None:
-    async with served(Reviews(allowed={"x": True, **answer})) as web:
-        status, text = await scrape(web)
-        assert (status, "nodeattest:metrics-reader" in text) == (403, True)
-
-
-@pytest.mark.parametrize(
-    ("audiences", "status"), [([AUDIENCE], 200), ([AUDIENCE, "b"], 200), (["b"], 401), ([], 401), (None, 401)]
-)
-async def test_with_audiences_a_token_must_be_for_one_of_them(audiences: list[str] | None, status: int) -> None:
-    api = Reviews({"authenticated": True, "user": USER, "audiences": audiences})  # pyright: ignore[reportArgumentType] - a list of strings is JSON
-    async with served(api, metrics_audiences=(AUDIENCE,)) as web:
-        assert (await scrape(web))[0] == status
-        assert dig(api.asked[0], "spec") == {"token": TOKEN, "audiences": [AUDIENCE]}
-
-
 @pytest.mark.parametrize(
     ("value", "status"),
     [(None, 401), ("", 401), ("Basic eDp5", 401), ("Bearer", 401), ("Bearer a b", 401), ("Bearer a,b", 401)],
@@ -178,20 +154,6 @@ async def test_without_one_bearer_token_nobody_is_asked(value: str | None, statu
         assert answer.status == status
         assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert "nodeattest_" not in await answer.text()
-        assert api.asked == []
-
-
-async def test_two_credentials_other_methods_and_other_paths_are_refused_without_asking() -> None:
-    api = Reviews()
-    async with served(api) as web:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        twice = CIMultiDict([*headers.items(), *headers.items()])
-        async with web.get("/metrics", headers=twice) as answer:
-            assert answer.status == 400
-        async with web.post("/metrics", headers=headers) as answer:
-            assert answer.status == 405
-        async with web.get("/readyz", headers=headers) as answer:
-            assert answer.status == 404
         assert api.asked == []
 
 
@@ -224,25 +186,6 @@ async def test_without_an_answer_nobody_reads(
     assert "prometheus" not in caplog.text
 
 
-async def test_reviews_at_one_time_are_bounded_and_equal_tokens_share_one() -> None:
-    api, release = Reviews(), asyncio.Event()
-    waiting: list[str] = []
-
-    async def hold(_method: str, path: str) -> None:
-        waiting.append(path)
-        await release.wait()
-
-    api.on_call = hold
-    async with served(api) as web:
-        same = [asyncio.create_task(scrape(web)) for _ in range(4)]
-        await until(lambda: len(waiting) == 1)
-        others = [asyncio.create_task(scrape(web, f"t{number}")) for number in range(6)]
-        await until(lambda: len(waiting) == 2)  # one client has two of the four at most
-        release.set()
-        assert {status for status, _text in await asyncio.gather(*same, *others)} == {200}
-        assert len(api.asked) == 2 * (1 + 6)
-
-
 def test_an_api_server_that_hangs_is_503_before_prometheus_gives_up() -> None:
     api = Reviews()
 
@@ -257,35 +200,6 @@ def test_an_api_server_that_hangs_is_503_before_prometheus_gives_up() -> None:
         assert now() < 10
 
     run_virtually(main())
-
-
-async def test_the_certificate_is_the_folders_and_a_new_one_is_taken(tmp_path: Path) -> None:
-    authority = Authority()
-    (tmp_path / "ca.crt").write_bytes(authority.pem)
-
-    def write(name: str) -> None:
-        certificate, key = authority.certify(tmp_path, name)
-        key.rename(tmp_path / "tls.key")
-        certificate.rename(tmp_path / "tls.crt")
-
-    async def shown(port: int) -> object:
-        trust = ssl.create_default_context(cafile=tmp_path / "ca.crt")
-        _reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
-        subject = writer.get_extra_info("peercert")["subject"]
-        writer.close()
-        return subject[0][0][1]
-
-    with pytest.raises(SettingsError, match="expected a certificate in PEM"):
-        async with serve_health(settings(metrics_cert_dir=str(tmp_path)), Metrics(), {}, FakeApi()):
-            pytest.fail("it must not start")
-    write("first")
-    async with serve_health(settings(metrics_cert_dir=str(tmp_path)), Metrics(), {}, FakeApi()) as ports:
-        assert ports.metrics is not None
-        assert await shown(ports.metrics) == "first"
-        write("second")
-        async with asyncio.timeout(60):
-            while await shown(ports.metrics) != "second":
-                continue
 
 
 # On an API server, with the shipped rights
@@ -388,16 +302,6 @@ class World:
             await self.flood(f"10.9.0.{number}", 3)
 
 
-async def test_new_tokens_from_one_address_cause_ten_reviews_and_one_a_second() -> None:
-    world = World()
-    assert await world.flood() == [REFUSED] * 10 + [LIMITED] * 20
-    assert world.reviews == 10
-    for _ in range(60):
-        world.now += 1.0
-        await world.flood(count=5)
-    assert world.reviews == 70
-
-
 @pytest.mark.parametrize("address", [SCRAPER, STRANGER])
 async def test_a_cached_decision_and_a_token_of_the_last_hour_are_not_limited_by_strangers(address: str) -> None:
     world = World()
@@ -417,17 +321,6 @@ async def test_a_cached_decision_and_a_token_of_the_last_hour_are_not_limited_by
     await world.flood_from_everywhere()
     await world.flood(address)
     assert await world.ask("prometheus", address) is LIMITED
-
-
-async def test_a_token_that_is_refused_is_no_longer_known() -> None:
-    world = World()
-    assert await world.ask("prometheus") is OK
-    world.good.clear()
-    world.now += 60.0
-    assert await world.ask("prometheus") is REFUSED
-    world.now += 3.0
-    await world.flood(SCRAPER)
-    assert await world.ask("prometheus") is LIMITED
 
 
 async def test_strangers_cannot_make_a_known_token_forgotten_and_its_own_reviews_are_limited() -> None:

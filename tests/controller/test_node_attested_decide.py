@@ -48,11 +48,6 @@ ROOM = Around(nodes=10)
 ACTIONS = [action for action in FailureAction if action is not FailureAction.NONE]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-def test_a_failing_node_is_treated_as_the_policy_says(action: FailureAction) -> None:
-    assert decide(ME, FAILING, policy(action), ROOM) == Remediate(action)
-
-
 def test_nothing_is_done_by_default_nor_in_audit() -> None:
     assert decide(ME, FAILING, policy(FailureAction.NONE), ROOM) is NoAction.LEAVE
     assert decide(ME, FAILING, policy(enforce=False), ROOM) is NoAction.LEAVE
@@ -66,25 +61,11 @@ def test_what_says_nothing_of_the_machine_leads_to_nothing(reason: Reason) -> No
     assert decide(ME, ledger(ME, refused=reason), policy(), ROOM) is NoAction.LEAVE
 
 
-def test_a_certificate_no_action_and_audit_undo_what_was_done() -> None:
-    done = ledger(ME, refused=BAD, treated=FailureAction.CORDON)
-    granted = ledger(ME, treated=FailureAction.CORDON)
-    assert decide(ME, granted, policy(), ROOM) is NoAction.RELEASE
-    assert decide(ME, done, policy(FailureAction.NONE), ROOM) is NoAction.RELEASE
-    assert decide(ME, done, policy(enforce=False), ROOM) is NoAction.RELEASE
-
-
 def test_a_reset_undoes_nothing_before_the_machine_proves_itself() -> None:
     word = LastDecision(RESET, "AttestationReset")
     done = replace(ledger(ME, treated=FailureAction.TAINT), verdict=word, issued=())
     assert decide(ME, done, policy(), ROOM) == Remediate(FailureAction.TAINT)
     assert decide(ME, replace(done, treatment=None), policy(), ROOM) is NoAction.LEAVE
-
-
-def test_what_is_treated_follows_the_policy_and_needs_no_more_room() -> None:
-    done = ledger(ME, refused=BAD, treated=FailureAction.TAINT)
-    full = Around(nodes=10, treated=1)
-    assert decide(ME, done, policy(FailureAction.CORDON), full) == Remediate(FailureAction.CORDON)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +97,6 @@ def test_however_they_come_the_share_and_the_control_plane_hold(
     assert len(treated) <= max(1, len(members) * share // 100)
     planes = [member for member in members if member.is_control_plane]
     assert sum(member.is_control_plane for member in treated) <= min(1, max(0, len(planes) - 1))
-
-
-def test_a_control_planes_node_is_cordoned_where_others_are_deleted() -> None:
-    me, around = machine(control_plane=True), Around(nodes=30, control_planes=3)
-    assert decide(me, ledger(me, refused=BAD), policy(FailureAction.DELETE_NODE), around) == Remediate(
-        FailureAction.CORDON
-    )
 
 
 # What is written
@@ -161,13 +135,6 @@ def test_what_was_done_is_undone_and_nothing_else(
     assert applied(treated, FailureAction.NONE) == before
 
 
-def test_machines_that_have_not_joined_do_not_make_room() -> None:
-    pairs: list[tuple[MachineView, Attestation | None]] = [(machine(n, node=False), None) for n in range(100)]
-    pairs += [(machine(n + 100, control_plane=n < 3), None) for n in range(5)]
-    pairs.append((machine(200, node=False), ledger(machine(200, node=False), treated=FailureAction.TAINT)))
-    assert around_of(pairs) == Around(nodes=6, treated=1, control_planes=3, awaited=100)
-
-
 @given(st.integers(1, 40), st.integers(1, 99), st.integers(0, 5))
 def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, share: int, absent: int) -> None:
     rule = policy(FailureAction.DELETE_NODE, share)
@@ -184,14 +151,6 @@ def test_new_machines_that_cannot_join_make_no_room_to_delete_more(nodes: int, s
                 fleet[number] = (machine(100 + deleted, node=False), None)
     assert deleted <= max(1, (nodes + absent) * share // 100)
     assert deleted >= (0 if absent else 1)
-
-
-def test_new_machines_hold_a_place_only_where_nodes_are_deleted() -> None:
-    around = Around(nodes=10, awaited=1)
-    assert decide(ME, FAILING, policy(FailureAction.CORDON), around) == Remediate(FailureAction.CORDON)
-    held = decide(ME, FAILING, policy(FailureAction.DELETE_NODE), around)
-    assert isinstance(held, Withhold)
-    assert "1 of 11 Nodes stand treated, 1 yet to join among them" in held.why
 
 
 # What a refusal says of a machine: a table over every reason, and only its own node's word counts

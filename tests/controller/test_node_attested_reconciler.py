@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
 
 import pytest
+import yaml
 from node_attested_kit import NOW, grant, ledger, machine, refusal
+from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
 from node_attested_world import OWN, NodeAttestedWorld, claim
 from polling import until
 
@@ -20,11 +26,16 @@ from nodeattest_controller.controllers.node_attested.reconciler import (
 )
 from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE
 from nodeattest_controller.model.attestation import new_attestation
-from nodeattest_controller.model.objects import rfc3339, text
+from nodeattest_controller.model.machine_view import view_of_machine
+from nodeattest_controller.model.objects import text
+from nodeattest_controller.runtime.csr_observer import CSRIssued
 from nodeattest_kube.client import ApiError, Conflict, Forbidden
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
+from nodeattest_sandbox.definitions import install_definitions
 
 BAD, LESS = Reason.PCR_VALUE_NOT_ALLOWED, Reason.ATTESTOR_NOT_AUTHORIZED
 ME, OTHER, NEW = machine(0), machine(1), machine(2, node=False)
@@ -32,49 +43,7 @@ ATTESTED, NOT_YET = ("True", "Attested"), ("Unknown", "NotYetAttested")
 FORBIDDEN = Forbidden(403, "Forbidden", "no")
 
 
-def frozen(world: NodeAttestedWorld, path: str) -> tuple[str, str, str]:
-    """Return what a MachineHealthCheck reads of the condition, and its reason."""
-    shown = world.shown(path)
-    return text(shown, "status"), text(shown, "reason"), text(shown, "lastTransitionTime")
-
-
 # What anyone with a bootstrap token can cause
-
-
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_requests_by_a_token_change_neither_status_nor_time_and_the_last_one_is_shown(version: str) -> None:
-    world = NodeAttestedWorld(version)
-    path = world.machine(NEW)
-    async with world.running():
-        before = frozen(world, path)
-        assert before[:2] == NOT_YET
-        for reason in Reason:
-            world.controller.refused(claim(NEW, reason))
-            await world.settle()
-            assert frozen(world, path) == before
-        await world.resync(3600)
-        world.controller.refused(claim(NEW, BAD))
-        await world.settle()
-        assert frozen(world, path) == before
-        message = text(world.shown(path), "message")
-    assert f"a request that claims this machine was refused at {rfc3339(NOW)}: {BAD}; any holder of a" in message
-
-
-async def test_a_refused_claim_survives_a_restart() -> None:
-    first = NodeAttestedWorld()
-    path = first.machine(NEW)
-    async with first.running():
-        first.controller.refused(claim(NEW))
-        await first.settle()
-    second = NodeAttestedWorld()
-    second.machine(NEW)
-    second.management_api.objects[path]["status"] = first.management_api.objects[path]["status"]
-    async with second.running():
-        await second.resync(60)
-        assert second.shown(path) == first.shown(path)
-        second.controller.refused(claim(NEW, LESS))
-        await second.settle()
-        assert f"refused at {rfc3339(NOW)}: {LESS};" in text(second.shown(path), "message")
 
 
 async def test_a_token_and_another_node_change_nothing_of_a_machine_that_has_joined() -> None:
@@ -133,21 +102,6 @@ async def test_a_refusal_of_the_nodes_own_request_reaches_the_ledger_then_the_co
         assert world.of_ledger(ledger(ME), "lastVerdict", "verdict") == "Denied"
         assert world.writes()[-3:] == [ledger(ME).name, ME.name, ledger(ME).name]
         assert world.refusals(ledger(ME)) == {("Node", BAD)}
-
-
-async def test_refused_requests_are_recorded_by_who_asked_and_outlive_a_certificate() -> None:
-    world = NodeAttestedWorld()
-    world.joined(ME)
-    async with world.running():
-        world.controller.refused(claim(ME, Reason.MACHINE_ALREADY_BOUND))
-        await world.settle()
-        for _request in range(3):
-            world.controller.refused(refusal(BAD))
-        await world.resync(600)
-        assert world.refusals(ledger(ME)) == {("BootstrapToken", "MachineAlreadyBound"), ("Node", BAD)}
-        world.controller.granted(grant(ME, NOW + timedelta(seconds=600)))
-        await world.resync(60)
-        assert ("Node", BAD) in world.refusals(ledger(ME))
 
 
 @pytest.mark.parametrize("error", [FORBIDDEN, ApiError(500, "InternalError", "broken")])
@@ -215,13 +169,14 @@ async def test_what_is_not_to_be_touched_is_left_alone(how: str) -> None:
         assert world.writes() == []
 
 
-async def test_a_write_that_meets_another_writer_is_made_again_in_silence() -> None:
+async def test_an_outcome_of_a_cluster_that_is_not_connected_is_passed_over() -> None:
     world = NodeAttestedWorld()
     path = world.joined(ME)
-    world.management_api.fail("PATCH", "machines/", Conflict(409, "Conflict", "c"), times=3)
     async with world.running():
-        await until(lambda: world.said(path) == ATTESTED, state=lambda: world.said(path))
-        assert world.told() == []
+        world.controller.refused(refusal(BAD, cluster="fleet/another"))
+        world.controller.granted(replace(grant(ME), cluster="fleet/another"))  # pyright: ignore[reportArgumentType]
+        await world.settle()
+        assert world.said(path) == ATTESTED
 
 
 async def test_a_record_that_changed_meanwhile_is_read_and_evaluated_again() -> None:
@@ -376,3 +331,95 @@ async def test_a_node_is_released_by_the_policy_and_left_as_it_is_without_one(ho
 def _meta(obj: JsonObject) -> JsonObject:
     found = obj.get("metadata")
     return dict(found) if isinstance(found, dict) else {}
+
+
+# Where machines stand, on Cluster API's own definitions: one served version at a time, objects that they accept
+
+
+@pytest.fixture(scope="module", params=["sandbox", pytest.param("real", marks=pytest.mark.conformance)])
+def kind(request: pytest.FixtureRequest) -> str:
+    return cast("str", request.param)
+
+
+@pytest.fixture(scope="module", params=["v1beta1", "v1beta2"])
+def version(request: pytest.FixtureRequest) -> Version:
+    return cast("Version", request.param)
+
+
+@pytest.fixture(scope="module")
+def plane(
+    kind: str,
+    version: Version,
+    capi_definitions: Path,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ControlPlane]:
+    directory = tmp_path_factory.mktemp(f"contracts-{kind}-{version}")
+    with ExitStack() as stack:
+        if kind == "sandbox":
+            running = stack.enter_context(start_sandbox(directory, name="management"))
+        else:
+            assets = cast("Path", request.getfixturevalue("assets"))
+            running = stack.enter_context(start_real(directory, assets, name="management"))
+        install_definitions(running.client(), only(version, capi_definitions))
+        yield prepared(running)
+
+
+def only(version: Version, folder: Path) -> list[JsonMap]:
+    """Read Cluster API's definitions, with one version that is stored and served: conversion needs its webhooks."""
+    found: list[JsonMap] = []
+    for kind in ("clusters", "machines", "machinepools"):
+        text = (folder / f"cluster.x-k8s.io_{kind}.yaml").read_text()
+        definition = cast("JsonMap", yaml.load(text, yaml.CSafeLoader))
+        spec = map_at(definition, "spec")
+        spec["versions"] = [one for one in maps_at(spec, "versions") if one["name"] == version]
+        for one in maps_at(spec, "versions"):
+            one.update({"storage": True, "served": True})
+        spec.pop("conversion", None)
+        found.append(definition)
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(plane: ControlPlane, version: Version) -> Site:
+    made = Site(plane.client(), version)
+    made.cluster()
+    return made
+
+
+async def test_machines_and_pools_say_how_they_stand_beside_others_conditions(plane: ControlPlane, site: Site) -> None:
+    site.ledger(site.machine("good"))
+    site.machine("unattested")
+    site.machine("new", node=False)
+    site.pool("pool", "sandbox://good", "sandbox://late")
+    async with at_work(plane):
+        await until(lambda: site.said("machines", "good") == ("True", "Attested"), "the certificate")
+        await until(lambda: site.said("machines", "unattested") == ("Unknown", "NotAttested"), "the stranger")
+        await until(lambda: site.said("machines", "new") == ("Unknown", "NotYetAttested"), "the new one")
+        await until(lambda: site.said("machinepools", "pool") == ("Unknown", "InstancesNotAttested"), "the pool")
+    kept = [text_at(one, "type") for one in site.conditions("machines", "good")]
+    assert kept == ["InfrastructureReady", "NodeAttested"]
+    ours = site.conditions("machines", "unattested")[1]
+    assert ("observedGeneration" in ours) is (site.version == "v1beta2")
+
+
+async def test_a_condition_is_written_once_while_the_watch_is_late(plane: ControlPlane, site: Site) -> None:
+    machine, replica = site.machine("late"), Replica()
+    site.ledger(machine)
+    granted = CSRIssued(
+        cluster=KEY, member=view_of_machine(machine), node_name=NodeName("late"), provider=ProviderName("tpm"),
+        purpose=Purpose.CLIENT, serial="1f", not_after=datetime.now(UTC), at=datetime.now(UTC),
+    )  # fmt: skip
+    before = status_patches(plane, "late")
+    async with at_work(plane, replica=replica, watching=False) as controller:
+        await until(lambda: site.said("machines", "late") == ("True", "Attested"), "the certificate")
+        for _ in range(2):
+            asked = replica.asked
+            controller.granted(granted)
+            await until(lambda asked=asked: replica.asked >= asked + 3, "a reconciliation of the machine")
+    assert status_patches(plane, "late") == before + 1
+
+
+def status_patches(plane: ControlPlane, name: str) -> int:
+    patches = [one for one in plane.requests() if (one.verb, one.name, one.subresource) == ("patch", name, "status")]
+    return len(patches)

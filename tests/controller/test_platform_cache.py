@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS
-from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.model.policy import InfrastructurePolicy
-from nodeattest_controller.runtime.platform_cache import MOST_AHEAD, PlatformCache
+from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_kube.errors import Forbidden, Unreachable
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
@@ -32,12 +31,6 @@ class ReadsInfrastructure(OneRound):
     reads_infrastructure = True
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    directory: Path = tmp_path_factory.mktemp("pki")
-    return ClusterPki.make(directory, "blue")
-
-
 def serve(api: ScriptedApi, kinds: int) -> None:
     """Let each of so many kinds have a Machine of its own."""
     resources: list[JsonValue] = [{"name": f"kind{number}s", "kind": f"Kind{number}"} for number in range(kinds)]
@@ -47,23 +40,6 @@ def serve(api: ScriptedApi, kinds: int) -> None:
         reference: JsonObject = {"apiVersion": f"{GROUP}/v1", "kind": f"Kind{number}", "name": "i"}
         made["spec"] = {**mapping(made, "spec"), "infrastructureRef": reference}
         api.put(f"{CAPI}/machines/m-{number}", made)
-
-
-@pytest.mark.parametrize(("verifier", "kinds", "lists"), [
-    (ReadsInfrastructure(), 1, 1),
-    (OneRound(), 1, 0),
-    (ReadsInfrastructure(), MOST_AHEAD + 5, MOST_AHEAD),
-])  # fmt: skip
-async def test_a_connected_clusters_platforms_are_listed_where_a_provider_of_its_policy_reads_them(
-    pki: ClusterPki, verifier: OneRound, kinds: int, lists: int
-) -> None:
-    world = World(pki, verifier)
-    serve(world.management_api, kinds)
-    async with world.running():
-        await world.management.inventory.load(KEY)
-        await world.evaluator.follow_platforms(world.workload)
-        await world.settle()
-        assert world.management_api.count("LIST", "/kind") == lists
 
 
 async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: ClusterPki) -> None:
@@ -136,19 +112,3 @@ async def test_a_host_that_names_its_node_by_the_cluster_claims_that_name(pki: C
         for name, expected in ((own, ["host-42"]), ("bm-another-42", [])):
             found = await platforms.hosts_with_name(hosts, InfrastructurePolicy(), member, name)
             assert [key.name for key in found] == expected
-
-
-async def test_a_kind_is_found_in_a_version_that_its_group_does_not_prefer(pki: ClusterPki) -> None:
-    world = World(pki, ReadsInfrastructure())
-    api = world.management_api
-    versions: list[JsonValue] = [{"version": "v1beta2"}, {"version": "v1alpha2"}]
-    api.documents[f"/apis/{GROUP}"] = {"preferredVersion": {"version": "v1beta2"}, "versions": versions}
-    for version, name in (("v1beta2", "metal3machines"), ("v1alpha2", "lxcmachines")):
-        kinds: list[JsonValue] = [{"name": name, "kind": name}]
-        api.documents[f"/apis/{GROUP}/{version}"] = {"resources": kinds}
-    api.put(f"/apis/{GROUP}/v1alpha2/namespaces/fleet/lxcmachines/i", {"metadata": {"name": "i", "namespace": "fleet"}})
-    async with world.running():
-        found = await world.management.platforms.get(ContractReference(GROUP, "lxcmachines", "i"), "fleet")
-        assert mapping(found, "metadata")["name"] == "i"
-        with pytest.raises(Unavailable, match=f"{GROUP} serves no kvms"):
-            await world.management.platforms.get(ContractReference(GROUP, "kvms", "i"), "fleet")

@@ -246,6 +246,27 @@ async def test_a_stranger_learns_of_few_made_up_selectors_whether_a_cluster_has_
             assert await is_refused("192.0.2.1")  # an API server at another address has a share of its own
 
 
+async def test_reviews_of_namespaces_where_nothing_can_be_compared_take_no_comparison(plane: ControlPlane) -> None:
+    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
+        reader = FactReader(client, namespace=None, now=now)
+        limiter = ComparisonLimiter(lambda: 0.0)
+        reviewer = policy_reviewer.PolicyReviewer(reader, is_unlabelled=False, comparisons=limiter)
+
+        async def outcome(namespace: str) -> AdmissionOutcome:
+            seen = reviewer.read(json.dumps(review(policy("made-up"), namespace=namespace)).encode())
+            return (await seen.verdict("192.0.2.7", asyncio.get_running_loop().time() + 60)).outcome
+
+        for _ in range(COMPARISONS):
+            assert limiter.take("192.0.2.7", "default")
+        left = COMPARISONS_OF_CLIENT - COMPARISONS
+        for _ in range(2):  # a namespace that is not there, before and after one that is
+            found = [await outcome("nowhere") for _ in range(COMPARISONS + 1)]
+            assert set(found) == {AdmissionOutcome.ACCEPTED}
+            assert await outcome("default") is AdmissionOutcome.UNAVAILABLE
+        assert sum(limiter.take("192.0.2.7", f"n{number}") for number in range(2 * left)) == left
+        assert await outcome("nowhere") is AdmissionOutcome.UNAVAILABLE  # nothing is read for it
+
+
 def test_a_caller_cannot_have_its_comparisons_forgotten_by_asking_about_other_namespaces() -> None:
     limiter = ComparisonLimiter(lambda: 0.0)
     assert sum(limiter.take("192.0.2.7", "team") for _ in range(2 * COMPARISONS)) == COMPARISONS
@@ -267,6 +288,11 @@ async def test_reviews_that_come_together_read_their_namespace_once(plane: Contr
     assert lists() == before + 1
 
 
+async def test_clusters_that_operators_write_down_count_where_they_are_served(plane: ControlPlane) -> None:
+    both = ("ClusterAPI", "MachineRecords")
+    assert (await ask(plane, review(policy(env="rack")), inventory=both))["allowed"] is False
+
+
 async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() -> None:
     async with alone() as handler:
         asked = json.dumps(review(policy())).encode()
@@ -274,6 +300,19 @@ async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() 
     refused = answer_of(reply.body)
     assert (refused["allowed"], text(refused, "status", "reason")) == (False, "PolicyInvalid")
     assert "kubectl label namespace default" in text(refused, "status", "message")
+
+
+async def test_a_policy_of_a_namespace_that_this_controller_does_not_watch_passes() -> None:
+    def watching(client: ApiClient) -> FactReader:
+        return FactReader(client, namespace="fleet", now=now)
+
+    async with alone(watching) as handler:
+        for asked in (policy(), INVALID):
+            content = json.dumps(review(asked)).encode()
+            for path in (policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH):
+                passed = answer_of((await handled(handler, "client", content, path=path)).body)
+                assert passed["allowed"] is True
+                assert not strings(passed, "warnings")
 
 
 async def test_a_policy_that_cannot_be_compared_passes_with_a_warning() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
 from fake_api import FakeApi
 from management_kit import add_cluster, add_policy, cached, management_api
-from policy_kit import LEADS, NAMESPACE, condition_of, create_cluster, create_policy, working
+from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, working
 from polling import until
 
 from nodeattest_controller import manifests
@@ -23,7 +23,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
     PolicyFinding,
     PolicyReason,
     RenderingState,
-    SharedCluster,
     evaluate,
     refusals_end,
     rendering_of,
@@ -36,6 +35,7 @@ from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
 from nodeattest_controller.runtime.changes import ChangeBus
+from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube.events import EventRecorder
@@ -48,7 +48,6 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 3, tzinfo=UTC)
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 
 
 def policy(name: str = "p", *, labels: dict[str, str] | None = None, **spec: JsonValue) -> JsonObject:
@@ -88,13 +87,6 @@ def finding(
     ]
 
 
-def test_a_good_policy_says_whom_it_admits_and_how_many_clusters_it_rules() -> None:
-    found = finding(policy(), clusters=(cluster("a"), cluster("b")))
-    assert (found.why, found.clusters, found.conflicts) == (PolicyReason.VALID, 2, ())
-    assert found.message == "admits tpm"
-    assert found.condition.status == "True"
-
-
 def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do() -> None:
     found = finding(policy(), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED)
     assert (found.why, found.condition.status) == (PolicyReason.NAMESPACE_NOT_LABELLED, "False")
@@ -111,11 +103,6 @@ def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_an
     )
 
 
-def test_a_policy_that_selects_nothing_is_ready_and_says_so() -> None:
-    found = finding(policy(labels={"tier": "gold"}), clusters=(cluster("a", tier="silver"),))
-    assert (found.why, found.clusters, found.condition.status) == (PolicyReason.SELECTS_NOTHING, 0, "True")
-
-
 def test_a_refused_configuration_that_nobody_repeats_is_over_after_a_while() -> None:
     entries: list[JsonValue] = [
         {"cluster": "a", "kind": "MachineSet", "name": name, "reason": "R", "message": "m", "time": rfc3339(NOW - age)}
@@ -129,15 +116,6 @@ def test_a_refused_configuration_that_nobody_repeats_is_over_after_a_while() -> 
     assert refusals_end(left, NOW) == REFUSAL_ENDS.total_seconds() / 2
     assert refusals_end(policy(), NOW) is None
     assert "refusedConfigurations" not in mapping(status_patch(left, finding(policy()), NOW) or {}, "status")
-
-
-def test_two_policies_that_select_one_cluster_name_each_other_and_the_cluster() -> None:
-    pair = policy("p"), policy("q", labels={"tier": "gold"})
-    there = cluster("a"), cluster("b", tier="gold")
-    first, second = finding(*pair, clusters=there), finding(*pair, clusters=there, of="q")
-    assert (first.why, first.clusters, first.conflicts) == (PolicyReason.CONFLICT, 1, (SharedCluster("b", ("q",)),))
-    assert (second.why, second.clusters, second.conflicts) == (PolicyReason.CONFLICT, 0, (SharedCluster("b", ("p",)),))
-    assert "b (also q): no node joins" in first.message
 
 
 def test_of_two_policies_the_one_that_machines_joined_under_goes_on_and_both_say_conflict() -> None:
@@ -163,22 +141,6 @@ def test_where_the_policy_that_would_go_on_is_invalid_both_say_that_no_node_join
         assert patch is not None
         [conflict] = maps_at(map_at(patch, "status"), "conflicts")
         assert "ruling" not in conflict
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"authorizedAttestors": ["tpm", "insecure"]}, "take insecure out"),
-        ({"certificateLifetme": "1h"}, "did you mean certificateLifetime"),
-        ({"tpm": {"endorsementCAs": "no PEM"}}, "spec.tpm.endorsementCAs"),
-    ],
-)
-def test_an_invalid_policy_says_what_the_parser_says(spec: JsonObject, said: str) -> None:
-    invalid = policy()
-    invalid["spec"] = {**mapping(invalid, "spec"), **spec}
-    found = finding(invalid, policy("q"), clusters=(cluster("a"),))
-    assert (found.why, found.condition.status) == (PolicyReason.INVALID, "False")
-    assert said in found.message
 
 
 def test_the_metric_knows_every_reason() -> None:
@@ -355,45 +317,6 @@ def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
     assert rendering_of(changed_calls()) == NamespaceRendering()
 
 
-def test_what_was_decided_or_not_looked_at_is_said_and_no_failure() -> None:
-    ours = (cluster("a"),)
-    for state, reason in (
-        (RenderingState.DISABLED, PolicyReason.RENDERING_DISABLED),
-        (RenderingState.NOT_READ, PolicyReason.WEBHOOK_NOT_READ),
-    ):
-        found = finding(policy(), clusters=ours, rendering=state)
-        assert (found.why, found.condition.status) == (reason, "True")
-        assert found.message.startswith("admits tpm; ")
-        assert finding(policy(), rendering=state).why is PolicyReason.SELECTS_NOTHING
-        assert finding(policy(serving="x"), clusters=ours, rendering=state).why is PolicyReason.INVALID
-        assert finding(policy(enforcement="Audit"), clusters=ours, rendering=state).why is PolicyReason.VALID
-
-
-def test_control_planes_that_are_not_rendered_are_counted_and_named() -> None:
-    clusters = (cluster("a"), cluster("b"), cluster("c", tier="gold"))
-    found = finding(policy(), clusters=clusters, unrendered={"a": "", "c": ""})
-    assert (found.why, found.unrendered, found.condition.status) == (PolicyReason.VALID, ("a", "c"), "True")
-    assert "the KubeadmControlPlane of a, c is not rendered (2 in all)" in found.message
-    assert "clusterctl alpha rollout restart" in found.message
-    gold = finding(policy(labels={"tier": "gold"}), clusters=clusters, unrendered={"a": ""})
-    assert (gold.unrendered, gold.message) == ((), "admits tpm")
-    assert finding(policy(enforcement="Audit"), clusters=clusters, unrendered={"a": ""}).unrendered is None
-    assert finding(policy(), clusters=clusters).unrendered is None
-
-    large = finding(policy(), clusters=clusters, unrendered={"a": "", "c": "TooLarge"})
-    assert large.unrendered == ("a", "c")
-    assert "the KubeadmControlPlane of a is not rendered (1 in all)" in large.message
-    assert "the KubeadmControlPlane of c cannot be read (TooLarge; 1 in all): it counts as not" in large.message
-
-    stored = policy()
-    patch = status_patch(stored, found, NOW)
-    assert patch is not None
-    assert map_at(patch, "status")["unrenderedControlPlanes"] == 2
-    unknown = status_patch({**stored, "status": {"unrenderedControlPlanes": 2}}, finding(policy()), NOW)
-    assert unknown is not None
-    assert map_at(unknown, "status")["unrenderedControlPlanes"] is None
-
-
 async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is_too_large_hides_no_other(
     plane: ControlPlane,
 ) -> None:
@@ -437,17 +360,6 @@ async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is
         client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
     asked = [one for one in plane.requests() if one.resource == "kubeadmcontrolplanes" and one.namespace == NAMESPACE]
     assert not [one for one in asked if one.verb in {"list", "watch"}]
-
-
-def test_of_a_namespace_that_could_not_be_read_no_policy_is_called_valid() -> None:
-    ours = cluster("a")
-    unread = finding(policy(), clusters=(ours,), rendering=RenderingState.UNKNOWN)
-    assert (unread.why, unread.condition.status) == (PolicyReason.NAMESPACE_NOT_READ, "Unknown")
-    stored: JsonObject = {"status": {"conditions": [{"type": "Ready", "reason": "NamespaceNotLabelled"}]}}
-    kept = finding({**policy(), **stored}, clusters=(ours,), rendering=RenderingState.UNKNOWN)
-    assert kept.why is PolicyReason.NAMESPACE_NOT_LABELLED
-    audit = finding(policy(enforcement="Audit"), clusters=(ours,), rendering=RenderingState.UNKNOWN)
-    assert audit.why is PolicyReason.VALID
 
 
 async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_called_valid(
@@ -497,47 +409,21 @@ async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_c
     client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
 
 
-def record(name: str, under: str, ends: datetime) -> JsonMap:
-    """Make the MachineAttestation of a machine of the Cluster ``counted``."""
-    issued: JsonMap = {
-        "requestName": name,
-        "requestUID": name,
-        "spki": f"sha256:{'0' * 64}",
-        "serial": "ab",
-        "notBefore": "2026-01-01T00:00:00Z",
-        "notAfter": rfc3339(ends),
-        "issuedAt": "2026-01-01T00:00:00Z",
-        "certificate": "pem",
-        "policy": under,
-    }
-    return {
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-        "kind": "MachineAttestation",
-        "metadata": {"name": name, "labels": {"cluster.x-k8s.io/cluster-name": "counted"}},
-        "spec": {"clusterName": "counted", "providerID": f"metal://{name}", "issued": [issued]},
-    }
+class _Nothing(LeaderOwnsAll):
+    """A replica that does what is of one cluster only."""
+
+    def leads(self) -> bool:
+        return False
+
+    def owns(self, cluster: ClusterKey) -> bool:
+        return True
 
 
-async def test_while_policies_are_in_conflict_valid_certificates_are_counted_again(plane: ControlPlane) -> None:
-    client = plane.client()
-    create_cluster(client, "counted")
-    path, rival = create_policy(client, "first"), create_policy(client, "second")
-
-    def ruling(each: str) -> list[JsonValue]:
-        return [one.get("ruling") for one in maps_at(client.get(each), "status", "conflicts")]
-
-    async with working(plane, recount=0.05) as office:
-        await until(lambda: ruling(path) == ruling(rival) == [None])
-        asked = office.asked.times
-        enough = asked[LEADS] + 20  # nothing changes, and each status that was written is read once
-        await until(lambda: asked[LEADS] > enough)
-        for number in range(2):  # more of them, and expired
-            client.create(LEDGERS, record(f"expired-{number}", "second", NOW))
-        client.create(LEDGERS, record("valid", "first", LATER))
-        await until(lambda: ruling(path) == ruling(rival) == ["first"])
-        for number in range(2):
-            client.create(LEDGERS, record(f"late-{number}", "second", LATER + timedelta(days=1)))
-        await until(lambda: ruling(path) == ruling(rival) == ["second"])
+async def test_a_replica_that_is_not_asked_to_writes_no_status(plane: ControlPlane) -> None:
+    path = create_policy(plane.client(), "not-mine")
+    async with working(plane, ownership=_Nothing(lambda: True)) as office:
+        await office.policies_reconciled()
+    assert ready(plane, path) == {}
 
 
 # A policy's spec wakes the clusters beside it, its status does not
@@ -560,10 +446,6 @@ class Owner:
 
 def now() -> datetime:
     return datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def valid(metrics: Metrics) -> float | None:
-    return metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Valid"})
 
 
 def status_of(api: FakeApi, path: str) -> object:

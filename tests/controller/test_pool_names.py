@@ -125,11 +125,6 @@ class Pool:
         )
 
 
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
-
-
 @pytest.fixture
 async def pool(pki: ClusterPki) -> AsyncGenerator[Pool]:
     verifier = Recording()
@@ -149,12 +144,6 @@ async def pool(pki: ClusterPki) -> AsyncGenerator[Pool]:
     made.register()
     async with world.running():
         yield made
-
-
-async def test_a_registered_key_gives_an_instance_its_node_name(pool: Pool) -> None:
-    assert await pool.join() == ""
-    assert text(pool.world.csr("r-2"), "status", "certificate")
-    assert [text(one, "spec", "nodeName") for one in pool.world.attestations()] == [NODE]
 
 
 async def test_kubelet_of_an_instance_whose_addresses_nobody_lists_is_refused_at_once_with_a_remedy(
@@ -203,13 +192,6 @@ async def test_a_registered_name_is_no_other_machines_by_its_first_label_either(
     await pool.world.settle()
     assert await guest.join() == "NodeNameTaken"
     assert await replace(pool, node=NodeName("db-1")).join() == ""
-
-
-async def test_another_tpm_does_not_join_by_a_registered_name(pool: Pool) -> None:
-    assert await replace(pool, tpm=SoftTpm()).join() == "EndorsementKeyUntrusted"
-    pool.register(first_use=True)
-    await pool.world.settle()
-    assert await replace(pool, tpm=SoftTpm()).join() == "EndorsementKeyUntrusted"
 
 
 async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(pool: Pool) -> None:

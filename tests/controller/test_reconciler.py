@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import AsyncGenerator, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,13 +25,16 @@ from csr_world import (
     request,
 )
 
+from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reusable
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
+from nodeattest_controller.model.attestation import IssuedCertificate
 from nodeattest_controller.model.attestation_reset import reset
 from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
-from nodeattest_kube.client import ApiError, Conflict, Forbidden
+from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
@@ -47,11 +51,6 @@ from nodeattest_providers.names import (
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
 
 
 @pytest.fixture
@@ -75,6 +74,39 @@ def conflicts(world: World) -> float:
         if one.startswith("nodeattest_ledger_conflicts_total ")
     ]
     return float(line.split()[1])
+
+
+async def test_one_tokens_refusals_leave_anothers_and_the_controllers_own_errors_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines(message: str) -> int:
+        return sum(record.getMessage() == message for record in caplog.records)
+
+    caplog.set_level(logging.INFO)
+    world.verifier.answer = denied()
+    flood = [f"flood-{number}" for number in range(40)]
+    for number, name in enumerate(flood):
+        world.file(name, node=NodeName(f"worker-{number}"))
+    world.file("other", username="system:bootstrap:fedcba")
+    for name in flood:
+        await world.reconcile(name)
+    assert lines("refused") == REQUESTER_BURST
+    await world.reconcile("other")
+    assert lines("refused") == REQUESTER_BURST + 1
+    world.verifier.answer = TypeError("no such attribute")
+    for number in range(40):
+        world.file(f"bug-{number}", node=NodeName(f"worker-{number}"))
+        await world.reconcile(f"bug-{number}")
+    assert lines("bug") == 40
+    world.verifier.answer = ChallengeRequired('{"mac": "ours"}')
+    world.file("challenged")
+    await world.reconcile("challenged")
+    path = f"{CSRS}/challenged"
+    meta = mapping(world.csr("challenged"), "metadata")
+    foreign: JsonObject = {**meta, "annotations": {ANNOTATION_CHALLENGE: "{}"}}
+    world.workload_api.put(path, {**world.csr("challenged"), "metadata": foreign})
+    await world.reconcile("challenged")
+    assert lines("overwriting a foreign challenge") == 1
 
 
 # Approve
@@ -231,14 +263,6 @@ def file_both(world: World) -> None:
     answered = world.evaluator.parse_request(first).csr.der
     raw = envelope.encode(answered, Evidence(ProviderName("tpm"), 1, {"name": ref.name, "uid": ref.uid}))
     world.file("second", request=base64.b64encode(raw).decode())
-
-
-async def test_the_first_request_comes_from_the_watch_that_brought_the_second(pki: ClusterPki) -> None:
-    async with World(pki, TwoRounds()).running() as world:
-        file_both(world)
-        assert await world.reconcile("second") == DONE
-        assert text(world.csr("second"), "status", "certificate")
-        assert world.workload_api.count("GET", f"{CSRS}/first") == 0
 
 
 def decided(world: World) -> None:
@@ -429,6 +453,14 @@ async def test_a_first_request_gets_its_challenge_once(challenged: World) -> Non
     assert challenged.workload_api.writes(CSRS) == ["PATCH"]
 
 
+async def test_a_foreign_challenge_is_overwritten(challenged: World) -> None:
+    found = challenged.csr()
+    mapping(found, "metadata")["annotations"] = {ANNOTATION_CHALLENGE: '{"nonce": "other"}'}
+    challenged.workload_api.put(f"{CSRS}/r-1", found)
+    await challenged.reconcile()
+    assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
+
+
 async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: World) -> None:
     await challenged.reconcile()
     challenged.now = CREATED + CHALLENGE_TTL + timedelta(seconds=61)
@@ -455,6 +487,14 @@ async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world:
     assert (await world.reconcile("r-2")).requeue_after is not None
 
 
+async def test_a_conflict_on_the_request_is_no_conflict_of_the_record(world: World) -> None:
+    world.workload_api.fail("PUT", "/approval", Conflict(409, "Conflict", "it changed"))
+    world.file()
+    assert await world.reconcile() == REQUEUE
+    assert conflicts(world) == 0
+    assert await world.reconcile() == DONE
+
+
 # What an API server answers
 
 
@@ -478,6 +518,17 @@ async def test_a_record_that_was_deleted_meanwhile_is_made_anew(world: World) ->
     assert await world.reconcile("r-2") == REQUEUE
     assert await world.reconcile("r-2") == DONE
     assert text(world.csr("r-2"), "status", "certificate")
+
+
+async def test_a_404_that_nothing_explains_is_raised_and_told(world: World) -> None:
+    error = NotFound(404, "NotFound", "no such resource")
+    world.management_api.fail("POST", "machineattestations", error, times=9)
+    world.file()
+    with pytest.raises(NotFound):
+        await world.reconcile()
+    await world.events.drain()
+    assert world.warnings() == [Reason.API_UNAVAILABLE]
+    assert conflicts(world) == 0
 
 
 async def test_a_request_that_is_gone_when_it_is_written_needs_nothing_more(world: World) -> None:
@@ -540,3 +591,51 @@ async def test_another_version_is_denied_unevaluated_and_the_annotation_names_th
     made = signer()
     assert await outcome(pki, made, version) == ("EvidenceVersionUnsupported", names)
     assert not made.calls
+
+
+# How long a certificate lasts, and until when it is handed out again; tests/system holds the rest of issuing
+
+
+@pytest.mark.parametrize(
+    ("longest", "asked", "lasts"),
+    [
+        (1209600, None, 1209600),
+        (1209600, 3600, 3600),
+        (3600, 1209600, 3600),
+        (120, 600, 120),  # the API server lets nobody ask for less than ten minutes
+        (3600, 1, 60),
+        (3600, -5, 60),
+    ],
+)
+def test_a_certificate_lasts_as_asked_but_never_longer_than_the_policy_says(
+    longest: int, asked: int | None, lasts: int
+) -> None:
+    assert clamp_lifetime(longest, asked) == lasts
+
+
+def entry(lifetime: timedelta) -> IssuedCertificate:
+    return IssuedCertificate(
+        request_name="r",
+        request_uid="u",
+        first_request_uid="",
+        spki="sha256:00",
+        serial="1",
+        not_before=CREATED - timedelta(minutes=5),
+        not_after=CREATED + lifetime,
+        issued_at=CREATED,
+        certificate="",
+    )
+
+
+def at(seconds: float) -> datetime:
+    return CREATED + timedelta(seconds=seconds)
+
+
+def test_a_certificate_is_handed_out_again_until_a_minute_before_its_end() -> None:
+    assert is_reusable(entry(timedelta(hours=1)), at(3539))
+    assert not is_reusable(entry(timedelta(hours=1)), at(3540))
+
+
+def test_a_short_certificate_is_handed_out_again_for_three_quarters_of_its_life() -> None:
+    assert is_reusable(entry(timedelta(minutes=1)), at(44))
+    assert not is_reusable(entry(timedelta(minutes=1)), at(45))

@@ -63,10 +63,6 @@ def joined(machine: MachineView, provider_id: str) -> Attestation:
 # Selection
 
 
-def test_the_token_finds_a_machine_that_has_no_provider_id_yet() -> None:
-    assert select_machine(make_request(), [], [nameless()], REQUIRED) == nameless()
-
-
 @pytest.mark.parametrize("binding", [REQUIRED, TokenBinding.PREFERRED])
 def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -> None:
     assert select_machine(make_request(), [make_member()], [make_member()], binding) == make_member()
@@ -74,11 +70,6 @@ def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -
         select_machine(make_request(), [make_member()], [other(provider_id=ProviderID("sandbox://node-1"))], binding)
     assert "node-0" in refused.value.got
     assert "node-1" in refused.value.expected
-
-
-def test_without_token_binding_the_provider_id_decides() -> None:
-    assert select_machine(make_request(), [make_member()], [other()], TokenBinding.OFF) == make_member()
-    assert select_machine(make_request(), [], [nameless()], TokenBinding.OFF) == nameless()
 
 
 def test_a_token_that_no_configuration_names_leaves_the_provider_id_to_decide() -> None:
@@ -162,6 +153,15 @@ def test_a_free_suffix_is_one_dns_label(suffix: str, matches: bool) -> None:
     assert not expected.matches(f"byoh://host2/{suffix}")
 
 
+def test_a_free_suffix_is_not_told_because_kubelet_needs_the_same_one() -> None:
+    expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
+    with pytest.raises(Denied) as refused:
+        check_provider_id(make_request(provider_id=""), nameless(), expected)
+    assert refused.value.reason is Reason.PROVIDER_ID_REQUIRED
+    assert refused.value.annotations == {}
+    assert "byoh://host/" in refused.value.remedy
+
+
 def test_a_provider_id_that_a_record_and_another_machine_have_is_ambiguous_and_both_are_named() -> None:
     recorded = other().with_provider_id("sandbox://node-0", "an expression")
     with pytest.raises(Denied, match=Reason.MACHINE_AMBIGUOUS) as refused:
@@ -212,6 +212,12 @@ def test_a_host_object_gives_names_and_keys_only_where_the_policy_takes_them() -
     ignored = replace(found, host_counts=False)
     assert host_names(ignored) == {}
     assert platform_endorsement_keys(nameless(), ignored, has_joined=False) == {}
+
+
+def test_keys_of_infrastructure_machine_and_host_object_are_both_named() -> None:
+    keys = platform_endorsement_keys(nameless(), metal(annotated(OTHER_KEY), annotated(KEY)), has_joined=False)
+    assert sorted(keys.values()) == [KEY, OTHER_KEY]
+    assert {source.split()[0] for source in keys} == {"Metal3Machine", "BareMetalHost"}
 
 
 def test_a_key_of_two_host_objects_binds_no_first_join_and_ends_no_renewal() -> None:
@@ -334,12 +340,3 @@ def test_a_host_object_names_its_infrastructure_machine_in_turn(host: JsonObject
     reference = KINDS[GROUP, "Metal3Machine"].host
     assert reference is not None
     assert reference.is_mutual({"infra": METAL3, "host": host}) is is_mutual
-
-
-@pytest.mark.parametrize("annotation", ["other/rack-1", "fleet/", "/rack-1", "fleet/a/b", "fleet/Rack", "", "fleet"])
-def test_a_host_in_another_namespace_than_its_provider_uses_is_none(annotation: str) -> None:
-    reference = KINDS[GROUP, "Metal3Machine"].host
-    assert reference is not None
-    infra: JsonObject = {"metadata": {"annotations": {"metal3.io/BareMetalHost": annotation}}}
-    key = reference.key({"infra": infra}, "fleet")
-    assert key is None or (annotation, key.namespace, key.name) == ("fleet", "fleet", "fleet")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,7 +15,6 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
-    YOUNG,
     addresses_final,
     check_client_certificate,
     check_sans,
@@ -72,10 +71,6 @@ def refusal(*places: str, **options: object) -> Denied:
     return refused.value
 
 
-def test_what_the_machine_lists_passes() -> None:
-    check("node-1", "node-1.lan", "node-1.example.com", "10.0.0.1", "fd00::1", "203.0.113.7")
-
-
 @pytest.mark.parametrize(
     ("listed", "asked"),
     [
@@ -89,10 +84,6 @@ def test_what_the_machine_lists_in_another_spelling_passes_in_the_ordinary_one(
     listed: tuple[str, str], asked: str
 ) -> None:
     check(asked, listed=(listed,))
-
-
-def test_the_nodes_name_passes_without_an_address() -> None:
-    check("node-1", listed=())
 
 
 @pytest.mark.parametrize(
@@ -289,14 +280,6 @@ def test_the_inventory_finds_another_machine_in_any_spelling(listed: tuple[str, 
     assert inventory.conflicting_members(cluster, normalize_host(asked), "x://mine") == []
 
 
-def test_the_inventory_finds_a_machine_by_the_name_of_its_node() -> None:
-    inventory = Inventory()
-    inventory.put_machine("other", machine("other", node="node-9"))
-    assert [one.name for one in inventory.conflicting_members(cluster_key("fleet", "c"), "node-9", "x://mine")] == [
-        "other"
-    ]
-
-
 # Not there yet
 
 
@@ -309,23 +292,6 @@ def test_an_address_of_a_young_machine_is_waited_for() -> None:
 @pytest.mark.parametrize("kind", ["MachinePool", "MachineRecord"])
 def test_whose_addresses_nobody_fills_in_is_not_waited_for(kind: str) -> None:
     assert addresses_final(make_member(kind=kind, addresses=()), CREATED)
-
-
-@pytest.mark.parametrize(
-    ("changes", "settled"),
-    [
-        ({}, True),
-        ({"created": None}, True),
-        ({"created": CREATED - YOUNG + timedelta(seconds=1)}, False),
-        ({"addresses": ()}, False),
-        ({"node_ref_name": None}, False),
-    ],
-)
-def test_a_machine_is_settled_an_hour_after_its_birth_with_node_and_address(
-    changes: Mapping[str, object], settled: bool
-) -> None:
-    member = make_member(created=CREATED - YOUNG, addresses=LISTED, node_ref_name=NODE)
-    assert addresses_final(replace(member, **changes), CREATED) is settled  # pyright: ignore[reportArgumentType] - a table
 
 
 # Attested requests

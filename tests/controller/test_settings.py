@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller import configfile
-from nodeattest_controller.settings import CONTROLLERS, Settings, split_address
+from nodeattest_controller.settings import CONTROLLERS, Settings
 from nodeattest_serving.settings import SettingsError
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
@@ -24,10 +24,6 @@ def config(tmp_path: Path) -> Path:
 def read(config: Path, body: str, **flags: object) -> Settings:
     config.write_text(HEADER + body)
     return configfile.load(config, flags, identity="replica-a")
-
-
-def test_without_file_and_flags_every_setting_has_its_default() -> None:
-    assert configfile.load(None, identity="replica-a") == Settings(identity="replica-a")
 
 
 def test_the_file_beats_the_default_and_a_flag_beats_the_file(config: Path) -> None:
@@ -82,12 +78,6 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         assert field.name == "identity" or getattr(unusual, field.name) != getattr(default, field.name), field.name
     config.write_text(configfile.dump(unusual))
     assert configfile.load(config, identity="replica-a") == unusual
-
-
-def test_durations_are_seconds_or_go_durations(config: Path) -> None:
-    assert read(config, "certificateLifetime: 168h\nwaitLimit: 90\nrequestTimeout: 2.5\n") == Settings(
-        identity="replica-a", certificate_lifetime=604_800.0, wait_limit=90.0, request_timeout=2.5
-    )
 
 
 @pytest.mark.parametrize(
@@ -188,76 +178,6 @@ def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: 
 def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str, ...], enabled: set[str]) -> None:
     settings = Settings(identity="replica-a", controllers=wanted)
     assert {name for name in CONTROLLERS if settings.enabled(name)} == enabled
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (("*", "issuer"), "issuerBase: expected a value, since issuers are to be published, got nothing"),
-        (("atestation",), "got 'atestation'"),
-        (("-*",), "got '-*'"),
-        ((*(f"-{name}" for name in sorted(BY_DEFAULT)), "*"), "at least one enabled controller"),
-        (("-serving",), "at least one enabled controller"),
-        ((), "at least one enabled controller"),
-    ],
-)
-def test_a_controller_that_cannot_run_is_refused_by_name(wanted: tuple[str, ...], message: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        Settings(identity="replica-a", controllers=wanted)
-    assert message in str(refused.value)
-
-
-ISSUERS = {"issuer_base": "https://tokens.example/fleet", "issuer_place": "s3://bucket/fleet"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"issuer_place": None}, "issuerPlace: expected a value"),
-        ({"issuer_base": None}, "issuerBase: expected a value"),
-        ({"issuer_base": "http://tokens.example"}, "issuerBase: expected the https URL that all issuers begin with"),
-        ({"issuer_place": "bucket"}, "issuerPlace: expected a place, got"),
-        ({"issuer_max_age": -1.0}, "issuerMaxAge: expected"),
-    ],
-)
-def test_a_place_for_issuers_that_cannot_be_is_refused(changes: dict[str, str], message: str) -> None:
-    Settings(identity="replica-a", controllers=("issuer",), **ISSUERS)  # pyright: ignore[reportArgumentType] - by name
-    with pytest.raises(SettingsError) as refused:
-        Settings(identity="replica-a", controllers=("issuer",), **(ISSUERS | changes))  # pyright: ignore[reportArgumentType] - by name
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize("wanted", [(), ("clusterAPI",), ("ClusterAPI", "Machines")])
-def test_an_inventory_that_nobody_keeps_is_refused_by_name(wanted: tuple[str, ...]) -> None:
-    with pytest.raises(SettingsError, match="inventory: expected one or more of ClusterAPI, MachineRecords, got"):
-        Settings(identity="replica-a", inventory=wanted)
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("127.0.0.1:80", ("127.0.0.1", 80)),
-        (":80", ("", 80)),
-        ("[::1]:0", ("::1", 0)),
-        ("localhost:1", ("localhost", 1)),
-    ],
-)
-def test_addresses_are_go_s(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "body",
-    ["platforms: [aws]\n", "platforms: {aws: 1}\n", "platforms: {aws: {x: 1.5}}\n"],
-)
-def test_settings_of_platforms_are_sections_by_provider_of_what_json_has(config: Path, body: str) -> None:
-    with pytest.raises(SettingsError, match=r"\.platforms: expected"):
-        read(config, body)
-
-
-def test_an_account_without_quotes_is_named(config: Path) -> None:
-    with pytest.raises(SettingsError, match="a key that is not text at line"):
-        read(config, "platforms: {aws: {assumeRoles: {222222222222: role}}}\n")
 
 
 def test_a_kubeconfig_may_not_lead_to_the_pod_unless_the_operator_allows_it() -> None:

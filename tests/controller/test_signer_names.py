@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,8 +18,6 @@ from polling import until
 from nodeattest_controller.controllers.signer_names.decide import (
     NONE,
     Signers,
-    annotations_patch,
-    fields_patch,
     signers_of,
 )
 from nodeattest_controller.controllers.signer_names.reconciler import PUBLISHED, SignerNamesReconciler
@@ -32,7 +31,7 @@ from nodeattest_kube.client import Forbidden
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.definitions import install_definitions
 
 CLIENT = "cluster.x-k8s.io/kube-apiserver-client-kubelet-"
 SERVING = "cluster.x-k8s.io/kubelet-serving-"
@@ -52,34 +51,11 @@ def test_one_provider_has_its_two_signers() -> None:
     assert signers("tpm") == Signers(CLIENT + "tpm", SERVING + "tpm")
 
 
-def test_of_several_the_policys_first_is_named_and_the_others_are_told() -> None:
-    assert signers("tpm", "aws") == Signers(CLIENT + "tpm", SERVING + "tpm", (CLIENT + "aws",))
-    assert signers("aws", "tpm").client == CLIENT + "aws"
-
-
-def test_serving_signers_that_sign_nothing_are_not_named() -> None:
-    assert signers("tpm", serving={"attested": "Refuse"}).serving is None
-    assert signers("tpm", serves=False).serving is None
-
-
-def test_what_stands_there_is_not_written_again() -> None:
-    wanted = signers("tpm")
-    obj: JsonObject = {"metadata": {}, "status": {FIELDS[0]: wanted.client, FIELDS[1]: wanted.serving}}
-    assert fields_patch(obj, wanted) is None
-    assert fields_patch(obj, signers("insecure")) == {"status": {FIELDS[0]: CLIENT + "insecure", FIELDS[1]: None}}
-    assert annotations_patch({"metadata": {}}, NONE) is None
+def test_an_empty_list_names_none() -> None:
+    assert signers() == NONE
 
 
 # On an API server
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Run a server whose DevCluster keeps the fields."""
-    with start_sandbox(tmp_path_factory.mktemp("signers"), name="management") as running:
-        install_cluster_api(running.client())
-        install_definitions(running.client(), crds())
-        yield running
 
 
 DEV_CLUSTER: Final = cast(
@@ -165,19 +141,6 @@ async def test_a_restart_writes_nothing_and_takes_back_what_another_published(pl
     assert fields_of(plane, "restart") == (None, None)
 
 
-async def test_an_infrastructure_object_that_comes_later_gets_them(plane: ControlPlane) -> None:
-    client = plane.client()
-    cluster = create_cluster(client, "late", labels={"c": "late"})
-    create_policy(client, "late", labels={"c": "late"})
-    reason = reason_of(plane, cluster)
-    async with working(plane):
-        await until(lambda: reason() == "InfrastructureNotFound")
-        body: JsonMap = {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "DevCluster",
-                         "metadata": {"name": "late"}, "spec": {}}  # fmt: skip
-        client.create(infra_path("late").rpartition("/")[0], body)
-        await until(lambda: reason() == "InStatus", seconds=30)
-
-
 async def test_where_the_definition_prunes_the_fields_annotations_hold_the_names(pruning: ControlPlane) -> None:
     client = pruning.client()
     cluster = create_cluster(client, "pruned", infra="pruned")
@@ -237,6 +200,16 @@ class Farm:
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_healthy_cluster_whose_names_may_not_be_written_gets_no_condition(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    farm = Farm(may_write=lambda: False)
+    async with farm.working():
+        await until(lambda: "signers are not published" in caplog.text)
+        assert farm.condition() == {}
 
 
 async def test_names_that_may_not_be_changed_any_more_make_the_condition_false() -> None:

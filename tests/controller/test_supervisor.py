@@ -12,7 +12,6 @@ from fake_api import FakeApi
 from polling import others_run
 from virtual import advance, now, run_virtually
 
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import SupervisedRunner, supervise
 from nodeattest_kube.backoff import BackoffPolicy
@@ -43,18 +42,6 @@ class Runner:
         if self.controller.broken_handler:
             raise KeyError("lost")
         self.controller.changes.append(keys)
-
-
-class WithoutHealth(Runner):
-    """Has a bug in what says whether its informers are synced."""
-
-    @property
-    def synced(self) -> bool:
-        raise TypeError("no such attribute")
-
-    @synced.setter
-    def synced(self, value: bool) -> None:
-        del value
 
 
 class Scripted:
@@ -108,34 +95,6 @@ async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: py
     task.cancel()
     await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 60)
     assert caplog.records == []
-
-
-async def test_a_controller_that_fails_to_tell_its_health_is_not_healthy_and_the_log_says_it_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    controller = Scripted()
-    controller.runner = WithoutHealth
-    runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
-    await controller.running.wait()
-    assert [runner.is_healthy, runner.is_healthy] == [False, False]
-    [record] = caplog.records
-    assert record.exc_info is not None
-    await runner.close()
-
-
-def test_a_subscriber_with_a_bug_keeps_no_other_from_being_notified() -> None:
-    bus, seen = ChangeBus(), list[object]()
-
-    def broken(*_: object) -> None:
-        raise TypeError("no such attribute")
-
-    bus.subscribe_clusters(broken)
-    bus.subscribe_clusters(lambda cluster, keys: seen.append((cluster, keys)))
-    bus.subscribe_policies(broken)
-    bus.subscribe_policies(seen.append)
-    bus.cluster_changed(KEY, None)
-    bus.policies_changed("fleet")
-    assert seen == [(KEY, None), "fleet"]
 
 
 # When a controller looks: soon after a change, ever later after failures, and never more than a tenth of the time

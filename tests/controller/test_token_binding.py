@@ -12,9 +12,6 @@ from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_g
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
-    bootstrap_config_ref,
-    view_of_machine,
-    views_of_pool,
 )
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import (
@@ -48,11 +45,6 @@ def refused(token_id: str, found: NamedTokens | None, binding: TokenBinding) -> 
     with pytest.raises(Denied) as denied:
         check_token_named(token_id, MEMBER, found, binding)
     return denied.value
-
-
-@pytest.mark.parametrize("binding", TokenBinding)
-def test_the_token_that_the_configuration_names_passes(binding: TokenBinding) -> None:
-    check_token_named("abcdef", MEMBER, named_tokens(config()), binding)
 
 
 @pytest.mark.parametrize("binding", [REQUIRED, PREFERRED])
@@ -89,13 +81,6 @@ def test_a_token_that_the_bootstrap_provider_never_named_is_denied_with_the_mach
     with pytest.raises(Denied) as of_pool:
         check_token_named("abcdef", make_member(kind="MachinePool", bootstrap=REF), found, REQUIRED)
     assert "new KubeadmConfig" in of_pool.value.remedy
-
-
-def test_a_configuration_that_discovers_by_file_has_lost_no_token() -> None:
-    found = named_tokens({**config("", file={"kubeConfigPath": "/x"}), **SETTLED})
-    assert found.settled
-    assert not found.token_lost
-    assert refused("abcdef", found, REQUIRED).got == "one without a token"
 
 
 def test_a_configuration_that_is_not_written_yet_is_waited_for() -> None:
@@ -159,20 +144,6 @@ def test_only_bootstrap_tokens_are_asked_for_and_our_own_group_binds_already() -
     assert asking_token(replace(asked, groups=asked.groups | {other}), MEMBER) == "abcdef"
 
 
-V1BETA1: JsonObject = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "name": "node-0", "namespace": "x"}
-V1BETA2: JsonObject = {"apiGroup": GROUP, "kind": "KubeadmConfig", "name": "node-0"}
-
-
-@pytest.mark.parametrize(("reference", "version"), [(V1BETA1, "v1beta1"), (V1BETA2, "")])
-def test_both_contracts_say_where_the_configuration_stands(reference: JsonObject, version: str) -> None:
-    wanted = ContractReference(GROUP, "KubeadmConfig", "node-0", version)
-    machine: JsonObject = {"spec": {"providerID": "x", "bootstrap": {"configRef": reference}}}
-    template: JsonObject = {"spec": {"bootstrap": {"configRef": reference}}}
-    pool: JsonObject = {"spec": {"providerIDList": ["x"], "template": template}}
-    assert [one.bootstrap for one in (view_of_machine(machine), *views_of_pool(pool))] == [wanted, wanted]
-    assert bootstrap_config_ref({"spec": {"bootstrap": {"dataSecretName": "x"}}}) is None
-
-
 def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
     record = make_member(kind="MachineRecord", bootstrap_token_id="abcdef")
     own, stolen = (make_request(username=f"system:bootstrap:{token}") for token in ("abcdef", "fedcba"))
@@ -212,13 +183,6 @@ def test_each_machine_and_cluster_has_its_own_group() -> None:
         (CLUSTER, ""),
     ]
     assert len({bound_group(*pair) for pair in pairs}) == len(pairs)
-
-
-@pytest.mark.parametrize(
-    "groups", [(), (MINE,), ("system:bootstrappers:kubeadm:default-node-token",), (MINE, "system:bootstrappers:x")]
-)
-def test_a_token_of_this_machine_or_of_none_passes(groups: tuple[str, ...]) -> None:
-    check_bound_token(asked_by(*groups), CLUSTER)
 
 
 @pytest.mark.parametrize(
