@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from uuid import uuid4
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from filing_requests import Filed
-from world import CSRS, Agent, Controller, World
+from world import Agent, Controller, World
 
-from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_controller import configfile
-from nodeattest_providers import csr, envelope
-from nodeattest_providers.aws.attestor import AwsAttestor
-from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import EvidenceBlock, ProviderName, Purpose, signer_for
+from nodeattest_providers.names import ProviderName, Purpose, signer_for
 from nodeattest_sandbox import fleet
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 
 __all__ = ["AwsFleet", "authorized_fleet", "platform_calls"]
@@ -97,25 +87,6 @@ class AwsFleet:
             provider_id="",
             settings=made.settings,
         )
-
-    def file_signed_at(self, instance: Instance, when: datetime) -> Filed:
-        """File what an agent whose clock says ``when`` would file."""
-        der = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), instance.private_dns, instance.provider_id)
-        attestor = AwsAttestor({"metadataEndpoint": instance.metadata_endpoint}, now=lambda: when)
-        cluster = select_ca_pin(self.world.workload.ca_certificate.read_bytes())
-        evidence = attestor.attest(Binding(EvidenceBlock("aws/v1"), cluster, SIGNER, hashlib.sha256(der).digest()))
-        body: JsonMap = {
-            "apiVersion": "certificates.k8s.io/v1",
-            "kind": "CertificateSigningRequest",
-            "metadata": {"name": f"r-{uuid4().hex[:12]}"},
-            "spec": {
-                "signerName": SIGNER,
-                "usages": ["digital signature", "client auth"],
-                "request": base64.b64encode(envelope.encode(der, evidence)).decode(),
-            },
-        }
-        client = self.world.workload.client(self.world.workload.token_kubeconfig(self.world.token()))
-        return Filed(self.world, text_at(client.create(CSRS, body), "metadata", "name"))
 
 
 @contextmanager

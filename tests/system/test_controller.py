@@ -9,7 +9,6 @@ from filing_requests import Filed, Wanted, file_request
 from polling import eventually
 from world import NAMESPACE, Controller, World
 
-from nodeattest_providers.names import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
 
@@ -33,18 +32,6 @@ def becomes(filed: Filed, state: str) -> None:
     if ended == "Approved" and state == "issued":
         ended = eventually(lambda: filed.state() if filed.state() != "Approved" else "", what="the certificate")
     assert ended == state
-
-
-def waits_for(filed: Filed, reason: str) -> None:
-    eventually(lambda: filed.annotation(ANNOTATION_REASON).startswith(reason), what=f"the wait for {reason}")
-    assert filed.state() == ""
-
-
-def test_a_request_that_is_before_its_machine_waits_and_is_then_issued(world: World) -> None:
-    filed = file_request(world, Wanted(node="early"))
-    waits_for(filed, "MachineNotFound")
-    world.machine("early")
-    becomes(filed, "issued")
 
 
 def test_a_denial_is_told_to_operators_with_what_was_expected_and_found(world: World) -> None:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from kubelet_requests import register_node
 from polling import eventually
-from tested_provider import Fleet, installed
-from world import NAMESPACE, Controller, World
+from world import NAMESPACE, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 
 CAPI = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}"
 REASON = "PCRValueNotAllowed"
 FLAGS = ("--leader-elect", "false")
-
-
-@pytest.fixture(scope="module")
-def tested(world: World, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    with installed(world, f"standing-{id(request)}") as found:
-        yield found
-
-
-@pytest.fixture
-def controller(world: World, tested: Fleet) -> Iterator[Controller]:
-    tested.policy()
-    with world.controller("--leader-elect", "false", log="standing.log") as running:
-        world.await_service(running)
-        yield running
 
 
 def shown(world: World, machine: str, kind: str = "machines") -> JsonMap:
@@ -43,6 +26,12 @@ def says(world: World, machine: str, status: str, reason: str, kind: str = "mach
     condition = shown(world, machine, kind)
     is_so = (text_at(condition, "status"), text_at(condition, "reason")) == (status, reason)
     return condition if is_so else None
+
+
+def marks(world: World, node: str) -> list[str]:
+    """Return the values of our taints on a Node."""
+    taints = maps_at(world.workload_admin.get(f"/api/v1/nodes/{node}"), "spec", "taints")
+    return [text_at(taint, "value") for taint in taints if text_at(taint, "key").startswith("attestation.")]
 
 
 @pytest.mark.swtpm
@@ -67,9 +56,9 @@ def test_a_tpm_that_shows_another_boot_than_the_policy_wants_is_cordoned_until_i
         assert REASON in refused.stderr
         assert [text_at(one, "spec", "username") for one in world.requests_of("st-tpm")].count("system:node:st-tpm")
         eventually(lambda: says(world, "st-tpm", "False", REASON), seconds=60, what="the condition")
-        eventually(lambda: Fleet(world).marks("st-tpm") == ["Cordon"], seconds=60, what="the cordon")
+        eventually(lambda: marks(world, "st-tpm") == ["Cordon"], seconds=60, what="the cordon")
         world.set_policy(authorizedAttestors=["tpm"], tpm={"pcrs": zero}, onFailure="Cordon", maxFailedShare=100)
         renewed = agent.join(world.token(), "--renew")
         assert renewed.returncode == 0, renewed.stderr
-        eventually(lambda: Fleet(world).marks("st-tpm") == [], seconds=60, what="the release")
+        eventually(lambda: marks(world, "st-tpm") == [], seconds=60, what="the release")
         eventually(lambda: says(world, "st-tpm", "True", "Attested"), seconds=60, what="the condition")

@@ -60,35 +60,6 @@ def test_a_token_finds_the_cluster_soon_after_it_was_made_and_not_after_it_is_go
     assert {line["level"] for line in front.logged()} == {"info"}
 
 
-def test_a_front_that_was_killed_answers_again_as_soon_as_it_is_back(cluster: Cluster, front: FrontProcess) -> None:
-    token = cluster.token()
-    eventually(lambda: find(front, cluster, token), "the cluster")
-    front.kill()
-    assert find(front, cluster, token) is None
-    front.start()
-    assert find(front, cluster, token) is not None
-
-
-def test_a_front_ends_in_order_and_tells_its_health_and_figures(cluster: Cluster, front: FrontProcess) -> None:
-    assert front.read("/healthz") == (200, "ok")
-    assert front.read("/readyz") == (200, "ok")
-    assert front.read("/other")[0] == 404
-    find(front, cluster, BootstrapToken("zzzzzz", "0" * 16))
-    assert 'nodeattest_discovery_requests_total{code="401",service="discovery"} 1.0' in front.read("/metrics")[1]
-    assert front.stop() == 0
-
-
-def test_it_answers_from_memory_while_the_api_server_is_away(cluster: Cluster, front: FrontProcess) -> None:
-    token = cluster.token()
-    eventually(lambda: find(front, cluster, token), "the cluster")
-    cluster.plane.freeze()
-    try:
-        found = by_front(front.endpoint, token, None, quick())
-    finally:
-        cluster.plane.resume()
-    assert found.kubeconfig == cluster.kubeconfig
-
-
 def test_the_rights_of_the_manifest_are_for_these_reads_only(cluster: Cluster) -> None:
     user = "system:serviceaccount:nodeattest-discovery:discovery-front"
     client = cluster.plane.client(cluster.plane.client_kubeconfig(user))
