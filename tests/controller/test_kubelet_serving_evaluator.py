@@ -27,6 +27,7 @@ from nodeattest_controller.model.kubelet_csr import (
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.management_cache import node_key
+from nodeattest_kube.client import Conflict
 from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import NodeName, ProviderID
@@ -73,6 +74,11 @@ def test_a_machine_on_its_way_out_does_not_hide_the_one_that_stays() -> None:
 def test_a_node_that_cannot_be_told_yet_is_waited_for(node: JsonObject | None) -> None:
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
         check_node(make_member(), node)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
 
 
 # Every way one of kubelet's own requests ends
@@ -168,6 +174,15 @@ async def test_a_request_that_somebody_else_decided_meanwhile_is_left_alone(pki:
         world.workload_api.on_call = on_call
         assert await world.reconciler.reconcile(world.workload, "k-1") == Result()
         assert not world.workload_api.writes("k-1")
+
+
+async def test_a_request_that_changed_before_its_approval_is_evaluated_again(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        world.file_kubelets()
+        world.workload_api.fail("PUT", "k-1", Conflict(409, "Conflict", "changed"))
+        assert (await world.reconcile("k-1")).requeue
+        assert await world.reconcile("k-1") == Result()
+        assert world.condition("Approved", "k-1")
 
 
 async def test_a_policy_that_changes_before_the_approval_decides(pki: ClusterPki) -> None:

@@ -47,6 +47,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
 
 
+def test_settings_that_the_provider_knows_are_taken() -> None:
+    check_platforms({"lunar": {"endpoint": "https://127.0.0.1:1"}}, "c.yaml")
+    check_platforms({"tpm": {}}, "c.yaml")
+
+
 @pytest.mark.parametrize(
     ("name", "section", "said"),
     [

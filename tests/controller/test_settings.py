@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller import configfile
-from nodeattest_controller.settings import CONTROLLERS, Settings
+from nodeattest_controller.settings import CONTROLLERS, Settings, split_address
 from nodeattest_serving.settings import SettingsError
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
@@ -178,6 +178,65 @@ def test_settings_out_of_range_do_not_exist(change: dict[str, object], message: 
 def test_controllers_are_chosen_as_in_kube_controller_manager(wanted: tuple[str, ...], enabled: set[str]) -> None:
     settings = Settings(identity="replica-a", controllers=wanted)
     assert {name for name in CONTROLLERS if settings.enabled(name)} == enabled
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (("*", "issuer"), "issuerBase: expected a value, since issuers are to be published, got nothing"),
+        (("atestation",), "got 'atestation'"),
+        (("-*",), "got '-*'"),
+        ((*(f"-{name}" for name in sorted(BY_DEFAULT)), "*"), "at least one enabled controller"),
+        (("-serving",), "at least one enabled controller"),
+        ((), "at least one enabled controller"),
+    ],
+)
+def test_a_controller_that_cannot_run_is_refused_by_name(wanted: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Settings(identity="replica-a", controllers=wanted)
+    assert message in str(refused.value)
+
+
+ISSUERS = {"issuer_base": "https://tokens.example/fleet", "issuer_place": "s3://bucket/fleet"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"issuer_place": None}, "issuerPlace: expected a value"),
+        ({"issuer_base": None}, "issuerBase: expected a value"),
+        ({"issuer_base": "http://tokens.example"}, "issuerBase: expected the https URL that all issuers begin with"),
+        ({"issuer_base": "https://tokens.example?x"}, "issuerBase: expected the https URL"),
+        ({"issuer_place": "bucket"}, "issuerPlace: expected a place, got"),
+        ({"issuer_place": "s3://../x"}, "issuerPlace: expected a place, got"),
+        ({"issuer_place": "configmap:a/b"}, "issuerPlace: expected a place, got"),
+        ({"issuer_max_age": -1.0}, "issuerMaxAge: expected"),
+    ],
+)
+def test_a_place_for_issuers_that_cannot_be_is_refused(changes: dict[str, str], message: str) -> None:
+    Settings(identity="replica-a", controllers=("issuer",), **ISSUERS)  # pyright: ignore[reportArgumentType] - by name
+    with pytest.raises(SettingsError) as refused:
+        Settings(identity="replica-a", controllers=("issuer",), **(ISSUERS | changes))  # pyright: ignore[reportArgumentType] - by name
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("wanted", [(), ("clusterAPI",), ("ClusterAPI", "Machines")])
+def test_an_inventory_that_nobody_keeps_is_refused_by_name(wanted: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError, match="inventory: expected one or more of ClusterAPI, MachineRecords, got"):
+        Settings(identity="replica-a", inventory=wanted)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        (":80", ("", 80)),
+        ("[::1]:0", ("::1", 0)),
+        ("localhost:1", ("localhost", 1)),
+    ],
+)
+def test_addresses_are_go_s(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
 
 
 def test_a_kubeconfig_may_not_lead_to_the_pod_unless_the_operator_allows_it() -> None:

@@ -124,6 +124,14 @@ async def test_the_names_stand_in_the_status_and_go_with_the_policy(plane: Contr
         assert fields_of(plane, name, contract) == (None, None)
 
 
+async def test_a_cluster_of_another_replica_is_left_alone(plane: ControlPlane) -> None:
+    create_cluster(plane.client(), "others", labels={"c": "others"}, infra="others")
+    create_policy(plane.client(), "others", labels={"c": "others"})
+    async with working(plane, ownership=LeaderOwnsAll(lambda: False)) as office:
+        await office.cluster_reconciled("others")
+    assert fields_of(plane, "others") == (None, None)
+
+
 async def test_a_restart_writes_nothing_and_takes_back_what_another_published(plane: ControlPlane) -> None:
     client = plane.client()
     cluster = create_cluster(client, "restart", labels={"c": "restart"}, infra="restart")
