@@ -79,8 +79,6 @@ class ContosoSigner(ClusterAPISigner):
         )
         return AttestedNode(provider=self.provider, provider_id=provider_id, checks=checks.record())
 
-    verify_serving_attestation_data = verify_client_attestation_data  # the binding covers which of the two it is
-
 
 def _signature(evidence: Evidence) -> bytes:
     return Fields.of(evidence.data, "contoso/v1", ("signature",)).octets("signature", _SIGNATURE, _SIGNATURE)

@@ -58,8 +58,6 @@ class ContosoCloudSigner(ClusterAPISigner):
         checked = checks.record()
         return AttestedNode(provider=self.provider, provider_id=provider_id, proven_machine_name=proven, checks=checked)
 
-    verify_serving_attestation_data = verify_client_attestation_data  # the binding distinguishes them
-
     async def _whose(self, ticket: str) -> str:
         try:
             async with self._cloud.get(f"/tickets/{ticket}") as answer:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol, cast, runtime_checkable
+from typing import Final, Protocol, cast
 
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.verifier_interface import ClusterAPISigner, ProvableNames
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 
 class CallOutcome(StrEnum):
@@ -61,25 +61,8 @@ class Platform:
     """Returns the signer of another provider, each with its own platform; for one that is made of others."""
 
 
-_METHODS: Final = ("verify_client_attestation_data", "verify_serving_attestation_data", "machine_name")
 OFFLINE: Final = Platform(settings=MappingProxyType({}), may_call=False)
 """For verifying offline."""
-
-
-@runtime_checkable
-class PlatformSigner(Protocol):
-    """A signer's class whose factory takes ``platform=Platform(...)``; others are made without arguments."""
-
-    takes_platform: bool
-
-
-@runtime_checkable
-class ClosingSigner(Protocol):
-    """A signer that holds connections."""
-
-    async def aclose(self) -> None:
-        """Close them; the signer is not used any more."""
-        ...
 
 
 def make_signer(provider: ProviderName, platform: Platform | None = None) -> ClusterAPISigner:
@@ -96,33 +79,17 @@ def make_signer(provider: ProviderName, platform: Platform | None = None) -> Clu
             got=", ".join(map(printable, platform.settings)),
             remedy=f"take the section platforms.{provider} out of the controller's configuration",
         )
-    signer = factory(platform=platform or Platform()) if takes_platform else factory()
-    check_signer(signer, provider)
+    return check_signer(factory(platform=platform or Platform()) if takes_platform else factory(), provider)
+
+
+def check_signer(signer: object, provider: ProviderName) -> ClusterAPISigner:
+    """Return a signer of this provider; anything else is ``Denied``."""
+    registry.check_made(signer, provider, is_complete=isinstance(signer, ClusterAPISigner))
     return cast("ClusterAPISigner", signer)
-
-
-def check_signer(signer: object, provider: ProviderName) -> None:
-    """Refuse what is no signer of the provider; raises Denied."""
-    registry.check_signer_type(signer, provider, _METHODS)
-
-
-def reads_infrastructure(signer: object) -> bool:
-    """Whether a signer reads a machine's infrastructure object, so that the machine must wait for it."""
-    return getattr(signer, "reads_infrastructure", True) is not False
-
-
-def reads_secret(signer: object) -> bool:
-    """Whether a signer needs the Machine's own attestation secret."""
-    return getattr(signer, "reads_secret", False) is True
 
 
 def provable_names(
     signer: ClusterAPISigner, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
 ) -> Mapping[ProviderID, NodeName] | None:
-    """Return the node names that a signer could prove by a policy's sections; None: any. Raises Denied.
-
-    A machine that has no name of its own in the management cluster joins by a proven one or not at all.
-    """
-    if isinstance(signer, ProvableNames):
-        return signer.provable_names(sections.get(signer.provider, {}), sections)
-    return None if signer.secure else {}
+    """Return the node names that a signer could prove by a policy's sections; None: any. Raises Denied."""
+    return signer.provable_names(sections.get(signer.provider, {}), sections)

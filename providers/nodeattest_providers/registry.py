@@ -98,13 +98,13 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
         ),
     }
 )
-_TEST_ONLY: Final = "null"
-"""Accepts everything; tests name its class, and no lookup finds it."""
+_RUBBER_STAMP: Final = "null"
+"""The proposal's, which accepts everything, for tests; there is none here, and nobody may offer one."""
 INSECURE: Final = frozenset(
-    {ProviderName(_TEST_ONLY), *(ProviderName(name) for name, row in BUILT_IN.items() if not row.secure)}
+    {ProviderName(_RUBBER_STAMP), *(ProviderName(name) for name, row in BUILT_IN.items() if not row.secure)}
 )
 """Providers that prove nothing."""
-RESERVED: Final = frozenset({_TEST_ONLY, *BUILT_IN})
+RESERVED: Final = frozenset({_RUBBER_STAMP, *BUILT_IN})
 """Names that no provider of others may have."""
 
 
@@ -112,7 +112,7 @@ def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> 
     """Make a provider's attestor from its settings; ``Denied`` for an unknown provider or a wrong setting."""
     row = BUILT_IN.get(provider)
     attestor = _load(provider, ATTESTORS, row.attestor if row else None)(settings)
-    check_signer_type(attestor, provider, ("attest",))
+    check_made(attestor, provider, is_complete=callable(getattr(attestor, "attest", None)))
     return cast("Attestor", attestor)
 
 
@@ -129,12 +129,11 @@ def installed(group: str) -> frozenset[str]:
     return frozenset(BUILT_IN) | {one.name for one in entry_points(group=group)}
 
 
-def check_signer_type(made: object, provider: ProviderName, methods: tuple[str, ...]) -> None:
+def check_made(made: object, provider: ProviderName, *, is_complete: bool) -> None:
     """Refuse what a factory made if it is of another provider, lacks a method or misstates its evidence versions."""
-    missing = [method for method in methods if not callable(getattr(made, method, None))]
-    if getattr(made, "provider", None) != provider or missing:
-        lacks = f" that lacks {', '.join(missing)}" if missing else " of another provider"
-        raise _unknown(f"an implementation of {provider}", f"one{lacks}")
+    if getattr(made, "provider", None) != provider or not is_complete:
+        got = "one of another provider" if is_complete else "one without its methods"
+        raise _unknown(f"an implementation of {provider}", got)
     if not _are_versions(getattr(made, "versions", None)):
         raise _unknown(f"an implementation of {provider} with its evidence versions, newest first", "one without")
 

@@ -8,10 +8,10 @@ instead of a bare error, which cannot say "wait".
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Check, Reason
@@ -201,92 +201,8 @@ class AttestedNode:
         return {name_pin(self.provider, kind): value for kind, value in self.fingerprints.items()}
 
 
-class ClusterAPISigner(Protocol):
-    """A provider's verifier in the controller; the base class of all of them.
-
-    Two attributes are optional: ``reads_infrastructure`` (True where absent; False: a machine need not wait for its
-    infrastructure object) and ``reads_secret`` (False where absent; True: the Machine's attestation secret is read).
-    """
-
-    provider: ProviderName
-    versions: tuple[int, ...]
-    """Evidence versions understood, newest first."""
-    secure: bool
-    """False: no proof at all; never beside a secure provider, no rotation, no serving certificates."""
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        ...
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request; raises the same."""
-        ...
-
-    def machine_name(self, request: NodeRequest, attested: AttestedNode) -> MachineName | None:
-        """Return the Machine that the evidence of a verified request proves; None if it proves no Machine.
-
-        The controller denies the request if it found another Machine by the provider ID: the name may contradict, it
-        never chooses. A requested name proves nothing.
-        """
-        del request
-        return attested.proven_machine_name
-
-
-@runtime_checkable
-class CheckedSettings(Protocol):
-    """A signer that can read its section of a policy before any request comes, offline; for ``policy check``."""
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse settings that no request could be verified with; raises Denied."""
-        ...
-
-
-@runtime_checkable
-class RecordedChecks(Protocol):
-    """A signer that can hold a machine's record to settings that are not applied yet, offline: ``policy simulate``."""
-
-    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Check what is on record of the machine's last proof, as if it proved the same again at a renewal.
-
-        ``boot`` is what it booted last. Returns what the record does not hold and a renewal is checked for, a sentence
-        each; none: the same proof passes. Raises Denied where the renewal is refused whatever else there is.
-        """
-        ...
-
-
-@runtime_checkable
-class ProvableNames(Protocol):
-    """A signer that knows beforehand which node names it could prove.
-
-    One without this method may prove any name if it is ``secure``, and none otherwise (``platform.provable_names``).
-    """
-
-    def provable_names(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> Mapping[ProviderID, NodeName] | None:
-        """Return the names by provider ID: no other machine can prove one; None where the platform tells them.
-
-        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
-        settings.
-        """
-        ...
-
-
 Addresses = tuple[tuple[str, str], ...]
 """(type, address) pairs, as in ``Machine.status.addresses``."""
-
-
-@runtime_checkable
-class PlatformAddresses(Protocol):
-    """A signer whose platform knows at which names and addresses a machine can be reached now."""
-
-    async def addresses(self, facts: Facts) -> Addresses | None:
-        """Return all names and addresses of the machine now.
-
-        Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
-        answer means that the machine has none yet, None that by these settings there is no platform that knows.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,24 +214,90 @@ class NamedEndorsementKey:
     """What was checked of the machine before."""
 
 
-@runtime_checkable
-class EndorsementKeySource(Protocol):
-    """A signer whose platform knows the endorsement keys of its machines' TPMs; another provider may ask it."""
+class ClusterAPISigner(ABC):
+    """A provider's verifier in the controller. Whatever has a default is optional."""
+
+    provider: ProviderName
+    versions: tuple[int, ...]
+    """Evidence versions understood, newest first."""
+    secure: bool
+    """False: no proof at all; never beside a secure provider, no rotation, no serving certificates."""
+    two_step: bool = False
+    """Whether a first request is challenged, and a second one answers."""
+    takes_platform: bool = False
+    """Whether it is made by ``(platform=Platform(...))``, instead of without arguments."""
+    reads_infrastructure: bool = True
+    """False: a machine need not wait for its infrastructure object."""
+    reads_secret: bool = False
+    """Whether the Machine's attestation secret is read for it."""
+    tells_addresses: bool = False
+    """Whether its platform knows at which names and addresses a machine can be reached now."""
+
+    @abstractmethod
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
+
+    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a serving request by the same rules: the binding names the signer, so neither passes for the other."""
+        return await self.verify_client_attestation_data(request, facts)
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        """Return the first request that this one answers, None for a first one; raises Denied on malformed evidence."""
+        del request
+        return None
+
+    def machine_name(self, request: NodeRequest, attested: AttestedNode) -> MachineName | None:
+        """Return the Machine that the evidence of a verified request proves; None if it proves no Machine.
+
+        The controller denies the request if it found another Machine by the provider ID: the name may contradict, it
+        never chooses. A requested name proves nothing.
+        """
+        del request
+        return attested.proven_machine_name
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be verified with; offline. Raises Denied."""
+        del settings
+
+    def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
+        """Check what is on record of the machine's last proof, as if it proved the same again at a renewal; offline.
+
+        ``boot`` is what it booted last. Returns what the record does not hold and a renewal is checked for, a sentence
+        each; none: the same proof passes. Raises Denied where the renewal is refused whatever else there is.
+        """
+        del facts, boot
+        return (f"the provider {self.provider} cannot check records",)
+
+    def provable_names(
+        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+    ) -> Mapping[ProviderID, NodeName] | None:
+        """Return the names that it could prove, by provider ID: no other machine can prove one; None: any name.
+
+        A machine that has no name of its own in the management cluster joins by a proven one or not at all.
+        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
+        settings.
+        """
+        del settings, sections
+        return None if self.secure else {}
+
+    async def addresses(self, facts: Facts) -> Addresses | None:
+        """Return all names and addresses of the machine now.
+
+        Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
+        answer means that the machine has none yet, None that by these settings there is no platform that knows.
+        """
+        del facts
+        return None
 
     async def endorsement_key(
         self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
     ) -> NamedEndorsementKey:
-        """Return the machine's endorsement key, of the type of the key that it showed.
+        """Return the endorsement key of a machine's TPM, of the type of the one that it showed; for other providers.
 
         ``accounts`` are those of the platform in which the machine may be. Raises Denied or Unavailable.
         """
-        ...
+        raise NotImplementedError(f"the provider {self.provider} tells no endorsement keys")
 
-
-@runtime_checkable
-class ChallengeSigner(Protocol):
-    """A signer that works in two steps."""
-
-    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
-        ...
+    async def aclose(self) -> None:
+        """Close connections; the signer is not used any more."""
+        return

@@ -88,11 +88,11 @@ class OneRound(ClusterAPISigner):
             raise self.answer
         return self.answer
 
-    verify_serving_attestation_data = verify_client_attestation_data
-
 
 class TwoRounds(OneRound):
     """The same in two steps: evidence names the first request, or none."""
+
+    two_step = True
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         data = request.evidence.data
@@ -101,6 +101,8 @@ class TwoRounds(OneRound):
 
 class TellsAddresses(OneRound):
     """A verifier whose platform knows where the machine can be reached."""
+
+    tells_addresses = True
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         del facts

@@ -372,8 +372,8 @@ async def unlisted_address(scene: Scene) -> Outcome:
 class ProvesNoName(OneRound):
     """A provider that can prove no machine's name."""
 
-    def provable_names(self, section: object, sections: object) -> dict[ProviderID, NodeName]:
-        del section, sections
+    def provable_names(self, settings: object, sections: object) -> dict[ProviderID, NodeName]:
+        del settings, sections
         return {}
 
 
@@ -572,6 +572,8 @@ async def address_taken_meanwhile(scene: Scene) -> Outcome:
 
 class Elsewhere(OneRound):
     """A provider whose platform says that the machine has 10.0.0.9 alone."""
+
+    tells_addresses = True
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         del facts

@@ -174,8 +174,6 @@ class OneStep(ClusterAPISigner):
             checks=checks.record(),
         )
 
-    verify_serving_attestation_data = verify_client_attestation_data
-
 
 def signer_of(*signers: ClusterAPISigner) -> CompositeSigner:
     known = {signer.provider: signer for signer in signers}

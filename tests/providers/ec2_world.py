@@ -34,7 +34,7 @@ RUNNING = Ec2Instance(
 
 @dataclass(slots=True)
 class Amazon:
-    """EC2; implements ``Describe``, ``DescribeKey`` and, without a cache, ``EndorsementKeySource``."""
+    """EC2; implements ``Describe``, ``DescribeKey`` and, without a cache, ``endorsement_key`` of a signer."""
 
     instance: Ec2Instance = RUNNING
     key: str | None = "sha256:" + "ec" * 32

@@ -23,8 +23,7 @@ from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderName, Purpose
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import OFFLINE, CallOutcome, ClosingSigner, Platform, make_signer
-from nodeattest_providers.verifier_interface import PlatformAddresses
+from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
 
 
 @pytest.fixture(scope="module")
@@ -230,8 +229,6 @@ async def test_offline_everything_is_checked_but_what_the_platform_answers(bundl
 
 
 async def test_addresses_are_ec2s_own(signer: AwsSigner, node: Node) -> None:
-    assert isinstance(signer, PlatformAddresses)
-    assert isinstance(signer, ClosingSigner)
     found = await signer.addresses(facts_of(node))
     assert {kind for kind, _ in found} >= {"InternalIP", "InternalDNS", "Hostname"}
     with pytest.raises(Denied) as denied:

@@ -27,8 +27,8 @@ from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import OFFLINE, ClosingSigner, Platform, make_signer
-from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest, PlatformAddresses
+from nodeattest_providers.platform import OFFLINE, Platform, make_signer
+from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest
 from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.authority import Issuer
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
@@ -263,7 +263,6 @@ async def test_the_ledgers_machine_is_the_only_one(
 async def test_the_platform_tells_a_machines_addresses_as_they_are_now(
     signer: AzureSigner, machine: SandboxMachine, cloud: SandboxAzure
 ) -> None:
-    assert isinstance(signer, PlatformAddresses)
     told = (("InternalIP", machine.address), ("Hostname", machine.computer_name))
     assert await signer.addresses(facts_for(machine)) == told
     instance = cloud.launch(str(len(cloud.state.machines)), scale_set="pool-b", computer_name="b000001")
@@ -293,7 +292,6 @@ async def test_without_a_trust_bundle_nobody_is_believed_and_nothing_is_denied_f
 ) -> None:
     signer = make_signer(AZURE, OFFLINE)
     assert isinstance(signer, AzureSigner)
-    assert isinstance(signer, ClosingSigner)
     refused = await verdict(signer, honest(machine, cloud), facts_for(machine))
     assert isinstance(refused, Unavailable)
     assert "platforms.azure.trustBundle" in refused.remedy

@@ -134,6 +134,11 @@ def first_requests(tpm: SoftTpm) -> Mapping[str, tuple[JsonObject, Reason]]:
         "one part": ({"phase": 1, "parts": parts_of(tpm=tpm.first().to_json())}, Reason.EVIDENCE_MALFORMED),
         "a part that is no object": ({"phase": 1, "parts": {**whole, "tpm": 1}}, Reason.EVIDENCE_MALFORMED),
         "a name that is none": ({"phase": 1, "parts": whole | ODD_NAME}, Reason.EVIDENCE_MALFORMED),
+        "another phase": ({"phase": 3, "parts": whole}, Reason.EVIDENCE_MALFORMED),
+        "data that is no object": (
+            {"phase": 1, "parts": {**whole, "tpm": {"v": 1, "data": []}}},
+            Reason.EVIDENCE_MALFORMED,
+        ),
         "null for a part": ({"phase": 1, "parts": {**whole, "null": {"v": 1, "data": {}}}}, Reason.EVIDENCE_MALFORMED),
         "five parts": (
             {"phase": 1, "parts": {**whole, **parts_of(a={}, b={}, c={})}},
@@ -300,6 +305,8 @@ def test_a_part_that_proves_nothing_is_never_asked() -> None:
 
 
 class Telling(OneStep):
+    tells_addresses = True
+
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         self.seen.append((filed(FIRST), facts))
         return (("InternalIP", "10.0.0.1"),)
@@ -379,8 +386,6 @@ class Signer(ClusterAPISigner):
             expected="", got="", remedy="",
         )
         return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
-
-    verify_serving_attestation_data = verify_client_attestation_data
 """
 
 

@@ -17,7 +17,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.names import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts, RecordedChecks
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts
 
 BOOTED = {"0": PCR_VALUES[0].hex(), "7": PCR_VALUES[1].hex()}
 OTHER = "ab" * 32
@@ -40,7 +40,6 @@ def recorded(joined: AttestedNode, settings: dict[str, JsonValue], **changes: ob
 
 def check(provider: str, facts: Facts, boot: BootState | None = None) -> tuple[str, ...]:
     signer = make_signer(ProviderName(provider), OFFLINE)
-    assert isinstance(signer, RecordedChecks)
     return signer.check_recorded(facts, boot)
 
 
@@ -90,6 +89,11 @@ def test_a_record_without_registers_is_unknown_only_where_the_policy_lists_value
 ) -> None:
     assert check("tpm", recorded(joined, tpm.settings)) == ()
     assert check("tpm", recorded(joined, with_values(tpm, values={"0": [OTHER]})))
+
+
+def test_an_event_log_is_on_no_record(tpm: SoftTpm, joined: AttestedNode) -> None:
+    (unknown,) = check("tpm", recorded(joined, {**tpm.settings, "eventLog": "Require"}), joined.boot)
+    assert "event logs are not stored" in unknown
 
 
 def test_a_key_that_no_source_binds_any_more_is_refused_as_at_a_renewal(joined: AttestedNode) -> None:

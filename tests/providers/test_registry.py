@@ -37,6 +37,17 @@ def test_each_built_in_name_makes_its_signer(name: str) -> None:
     assert type(signer).machine_name is ClusterAPISigner.machine_name, "no platform's evidence names a Machine"
 
 
+@pytest.mark.parametrize("name", sorted(registry.BUILT_IN.keys() - {"insecure"}))
+def test_settings_that_a_provider_does_not_know_are_denied(name: str) -> None:
+    for refuse in (
+        lambda: make_signer(ProviderName(name)).check_settings({"unknown": 1}),
+        lambda: make_signer(ProviderName(name), Platform(settings={"unknown": 1})),
+    ):
+        with pytest.raises(Denied) as denied:
+            refuse()
+        assert denied.value.reason is Reason.POLICY_INVALID
+
+
 def test_an_attestor_is_made_from_its_settings() -> None:
     assert not registry.make_attestor(ProviderName("insecure"), {}).two_step
     assert registry.make_attestor(ProviderName("challenge"), {"secretFile": "/x"}).two_step
@@ -171,11 +182,6 @@ def test_a_cloud_that_is_not_asked_costs_none_of_its_libraries(provider: str) ->
     assert not heavy & loaded
 
 
-def test_the_rubber_stamp_never_ships() -> None:
-    wheel = tomllib.loads((ROOT / "providers/pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert "nodeattest_providers/null" in wheel["exclude"]
-
-
 def test_no_package_of_ours_registers_an_entry_point_since_the_table_lists_our_providers() -> None:
     for page in (ROOT / "pyproject.toml", *ROOT.glob("*/pyproject.toml")):
         groups = tomllib.loads(page.read_text())["project"].get("entry-points", {})
@@ -184,7 +190,7 @@ def test_no_package_of_ours_registers_an_entry_point_since_the_table_lists_our_p
 
 def test_each_provider_has_its_folder_and_each_folder_its_row() -> None:
     folders = {path.parent.name for path in (ROOT / "providers/nodeattest_providers").glob("*/verifier.py")}
-    assert folders == registry.RESERVED
+    assert folders == registry.BUILT_IN.keys()
     for name, row in registry.BUILT_IN.items():
         assert row.attestor.startswith(f"nodeattest_providers.{name}.attestor:")
         assert row.signer.startswith(f"nodeattest_providers.{name}.verifier:")
@@ -195,7 +201,7 @@ def test_the_contract_of_independence_names_every_provider() -> None:
     contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one["name"].startswith("Providers are independent"))
     named = [name.strip(" ()") for layer in layers for name in layer.split("|")]
-    assert sorted(named) == sorted(f"nodeattest_providers.{name}" for name in registry.RESERVED)
+    assert sorted(named) == sorted(f"nodeattest_providers.{name}" for name in registry.BUILT_IN)
 
 
 def test_the_policys_definition_has_the_sections_of_the_table() -> None:

@@ -242,7 +242,7 @@ TPM = SoftTpm("ecc-p384", new_key("ecc-p384"))
 
 @dataclass(slots=True)
 class Ec2:
-    """The ``aws`` provider's signer, as far as it is asked here; implements ``EndorsementKeySource``."""
+    """The ``aws`` provider's signer, as far as it is asked here; implements ``endorsement_key`` of a signer."""
 
     key: str = TPM.fingerprint
     fails: bool = False
@@ -325,6 +325,15 @@ def test_the_second_request_is_held_to_what_ec2_names_by_then() -> None:
     with pytest.raises(Denied) as denied:
         verify(made.request(), facts, Ec2(key=OTHER).signer)
     assert denied.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
+
+
+def test_malformed_evidence_is_denied_before_ec2_is_asked() -> None:
+    ec2 = Ec2()
+    request = request_of(TPM.first(ek_public=TPM.ek_public[:-1]))
+    with pytest.raises(Denied) as denied:
+        verify(request, instance(), ec2.signer)
+    assert denied.value.reason is Reason.ENDORSEMENT_KEY_MALFORMED
+    assert not ec2.asked
 
 
 def test_a_record_of_an_instance_says_that_ec2_was_not_asked() -> None:

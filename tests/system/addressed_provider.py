@@ -32,6 +32,7 @@ from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISign
 
 class Signer(ClusterAPISigner):
     provider, versions, secure, reads_infrastructure = "addressed", (1,), True, False
+    tells_addresses = True
 
     async def verify_client_attestation_data(self, request, facts):
         checks = Checks()

@@ -42,7 +42,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.platform import OFFLINE, make_signer
-from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 __all__ = ["CheckOutcome", "CheckStep", "Explanation", "explain_request", "first_request_name"]
 
@@ -159,7 +159,7 @@ def first_request_name(csr: JsonObject) -> str | None:
         request = parse_request(csr)
         signer = make_signer(request.evidence.provider, OFFLINE)
         evidence_versions.check(request.evidence, signer.versions)
-        ref = signer.first_request(request) if isinstance(signer, ChallengeSigner) else None
+        ref = signer.first_request(request)
     except Denied:
         return None
     return ref.name if ref else None

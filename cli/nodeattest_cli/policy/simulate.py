@@ -47,8 +47,7 @@ from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.names import Purpose, SignerName
 from nodeattest_providers.node_interface import Evidence, NodeCsr
-from nodeattest_providers.platform import reads_infrastructure
-from nodeattest_providers.verifier_interface import NodeRequest, RecordedChecks
+from nodeattest_providers.verifier_interface import NodeRequest
 
 __all__ = ["simulate"]
 
@@ -284,10 +283,8 @@ async def _replay(facts: _RenewalFacts, source: _RecordedFacts, record: Attestat
                 await check.run(facts)
     if signer is None:
         raise NotChecked(f"the provider {provider} is not installed here")
-    if machine is not None and reads_infrastructure(signer):
+    if machine is not None and signer.reads_infrastructure:
         await source.infrastructure(machine)
-    if not isinstance(signer, RecordedChecks):
-        raise NotChecked(f"the provider {provider} cannot check records")
     verification = Verification(request=facts.request, verifier=signer, ref=None, first=None)
     unknown = signer.check_recorded(await source.provider_facts(facts, verification), record.boot)
     if unknown:

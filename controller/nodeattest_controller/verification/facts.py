@@ -49,17 +49,14 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.names import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
-from nodeattest_providers.platform import reads_infrastructure, reads_secret
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
-    ChallengeSigner,
     ClusterAPISigner,
     Facts,
     LedgerFacts,
     MachineFacts,
     NodeRequest,
-    PlatformAddresses,
     UnusableSecret,
 )
 
@@ -291,7 +288,7 @@ class RequestFacts(ABC):
     async def platform_tells_addresses(self) -> bool:
         """Return whether a platform, not the Machine's status, says where the machine can be reached."""
         provider = await self.address_provider()
-        return provider is not None and isinstance(self.source.verifier(provider), PlatformAddresses)
+        return provider is not None and self.source.verifier(provider).tells_addresses
 
     @fact
     async def platform_addresses(self) -> Addresses | None:
@@ -455,7 +452,7 @@ class ControllerFacts:
         """
         await self.kubeadm_configs.follow()
         policy, machines = self.policy(), self.inventory.machines_of(self.key)
-        if not any(reads_infrastructure(self.verifiers(provider)) for provider in policy.attestors):
+        if not any(self.verifiers(provider).reads_infrastructure for provider in policy.attestors):
             machines = (machine for machine in machines if not machine.provider_id)
         await self.management.platforms.follow(machines)
 
@@ -482,7 +479,7 @@ class ControllerFacts:
     async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
         """Ask the platform, for as long as a verification may take."""
         verifier, machine, policy = self.verifier(provider), await facts.machine(), await facts.policy()
-        if not isinstance(verifier, PlatformAddresses):
+        if not verifier.tells_addresses:
             return None
         recorded = self.inventory.attestation(self.key, machine.provider_id)
         pins = recorded.pins_for(provider) if recorded is not None else {}
@@ -498,12 +495,12 @@ class ControllerFacts:
         return await self.runner.run(turn, lambda: verifier.addresses(given))
 
     def _challenge_keys(self, verifier: ClusterAPISigner) -> tuple[SecretBytes, ...]:
-        return self.challenge_keys.keys() if isinstance(verifier, ChallengeSigner) else ()
+        return self.challenge_keys.keys() if verifier.two_step else ()
 
     async def _machine_facts(
         self, machine: MachineView, verifier: ClusterAPISigner, *, secret: SecretBytes | UnusableSecret | None = None
     ) -> MachineFacts:
-        keys = await self._endorsement_keys(machine) if reads_infrastructure(verifier) else machine.endorsement_keys
+        keys = await self._endorsement_keys(machine) if verifier.reads_infrastructure else machine.endorsement_keys
         return machine.facts(endorsement_keys=keys, secret=secret)
 
     async def _endorsement_keys(self, machine: MachineView) -> Mapping[str, str]:
@@ -532,7 +529,7 @@ class ControllerFacts:
 
         Where the controller creates it, it is found by the Machine's bootstrap configuration.
         """
-        if not reads_secret(verifier):
+        if not verifier.reads_secret:
             return None
         if not creates_secrets(await facts.policy()):
             return secret_value(await self.management.secret(machine.namespace, operators_secret_name(machine.name)))

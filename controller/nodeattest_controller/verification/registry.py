@@ -12,7 +12,7 @@ from functools import partial
 from nodeattest_controller.metrics import Metrics
 from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import ClosingSigner, Platform, make_signer
+from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.registry import SIGNERS, installed
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -55,6 +55,5 @@ class VerifierRegistry:
     async def aclose(self) -> None:
         """Close what they hold."""
         for signer in self._made.values():
-            if isinstance(signer, ClosingSigner):
-                await signer.aclose()
+            await signer.aclose()
         self._made.clear()

@@ -3,7 +3,7 @@
 Where the provider that attested a machine has a platform that lists addresses, its present answer decides alone, so
 that an address that moved away is not believed for as long as Cluster API's controllers take to notice; elsewhere
 ``Machine.status.addresses`` decides. Never both together, and a platform that does not answer is waited for.
-Leaves the rules to ``model.serving_names``, and what a platform says to its provider (``PlatformAddresses``).
+Leaves the rules to ``model.serving_names``, and what a platform says to its provider (``ClusterAPISigner.addresses``).
 """
 
 from __future__ import annotations

@@ -56,12 +56,13 @@ _MAX_PINS: Final = 8
 
 
 class AwsSigner(ClusterAPISigner):
-    """Verifies EC2 instances; also a ``PlatformAddresses``, an ``EndorsementKeySource`` and a ``ClosingSigner``."""
+    """Verifies EC2 instances; also tells their addresses, and their endorsement keys for ``tpm``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
     takes_platform = True
+    tells_addresses = True
     reads_infrastructure = False
 
     def __init__(
@@ -92,10 +93,6 @@ class AwsSigner(ClusterAPISigner):
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied or Unavailable."""
-        return await self._recorded(request, facts)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._recorded(request, facts)
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:

@@ -53,12 +53,13 @@ from nodeattest_providers.verifier_interface import (
 
 
 class AzureSigner(ClusterAPISigner):
-    """Verifies attested documents; also a ``PlatformAddresses``."""
+    """Verifies attested documents."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
     takes_platform = True
+    tells_addresses = True
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform) -> None:
@@ -72,10 +73,6 @@ class AzureSigner(ClusterAPISigner):
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify a client request; raises Denied or Unavailable."""
-        return await self._verify(Checks(), request, facts)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
         return await self._verify(Checks(), request, facts)
 
     async def addresses(self, facts: Facts) -> Addresses:

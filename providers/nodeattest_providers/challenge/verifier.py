@@ -51,20 +51,17 @@ _RESET: Final = "an operator gives the Machine a new secret and resets its recor
 
 
 class SecretChallengeSigner(ClusterAPISigner):
-    """Verifies answers under a per-Machine secret; also a ``ChallengeSigner``."""
+    """Verifies answers under a per-Machine secret."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
+    two_step = True
     reads_infrastructure = False
     reads_secret = True
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return self._verify(Checks(), request, facts)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
         return self._verify(Checks(), request, facts)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:

@@ -38,18 +38,15 @@ from nodeattest_providers.names import (
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.pins import pins_for, split_pin
-from nodeattest_providers.platform import Platform, make_signer, provable_names, reads_secret
+from nodeattest_providers.platform import Platform, make_signer, provable_names
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
-    ChallengeSigner,
     ClusterAPISigner,
     Facts,
     LedgerFacts,
     NodeRequest,
-    PlatformAddresses,
-    RecordedChecks,
 )
 
 _SECTION: Final = "wire format, composite/v1"
@@ -70,7 +67,7 @@ class _Round:
     def part(self, name: ProviderName, signer: ClusterAPISigner) -> tuple[NodeRequest, Facts]:
         """Make what the part's signer receives: its evidence, policy section and pins, nothing of other parts."""
         facts = self.facts
-        machine = facts.machine if reads_secret(signer) else replace(facts.machine, attestation_secret=None)
+        machine = facts.machine if signer.reads_secret else replace(facts.machine, attestation_secret=None)
         first = None
         if facts.first_request is not None and self.first is not None:
             first = _carrying(facts.first_request, name, self.first)
@@ -80,17 +77,19 @@ class _Round:
             settings=facts.sections.get(name, {}),
             ledger=_pins_of(facts.ledger, name, has_clock=name == _CLOCK_OF or _CLOCK_OF not in self.evidence.parts),
             first_request=first,
-            challenge_keys=facts.challenge_keys if isinstance(signer, ChallengeSigner) else (),
+            challenge_keys=facts.challenge_keys if signer.two_step else (),
         )
 
 
 class CompositeSigner(ClusterAPISigner):
-    """Verifies several proofs at once; also a ``ChallengeSigner``."""
+    """Verifies several proofs at once."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
+    two_step = True
     takes_platform = True
+    tells_addresses = True
     reads_secret = True
 
     def __init__(self, *, platform: Platform) -> None:
@@ -102,11 +101,7 @@ class CompositeSigner(ClusterAPISigner):
         self._made: dict[ProviderName, ClusterAPISigner] = {}
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verify(Checks(), request, facts)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
         return await self._verify(Checks(), request, facts)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
@@ -161,9 +156,6 @@ class CompositeSigner(ClusterAPISigner):
             except Denied:
                 unknown.append(f"{name}: not installed here")
                 continue
-            if not isinstance(signer, RecordedChecks):
-                unknown.append(f"{name}: checks no record")
-                continue
             pins = _pins_of(facts.ledger, name, has_clock=False)
             own = replace(facts, settings=facts.sections.get(name, {}), ledger=pins)
             booted = boot if name == _CLOCK_OF or _CLOCK_OF not in parts else None
@@ -187,21 +179,12 @@ class CompositeSigner(ClusterAPISigner):
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
         """Ask the platform of a part that attested this machine; None where no part has one that knows."""
-        with_addresses: dict[ProviderName, PlatformAddresses] = {}
-        for name in parse_policy(facts.settings).parts:
-            signer = self._signer(name)
-            if isinstance(signer, PlatformAddresses):
-                with_addresses[name] = signer
-        pinned = [
-            name for name in with_addresses if any(split_pin(pin)[0] == name for pin in facts.ledger.fingerprints)
-        ]
-        for name in pinned or with_addresses:
-            own = replace(
-                facts,
-                settings=facts.sections.get(name, {}),
-                ledger=_pins_of(facts.ledger, name, has_clock=False),
-            )
-            return await with_addresses[name].addresses(own)
+        parts = [name for name in parse_policy(facts.settings).parts if self._signer(name).tells_addresses]
+        pinned = [name for name in parts if any(split_pin(pin)[0] == name for pin in facts.ledger.fingerprints)]
+        for name in pinned or parts:
+            ledger = _pins_of(facts.ledger, name, has_clock=False)
+            own = replace(facts, settings=facts.sections.get(name, {}), ledger=ledger)
+            return await self._signer(name).addresses(own)
         return None
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -40,12 +40,14 @@ API."""
 
 
 class GcpSigner(ClusterAPISigner):
-    """Verifies Shielded VMs; also a ``ChallengeSigner`` and a ``PlatformAddresses``."""
+    """Verifies Shielded VMs."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
+    two_step = True
     takes_platform = True
+    tells_addresses = True
     reads_infrastructure = False
 
     def __init__(
@@ -63,11 +65,7 @@ class GcpSigner(ClusterAPISigner):
         self._compute: Compute | None = None
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verify(request, facts)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
         return await self._verify(request, facts)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:

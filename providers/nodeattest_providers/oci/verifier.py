@@ -61,10 +61,6 @@ class OciSigner(ClusterAPISigner):
         """Verify a client request; raises Denied or Unavailable."""
         return self._verify(Checks(), request, facts)
 
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
-        return self._verify(Checks(), request, facts)
-
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be verified with; raises Denied."""
         parse_policy(settings)

@@ -35,7 +35,6 @@ from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
     ClusterAPISigner,
-    EndorsementKeySource,
     Facts,
     NodeRequest,
 )
@@ -51,11 +50,12 @@ _FEW_CAS: Final = 4
 
 
 class TpmSigner(ClusterAPISigner):
-    """Evaluates TPM evidence; also a ``ChallengeSigner``."""
+    """Evaluates TPM evidence."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     secure = True
+    two_step = True
     takes_platform = True
 
     def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
@@ -74,11 +74,7 @@ class TpmSigner(ClusterAPISigner):
         """Apart from the loop's own threads, which others may keep busy."""
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verified(request, facts)
-
-    async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a serving request by the same rules; the binding holds the signer, so neither passes for the other."""
+        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
         return await self._verified(request, facts)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
@@ -131,8 +127,6 @@ class TpmSigner(ClusterAPISigner):
         if shown is None or self._platform.find_signer is None:
             return ""
         aws = self._platform.find_signer(_EC2_PROVIDER)
-        if not isinstance(aws, EndorsementKeySource):
-            raise TypeError(f"the signer of {_EC2_PROVIDER} tells no endorsement keys")
         try:
             named = await aws.endorsement_key(machine, accounts=accounts, shown=shown)
         except Denied as denied:

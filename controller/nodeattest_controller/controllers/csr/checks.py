@@ -71,7 +71,7 @@ from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpo
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.pins import split_pin
 from nodeattest_providers.platform import provable_names
-from nodeattest_providers.verifier_interface import AttestedNode, ChallengeSigner, ClusterAPISigner, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, NodeRequest
 
 __all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
 
@@ -105,14 +105,13 @@ class CSRFacts(RequestFacts):
     @fact
     async def ref(self) -> FirstRequestRef | None:
         """Return which first request this one answers; raises Denied on malformed evidence."""
-        verifier = await self.verifier()
-        return verifier.first_request(self.request) if isinstance(verifier, ChallengeSigner) else None
+        return (await self.verifier()).first_request(self.request)
 
     @fact
     async def round(self) -> Round:
         """Return whether this request could be granted."""
-        two_steps = isinstance(await self.verifier(), ChallengeSigner)
-        return Round.FIRST if two_steps and await self.ref() is None else Round.FINAL
+        two_step = (await self.verifier()).two_step
+        return Round.FIRST if two_step and await self.ref() is None else Round.FINAL
 
     def require_one(self, machines: list[MachineView]) -> MachineView:
         """Apply identity rule 1 by provider ID."""

@@ -1,1 +1,0 @@
-"""The ``null`` provider: ``attestor`` on the node, ``verifier`` in the controller."""
