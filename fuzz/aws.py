@@ -14,7 +14,7 @@ from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws import provider_id
-from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_identity_document

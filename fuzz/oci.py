@@ -16,9 +16,13 @@ from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
-from nodeattest_providers.oci.identity_certificate import parse_identity_certificate
+from nodeattest_providers.oci.identity_certificate import (
+    PREFIX,
+    is_instance,
+    parse_identity_certificate,
+    parse_provider_id,
+)
 from nodeattest_providers.oci.protocol import OciEvidence
-from nodeattest_providers.oci.provider_id import PREFIX, is_instance, parse_provider_id
 
 __all__ = ["TARGETS"]
 

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys, KeyType
-from nodeattest_providers.aws.api.instances import Ec2Instance, Instances, Realm
+from nodeattest_providers.aws.api.instances import Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.key_types import PublicKey

@@ -27,7 +27,7 @@ from tpm_world import (
 
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.gcp.protocol import PROVIDER
+from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.names import NodeName, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, NodeCsr

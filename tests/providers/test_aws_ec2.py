@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from ec2_world import INSTANCE, OTHERS, OURS, RUNNING, Amazon
 
 from nodeattest_providers.aws.api.ec2 import Ec2
-from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys, KeyType
-from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, Instances, Realm
+from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
 from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from worlds import T1
 
 from nodeattest_providers import canonical_json
-from nodeattest_providers.aws.api.caller_identity import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.config import AwsPolicy, parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_identity_document

@@ -19,8 +19,7 @@ from nodeattest_providers.names import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.attestor import OciAttestor
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
-from nodeattest_providers.oci.identity_certificate import parse_identity_certificate
-from nodeattest_providers.oci.provider_id import parse_provider_id
+from nodeattest_providers.oci.identity_certificate import parse_identity_certificate, parse_provider_id
 from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import OFFLINE
 

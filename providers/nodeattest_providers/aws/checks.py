@@ -22,8 +22,8 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_providers import cms
-from nodeattest_providers.aws.api.caller_identity import CallerIdentity, parse_role_session
 from nodeattest_providers.aws.api.instances import Ec2Instance
+from nodeattest_providers.aws.api.sts import CallerIdentity, parse_role_session
 from nodeattest_providers.aws.authorization_header import Authorization, parse_authorization
 from nodeattest_providers.aws.config import AwsPolicy
 from nodeattest_providers.aws.identity_document import IdentityDocument, parse_identity_document

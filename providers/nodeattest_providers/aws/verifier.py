@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_providers.aws.api.caller_identity import CallerIdentity, NotSignedOverError
-from nodeattest_providers.aws.api.endorsement_keys import EndorsementKeys
-from nodeattest_providers.aws.api.instances import Ec2Instance, Instances, Realm
+from nodeattest_providers.aws.api.instances import Ec2Instance, EndorsementKeys, Instances, Realm
+from nodeattest_providers.aws.api.sts import CallerIdentity, NotSignedOverError
 from nodeattest_providers.aws.checks import (
     PENDING,
     SECTION,

@@ -14,7 +14,7 @@ from typing import Final, Self
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.gcp.protocol import PROVIDER
+from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor

@@ -1,9 +1,10 @@
-"""Where a Compute Engine instance is, as its provider ID says: ``gce://<project>/<zone>/<name>``.
+"""The name of the ``gcp`` provider, and where an instance is, as its provider ID says: ``gce://<project>/<zone>/<name>``.
 
 Promises: an ``InstanceRef`` has exactly one spelling, which is safe in a URL's path and in a filter expression;
-anything else is ``Denied``. Attestor and verifier read and write provider IDs here.
+anything else is ``Denied``. Attestor and verifier read and write provider IDs here. The evidence is that of ``tpm``,
+without certificates: the binding holds the signer's name, so no proof for one provider is one for the other.
 Source: cloud-provider-gcp ``providers/gce/gce_util.go`` (provider ID); Google, "Creating and managing projects" and
-"Naming resources" (RFC 1035 label).
+"Naming resources" (RFC 1035 label); docs/wire-format.md, "gcp/v1".
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.names import ProviderID, ProviderName
+
+PROVIDER: Final = ProviderName("gcp")
+
 
 _LABEL: Final = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 PROJECT: Final = re.compile(r"(?:[a-z0-9][-.a-z0-9]{0,62}:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")

@@ -21,8 +21,7 @@ from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
-from nodeattest_providers.gcp.protocol import PROVIDER
-from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
+from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.names import NodeName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue

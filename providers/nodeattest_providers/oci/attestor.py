@@ -20,9 +20,8 @@ from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.oci.identity_certificate import IdentityCertificate, parse_identity_certificate
+from nodeattest_providers.oci.identity_certificate import PREFIX, IdentityCertificate, parse_identity_certificate
 from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
-from nodeattest_providers.oci.provider_id import PREFIX
 from nodeattest_providers.x509_errors import X509_ERRORS
 
 _ENDPOINT: Final = "http://169.254.169.254"

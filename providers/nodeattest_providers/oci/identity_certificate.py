@@ -1,11 +1,13 @@
-"""What an instance's identity certificate says: instance, compartment and tenancy, in its subject.
+"""What names an Oracle Cloud instance: its provider ID, and the subject of its identity certificate.
 
-Source: Oracle's SDKs, which read the tenancy from the subject (``extractTenancyIDFromCertificate`` of oci-go-sdk,
+Source: Oracle, "Resource Identifiers": ``ocid1.<type>.<realm>.[region][.future use].<unique ID>``; Oracle's SDKs, which
+read the tenancy from the subject (``extractTenancyIDFromCertificate`` of oci-go-sdk,
 ``get_tenancy_id_from_certificate`` of oci-python-sdk); Teleport's RFD 231, which shows a whole subject.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,8 +16,30 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.oci.provider_id import is_instance
+from nodeattest_providers.identifiers import printable
 from nodeattest_providers.x509_errors import X509_ERRORS
+
+PREFIX: Final = "oci://"
+_INSTANCE: Final = re.compile(r"ocid1\.instance\.oc[0-9]{1,4}\.[-a-z0-9]{1,30}\.[a-z0-9.]{1,160}")
+
+
+def is_instance(ocid: str) -> bool:
+    """Whether this is the OCID of an instance."""
+    return _INSTANCE.fullmatch(ocid) is not None
+
+
+def parse_provider_id(text: str) -> str:
+    """Return the OCID of the instance that a provider ID names."""
+    ocid = text.removeprefix(PREFIX)
+    if not text.startswith(PREFIX) or not is_instance(ocid):
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected="oci://ocid1.instance.<realm>.<region>.<unique ID>",
+            got=printable(text),
+            remedy="compare the Machine's spec.providerID with the instance's OCID",
+        )
+    return ocid
+
 
 _NAMES: Final = ("opc-certtype", "opc-instance", "opc-compartment", "opc-tenant")
 _RSA_BITS: Final = range(2048, 4097)

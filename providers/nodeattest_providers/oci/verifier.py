@@ -25,9 +25,12 @@ from nodeattest_providers.identifiers import printable
 from nodeattest_providers.names import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.config import OciPolicy, Roots, parse_platform, parse_policy, read_roots
-from nodeattest_providers.oci.identity_certificate import IdentityCertificate, parse_identity_certificate
+from nodeattest_providers.oci.identity_certificate import (
+    IdentityCertificate,
+    parse_identity_certificate,
+    parse_provider_id,
+)
 from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
-from nodeattest_providers.oci.provider_id import parse_provider_id
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.reloaded_file import ReloadedFile
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest

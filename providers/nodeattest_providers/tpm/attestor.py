@@ -20,10 +20,10 @@ from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
-from nodeattest_providers.tpm.node.endorsement_key import load_endorsement_key
 from nodeattest_providers.tpm.node.nv_certificates import (
     AUTO,
     choose_template,
+    load_endorsement_key,
     read_certificate,
     read_chain,
 )

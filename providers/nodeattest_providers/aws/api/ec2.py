@@ -24,9 +24,8 @@ from botocore.parsers import ResponseParserError
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
-from nodeattest_providers.aws.api.endorsement_keys import KeyType
-from nodeattest_providers.aws.api.instances import Ec2Instance, Realm
+from nodeattest_providers.aws.api.instances import Ec2Instance, KeyType, Realm
+from nodeattest_providers.aws.api.sts import THROTTLING_CODES, retry_after
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.endorsement_fingerprint import check_key_type, endorsement_fingerprint
 from nodeattest_providers.errors import Reason, Unavailable

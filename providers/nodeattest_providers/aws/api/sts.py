@@ -2,29 +2,136 @@
 
 Promises: the host follows from the region or is in the controller's configuration, method, path, body and binding
 are ours; nothing of the node's is followed. No redirect, no proxy but a configured one, no environment; bounded time,
-bytes and connections. STS's refusal is ``Denied``; whatever says nothing about the signature is ``Unavailable``.
-Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed requests for AWS APIs".
+bytes and connections. STS's refusal is ``Denied``; whatever says nothing about the signature is ``Unavailable``, and
+asked again after some seconds, spread so that the requests of a scale-up do not come back together. Any answer gives a
+value or None. An ARN is taken apart in one way only: ``arn:<partition>:sts::<account>:assumed-role/<role>/<session>``.
+Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed requests for AWS APIs", "Exponential
+backoff and jitter"; IAM, "IAM ARNs"; botocore, ``retries/standard.py`` (codes); STS gives JSON to clients that accept
+it (kubernetes-sigs/aws-iam-authenticator, ``pkg/token/token.go``).
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, cast
 
-from nodeattest_providers.aws.api.backoff import THROTTLING_CODES, retry_after
-from nodeattest_providers.aws.api.caller_identity import (
-    CallerIdentity,
-    NotSignedOverError,
-    parse_error_code,
-    parse_identity,
-)
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.errors import ParseError
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
+from nodeattest_providers.aws.provider_id import PARTITION_NAME
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
+
+THROTTLING_CODES: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "PriorRequestNotComplete",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "Throttling",
+        "ThrottledException",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_SHORT: Final = (2.0, 6.0)
+_THROTTLED: Final = (5.0, 20.0)
+"""Seconds, from and to."""
+
+
+def retry_after(outcome: CallOutcome, random: Callable[[], float]) -> float:
+    """Return when to ask again; ``random`` gives 0 to 1."""
+    low, high = _THROTTLED if outcome is CallOutcome.THROTTLED else _SHORT
+    return low + (high - low) * random()
+
+
+_ROLE_SESSION: Final = re.compile(
+    rf"arn:(?P<partition>{PARTITION_NAME}):sts::(?P<account>[0-9]{{12}}):"
+    r"assumed-role/(?P<role>[A-Za-z0-9_+=,.@-]{1,64})/(?P<session>[A-Za-z0-9_+=,.@-]{2,64})"
+)
+_ACCOUNT: Final = re.compile(r"[0-9]{12}")
+_USER_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_ARN: Final = re.compile(r"[\x20-\x7e]{20,2048}")
+_CODE: Final = re.compile(r"[A-Za-z.]{1,64}")
+
+
+class NotSignedOverError(Exception):
+    """STS says that the signature is not over this request: it may be over another binding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerIdentity:
+    """STS's answer."""
+
+    account: str
+    arn: str
+    user_id: str
+    """For a role session: the role's unique ID, a colon, the session's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSession:
+    """What the ARN of a role session says."""
+
+    partition: str
+    account: str
+    role: str
+    session: str
+    """For a session that EC2 made, the instance's ID."""
+
+
+def parse_identity(body: bytes) -> CallerIdentity | None:
+    """Read the answer to a request that STS accepted."""
+    result = _inside(_json(body), "GetCallerIdentityResponse", "GetCallerIdentityResult")
+    account, arn, user_id = (_text(result, name) for name in ("Account", "Arn", "UserId"))
+    if not (_ACCOUNT.fullmatch(account) and _ARN.fullmatch(arn) and _USER_ID.fullmatch(user_id)):
+        return None
+    return CallerIdentity(account=account, arn=arn, user_id=user_id)
+
+
+def parse_error_code(body: bytes) -> tuple[str, str] | None:
+    """Read code and message of a refusal."""
+    error = _inside(_json(body), "Error")
+    code = _text(error, "Code")
+    return (code, _text(error, "Message")) if _CODE.fullmatch(code) else None
+
+
+def parse_role_session(arn: str) -> RoleSession | None:
+    """Take the ARN of a role session apart."""
+    match = _ROLE_SESSION.fullmatch(arn)
+    if match is None:
+        return None
+    return RoleSession(
+        partition=match["partition"], account=match["account"], role=match["role"], session=match["session"]
+    )
+
+
+def _json(body: bytes) -> object:
+    try:
+        return strict_json.parse(body, max_size=None, floats=True)
+    except ParseError:
+        return None
+
+
+def _inside(value: object, *path: str) -> object:
+    for name in path:
+        value = cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _text(value: object, name: str) -> str:
+    found = _inside(value, name)
+    return found if isinstance(found, str) else ""
+
 
 SERVICE: Final = "sts"
 _LIMITS: Final = ResponseLimits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)
