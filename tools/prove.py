@@ -1,7 +1,7 @@
 """``python -m tools.prove``: run the models of docs/proof, and fail where one says something else than is declared.
 
 docs/proof/runs.yaml declares the runs. Spin always runs, its mutants included. ProVerif runs where it is found, on the
-path or by PROVERIF; its mutants run with ``mutations``. ``--write`` renews the tables of docs/proof/README.md.
+path or by PROVERIF; its mutants run with ``mutations``. ``--write`` renews docs/proof/runs.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 MODELS: Final = Path(__file__).parents[1] / "docs" / "proof"
-PAGE: Final = MODELS / "README.md"
+PAGE: Final = MODELS / "runs.md"
 _TIMEOUT: Final = 900
 """Seconds for one program, on a machine that has other work."""
 _NO_PROVERIF: Final = "ProVerif is not found, so its models are not checked: docs/proof/README.md"
@@ -278,7 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["models", "mutations", "spin", "proverif", "all"], default="models")
     parser.add_argument("--only", default="", metavar="TEXT", help="only runs whose name contains this, as boot.pv")
-    parser.add_argument("--write", action="store_true", help="write the tables of docs/proof/README.md")
+    parser.add_argument("--write", action="store_true", help="write the tables of docs/proof/runs.md")
     options = parser.parse_args()
     if options.write:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``python -m bench page``: measure every case in one run, and write docs/scale.md#performance and its plot.
+"""``python -m bench page``: measure every case in one run, and write docs/performance.md and its plot.
 
 ``--from-last`` measures nothing, and writes the page from the figures of the last run (bench/page/last.json).
 """
@@ -24,7 +24,7 @@ from nodeattest_demo.world import Tools
 
 ROOT = Path(__file__).parents[2]
 LAST = Path(__file__).with_name("last.json")
-PAGE = ROOT / "docs" / "scale.md"
+PAGE = ROOT / "docs" / "performance.md"
 PICTURE = PAGE.with_name(report.PLOT)
 
 

@@ -1,4 +1,4 @@
-"""The generated parts of docs/scale.md#performance, from a run."""
+"""The generated parts of docs/performance.md, from a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/proof/README.md shows the declared runs of the models, and what they say; no model checker runs here."""
+"""docs/proof/runs.md shows the declared runs of the models, and what they say; no model checker runs here."""
 
 from __future__ import annotations
 
