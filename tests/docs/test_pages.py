@@ -211,13 +211,14 @@ def test_every_bootstrap_configuration_that_is_shown_can_be_rendered(
 
 
 def shell_blocks(text: str) -> list[tuple[re.Match[str] | None, str]]:
-    """Return each shell block with its mark: the line above it, or the section's below its heading."""
+    """Return each shell block with its mark: the line above it, or that below the heading of its section or page."""
     found: list[tuple[re.Match[str] | None, str]] = []
-    for section in re.split(r"^(?=##? )", text, flags=re.MULTILINE):
-        heading = re.match(r"##? .*\n+(<!-- .+ -->)\n(?! *```)", section)
+    for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
+        headings = (re.match(r"##? .*\n+(<!-- .+ -->)\n(?! *```)", part) for part in (section, text))
+        inherited = next((MARK.fullmatch(heading[1]) for heading in headings if heading), None)
         for block in SHELL_BLOCK.finditer(section):
             own = MARK.fullmatch(section[: block.start()].rpartition("\n")[0].rpartition("\n")[2].strip())
-            found.append((own or (MARK.fullmatch(heading[1]) if heading else None), block[1]))
+            found.append((own or inherited, block[1]))
     return found
 
 
