@@ -298,7 +298,7 @@ def _bootstrap_data(facts: HealthFacts, key: str, waiting: Sequence[JsonObject])
             found[what].append(f"{text(machine, 'kind')} {text(machine, 'metadata', 'name')}: {said}")
     remedies = {
         "wrong": "nodeattest render, or the webhook (docs/bootstrap-config.md); then make the machines anew",
-        "lost": f"{DELETE_UNNAMED} (docs/denials.md#the-kubernetes-object)",
+        "lost": f"{DELETE_UNNAMED} (docs/denials.md#the-request)",
         "unknown": "let this user list KubeadmConfigs, which may hold bootstrap tokens",
     }
     wrong = [listed(found[what]) for what in ("wrong", "lost") if found[what]]
