@@ -95,13 +95,6 @@ def test_every_row_of_the_comparison_is_shown_by_a_test_that_exists() -> None:
     assert missing == []
 
 
-def test_every_row_of_the_readmes_table_is_a_row_of_the_comparison() -> None:
-    table = README.read_text().partition("## Beside its peers")[2].partition("\n## ")[0]
-    titles = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ") and "SPIRE" not in row]
-    assert len(titles) >= 8
-    assert [title for title in titles if f"| {title} |" not in COMPARISON.read_text()] == []
-
-
 def test_every_link_leads_to_a_file_and_a_section() -> None:
     broken: list[str] = []
     for page in PAGES:
