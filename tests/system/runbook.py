@@ -53,8 +53,8 @@ class Runbook:
 
     def __init__(self, world: World, page: str, section: str = "", *, names: Mapping[str, str] | None = None) -> None:
         if world.management.kubectl is None:
-            not_possible("kubectl runs beside real API servers only")
-        self.folder = world.directory / page
+            lacks("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
+        self.folder = world.directory / re.sub(r"\W+", "-", section or page)
         self.folder.mkdir(exist_ok=True)
         self._world = world
         self._names = {SERVER: world.workload.server, **(names or {})}
