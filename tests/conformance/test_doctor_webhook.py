@@ -62,4 +62,4 @@ def test_the_webhook_renders_a_trial_that_leaves_no_trace_and_an_ended_ca_is_fou
     world.client.patch(CONFIGURATION, [change], "json")
     found = webhook_findings(world, capsys)
     assert {name for name, (severity, _) in found.items() if severity == "error"} == {"webhook-answers", "webhook-ca"}
-    assert "ended at" in found["webhook-ca"][1]
+    assert "expired at" in found["webhook-ca"][1]

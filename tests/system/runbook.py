@@ -18,7 +18,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Final, TypedDict
 
-from needs import not_possible
 from world import BIN, LOOPBACK_FLAGS, Agent, World
 
 __all__ = ["Runbook"]

@@ -48,7 +48,7 @@ def test_without_its_deployment_the_controller_runs_elsewhere_and_nodes_renew(wo
     ended(second)
     world.reset_authority()
 
-    assert "the certificate of blue-md-5 ended" in book.run()
+    assert "the certificate of blue-md-5 expired" in book.run()
     book.run()
     assert (book.folder / "rescue.conf").stat().st_mode & 0o777 == 0o600
     with book.start() as log:

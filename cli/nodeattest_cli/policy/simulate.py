@@ -35,7 +35,7 @@ from nodeattest_cli.policy.check import problems
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
-from nodeattest_controller.model.objects import items, key_of, rfc3339, strings, text
+from nodeattest_controller.model.objects import items, key_of, rfc3339, text
 from nodeattest_controller.model.policy import Policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.restmapper import path_of_reference
@@ -53,11 +53,7 @@ __all__ = ["simulate"]
 
 _PASSES, _REFUSED, _UNKNOWN = "passes", "refused", "unknown"
 _ORDER: Final = {_REFUSED: 0, _UNKNOWN: 1, _PASSES: 2}
-_COLUMNS: Final = ("cluster", "node", "machine", "provider", "outcome", "reason", "message", "policy", "policyInForce")
-_NARROW: Final = 7
-"""Columns of a table that is not wide."""
-_MESSAGE: Final = 240
-"""Characters of a message in a table; -o wide has all."""
+_COLUMNS: Final = ("cluster", "node", "machine", "provider", "outcome", "reason", "message")
 _OF_POLICY: Final = frozenset(
     {"one policy", "attestor authorized", "attested serving request", "the Machine's node name"}
 )
@@ -71,7 +67,7 @@ _RESOURCES: Final = (
 @click.command()
 @files_option("The policies that are not applied yet; - is standard input.")
 @installed_option
-@output_option("table", "wide", "json")
+@output_option("table", "json")
 @connected
 @namespace_option
 @cluster_option
@@ -111,7 +107,7 @@ def simulate(
     if output == "json":
         print_document(to_json(report))
     else:
-        print_lines(*_lines(report, wide=output == "wide"))
+        print_lines(*_lines(report))
     return ExitCode.REFUSED if report[_REFUSED] else ExitCode.DONE
 
 
@@ -173,43 +169,43 @@ async def _simulate(fleet: _Fleet, changed: Sequence[JsonObject], only: str | No
                 "node": record.node_name,
                 "provider": record.provider,
                 "expires": rfc3339(newest.not_after),
-                "policy": _name(after[name]),
-                "policyInForce": _name(before[name]),
                 "refusedInForce": was["outcome"] == _REFUSED and was["reason"] == then["reason"],
             }
             rows.append({**row, **then})
     rows.sort(key=lambda row: (_ORDER[text(row, "outcome")], text(row, "cluster"), text(row, "node")))
-    changes: list[JsonObject] = []
-    for name, cluster in touched.items():
-        selecting = sorted(text(policy, "metadata", "name") for policy in policies if selects(policy, cluster))
-        was_by, becomes = _name(before[name]), _name(after[name])
-        if was_by != becomes or len(selecting) > 1:
-            change: JsonObject = {"cluster": name, "policy": becomes, "policyInForce": was_by}
-            changes.append({**change, "selectedBy": [*selecting], "machines": len(joined[name])})
-    members = ((name, view) for name, one in touched.items() for view in fleet.inventory.members_of(_key(one)))
+    members = (
+        (name, view) for name, one in touched.items() for view in fleet.inventory.members_of(ClusterKey(key_of(one)))
+    )
     return {
         "machines": [*rows],
         "total": len(rows),
-        "clusters": len(touched),
         **{outcome: sum(row["outcome"] == outcome for row in rows) for outcome in _ORDER},
-        "clusterChanges": [*changes],
+        "clusters": [
+            {
+                "cluster": name,
+                "machines": len(joined[name]),
+                "policyInForce": _name(before[name]),
+                **_ruled(after[name]),
+            }
+            for name in touched
+        ],
         "withoutCertificate": sum(view.provider_id not in joined[name] for name, view in members),
     }
-
-
-def _key(cluster: JsonObject) -> ClusterKey:
-    return ClusterKey(key_of(cluster))
 
 
 def _name(ruling: _Ruling) -> str | None:
     return ruling.name if isinstance(ruling, Policy) else None
 
 
+def _ruled(ruling: _Ruling) -> JsonObject:
+    return {"policy": _name(ruling), "reason": "" if isinstance(ruling, Policy) else ruling.reason}
+
+
 def _rule(fleet: _Fleet, cluster: JsonObject, policies: Sequence[JsonObject], now: datetime) -> _Ruling:
     """Choose a cluster's policy as the controller does."""
     under = fleet.inventory.machines_under
     try:
-        return policy_for(cluster, policies, recorded=lambda name: under(_key(cluster), name, now))
+        return policy_for(cluster, policies, recorded=lambda name: under(ClusterKey(key_of(cluster)), name, now))
     except (Denied, Unavailable) as error:
         return error
 
@@ -239,11 +235,11 @@ async def _forecast(
     fleet: _Fleet, record: Attestation, cluster: JsonObject, ruling: _Ruling, now: datetime
 ) -> JsonObject:
     """Say what the machine's next renewals would meet, of its client and of its serving certificate."""
-    machine = next(iter(fleet.inventory.members(_key(cluster), record.provider_id)), None)
+    machine = next(iter(fleet.inventory.members(ClusterKey(key_of(cluster)), record.provider_id)), None)
     infra = machine.infra if machine is not None else None
     document = fleet.infrastructure.get((infra.kind, infra.name)) if infra is not None else None
     inputs = Inputs(
-        key=_key(cluster),
+        key=ClusterKey(key_of(cluster)),
         cluster=cluster,
         inventory=fleet.inventory,
         machine=machine,
@@ -310,27 +306,25 @@ def _next_renewal(record: Attestation, purpose: Purpose, now: datetime) -> NodeR
     )
 
 
-def _lines(report: JsonObject, *, wide: bool) -> list[str]:
-    """Make the table of machines, those that pass only where it is wide, and the summary."""
+def _lines(report: JsonObject) -> list[str]:
+    """Make the table of the machines that do not pass, and the summary."""
     machines = items(report, "machines")
-    shown = [row for row in machines if wide or row["outcome"] != _PASSES]
-    columns = _COLUMNS if wide else _COLUMNS[:_NARROW]
-    rows = [[(text(row, name) or "-")[: None if wide else _MESSAGE] for name in columns] for row in shown]
-    lines = [*format_table([[name.upper() for name in columns], *rows]), ""] if rows else []
+    shown = [row for row in machines if row["outcome"] != _PASSES]
+    rows = [[text(row, name) or "-" for name in _COLUMNS] for row in shown]
+    lines = [*format_table([[name.upper() for name in _COLUMNS], *rows]), ""] if rows else []
     already = sum(row["outcome"] == _REFUSED and row["refusedInForce"] is True for row in machines)
     total = "1 machine" if len(machines) == 1 else f"{len(machines)} machines"
     first = f"{report[_REFUSED]} of {total} would be refused at their next renewal; {report[_UNKNOWN]} unknown"
     lines.append(first + (f"; {already} are refused by the policy in force, too" if already else ""))
     reasons = Counter((text(row, "outcome"), text(row, "reason"), text(row, "rule")) for row in shown)
-    for (outcome, reason, rule), count in sorted(reasons.items(), key=lambda each: (_ORDER[each[0][0]], -each[1])):
-        if outcome != _PASSES:
-            lines.append(f"  {count} {outcome}: {': '.join(filter(None, (reason, rule)))}")
-    for change in items(report, "clusterChanges"):
-        was, becomes = (text(change, name) or "no policy" for name in ("policyInForce", "policy"))
-        said = f"would be ruled by {becomes}, now by {was}" if was != becomes else f"stays under {was}"
-        selecting = strings(change, "selectedBy")
-        several = f"; {' and '.join(selecting)} would select it (Conflict)" if len(selecting) > 1 else ""
-        lines.append(f"cluster {text(change, 'cluster')} ({change['machines']} with a certificate) {said}{several}")
+    for (outcome, *why), count in sorted(reasons.items(), key=lambda each: (_ORDER[each[0][0]], -each[1])):
+        lines.append(f"  {count} {outcome}: {': '.join(filter(None, why))}")
+    for one in items(report, "clusters"):
+        was, becomes = (text(one, name) or "no policy" for name in ("policyInForce", "policy"))
+        if was != becomes or one["reason"]:
+            why = f" ({text(one, 'reason')})" if one["reason"] else ""
+            head = f"cluster {text(one, 'cluster')} ({one['machines']} with a certificate)"
+            lines.append(f"{head} would be ruled by {becomes}{why}, now by {was}")
     if without := report["withoutCertificate"]:
         lines.append(f"{without} without a valid certificate: only renewals are simulated, no first joins")
     return lines
