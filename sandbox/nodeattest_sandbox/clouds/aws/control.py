@@ -9,7 +9,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 
@@ -23,7 +23,6 @@ __all__ = ["Control"]
 
 _EARLY: Final = timedelta(minutes=5)
 """Before they end, the metadata service gives out new credentials."""
-_Order = Mapping[str, object]
 
 
 class Control:
@@ -38,7 +37,7 @@ class Control:
     def app(self) -> web.Application:
         """Make the application."""
         app = web.Application()
-        orders: Mapping[str, Callable[[_Order], Awaitable[object]]] = {
+        orders: Mapping[str, Callable[..., Awaitable[object]]] = {
             "launch": self._launch,
             "session": self._session,
             "change": self._change,
@@ -54,7 +53,7 @@ class Control:
             order = orders.get(request.match_info["order"])
             if order is None:
                 return web.Response(status=404)
-            return web.json_response(await order(cast("_Order", await request.json())))
+            return web.json_response(await order(**cast("dict[str, Any]", await request.json())))
 
         app.router.add_post("/{order}", handle)
         app.on_cleanup.append(self._close)
@@ -64,10 +63,7 @@ class Control:
         for runner in self._runners:
             await runner.cleanup()
 
-    async def _launch(self, order: _Order) -> object:
-        account, region, zone = (str(order[key]) for key in ("account", "region", "zone"))
-        role = cast("str | None", order["role"])
-        tags = cast("Mapping[str, str]", order["tags"])
+    async def _launch(self, account: str, region: str, zone: str, role: str | None, tags: Mapping[str, str]) -> object:
         made = await asyncio.to_thread(self._backend.launch, account, region, zone, role=role, tags=tags)
         place = Placement(
             account=account,
@@ -81,7 +77,6 @@ class Control:
         )
         machine = Machine(place=place, role=role, tokens=Tokens.REQUIRED)
         self._cloud.machines[made.instance_id] = machine
-        port = await self._serve(machine)
         return {
             "account": account,
             "region": region,
@@ -89,7 +84,7 @@ class Control:
             "instance_id": made.instance_id,
             "private_dns": made.private_dns,
             "private_ip": made.private_ip,
-            "metadata_endpoint": f"http://{LOOPBACK}:{port}",
+            "metadata_endpoint": f"http://{LOOPBACK}:{await self._serve(machine)}",
         }
 
     async def _serve(self, machine: Machine) -> int:
@@ -108,35 +103,31 @@ class Control:
             keys = machine.keys = self._cloud.admit(place.account, made)
         return keys
 
-    async def _session(self, order: _Order) -> object:
-        account, role, session = (str(order[key]) for key in ("account", "role", "session"))
-        region, seconds = str(order["region"]), int(str(order["seconds"]))
+    async def _session(
+        self, *, account: str, role: str, session: str, region: str, seconds: int, may: list[str]
+    ) -> object:
         made = await asyncio.to_thread(self._backend.assume, account, role, session, region=region, seconds=seconds)
-        self._cloud.admit(account, made, frozenset(cast("list[str]", order["may"])))
+        self._cloud.admit(account, made, frozenset(may))
         return {"access_key_id": made.access_key_id, "secret": made.secret, "token": made.token}
 
-    async def _change(self, order: _Order) -> object:
-        account, region, action = (str(order[key]) for key in ("account", "region", "action"))
-        arguments = cast("dict[str, object]", order["arguments"])
+    async def _change(self, account: str, region: str, action: str, arguments: Mapping[str, object]) -> object:
         await asyncio.to_thread(self._backend.change, account, region, action, **arguments)
         return {}
 
-    async def _metadata(self, order: _Order) -> object:
-        machine = self._cloud.machines[str(order["instance_id"])]
-        machine.tokens = Tokens(str(order["tokens"]))
-        role = cast("str | None", order["role"])
+    async def _metadata(self, instance_id: str, tokens: str, role: str | None) -> object:
+        machine = self._cloud.machines[instance_id]
+        machine.tokens = Tokens(tokens)
         if role != machine.role:
             machine.role, machine.keys = role, None
         return {}
 
-    async def _tpm(self, order: _Order) -> object:
-        self._cloud.machines[str(order["instance_id"])].tpm_keys = cast("Mapping[str, str]", order["keys"])
+    async def _tpm(self, instance_id: str, keys: Mapping[str, str]) -> object:
+        self._cloud.machines[instance_id].tpm_keys = keys
         return {}
 
-    async def _answer(self, order: _Order) -> object:
-        answering = Answering(Mode(str(order["mode"])), float(str(order["seconds"])))
-        self._cloud.answering[str(order["service"])] = answering
+    async def _answer(self, service: str, mode: str, seconds: float) -> object:
+        self._cloud.answering[service] = Answering(Mode(mode), seconds)
         return {}
 
-    async def _calls(self, _order: _Order) -> object:
+    async def _calls(self) -> object:
         return dict(self._cloud.calls)
