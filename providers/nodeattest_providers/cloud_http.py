@@ -42,9 +42,14 @@ class CloudResponse:
     """A whole answer, whatever its status."""
 
     status: int
-    retry_after: str
-    """The header's text, empty without one."""
+    headers: Mapping[str, str] = field(repr=False)
+    """Their names in any case."""
     body: bytes = field(repr=False)
+
+    @property
+    def retry_after(self) -> str:
+        """The header's text, empty without one."""
+        return self.headers.get("Retry-After", "")
 
 
 class ExchangeError(Exception):
@@ -86,10 +91,10 @@ class CloudHttp:
                 data=body,
                 headers={"Accept": "application/json", "Accept-Encoding": "identity", **headers},
                 allow_redirects=False,
-                proxy=self._proxy,
+                proxy=self._proxy if url.startswith("https:") else None,  # not for the metadata service of a machine
             ) as response:
                 content = await self._bounded(response.content)
-                return CloudResponse(response.status, response.headers.get("Retry-After", ""), content)
+                return CloudResponse(response.status, response.headers, content)
         except TimeoutError:
             outcome, problem = CallOutcome.TIMED_OUT, f"did not answer within {self._limits.seconds:g} s"
         except ClientConnectionError as error:  # certificates that do not pass included

@@ -39,6 +39,13 @@ def with_key(cloud: GoogleCloud) -> GcpPlatform:
     return parse_platform({"caBundle": str(cloud.ca_file), "credentialsFile": str(key)})
 
 
+async def token_of(tokens: Tokens) -> str:
+    try:
+        return await tokens.token()
+    finally:
+        await tokens.aclose()
+
+
 async def test_a_key_gets_a_token_that_is_kept(cloud: GoogleCloud) -> None:
     calls = Calls()
     tokens = Tokens(with_key(cloud), calls)
@@ -46,6 +53,7 @@ async def test_a_key_gets_a_token_that_is_kept(cloud: GoogleCloud) -> None:
     assert {*first, await tokens.token()} == {first[0]}
     assert cloud.tokens.holder(f"Bearer {first[0]}") == ACCOUNT
     assert calls.seen == [("oauth", CallOutcome.OK)]
+    await tokens.aclose()
 
 
 async def test_a_key_that_the_server_does_not_know_gets_none(cloud: GoogleCloud) -> None:
@@ -54,7 +62,7 @@ async def test_a_key_that_the_server_does_not_know_gets_none(cloud: GoogleCloud)
     assert settings.credentials is not None
     cloud.tokens.account_key(ACCOUNT, PROJECT)  # another one than the file has
     with pytest.raises(Unavailable) as caught:
-        await Tokens(settings, calls).token()
+        await token_of(Tokens(settings, calls))
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
     assert settings.credentials not in str(caught.value)
     assert "invalid_grant" not in str(caught.value)
@@ -65,7 +73,7 @@ async def test_a_token_endpoint_of_another_authority_is_not_believed(cloud: Goog
         settings = replace(with_key(cloud), authorities=other.ca_file.read_text())
         calls = Calls()
         with pytest.raises(Unavailable):
-            await Tokens(settings, calls).token()
+            await token_of(Tokens(settings, calls))
     assert calls.seen == [("oauth", CallOutcome.UNREACHABLE)]
 
 
@@ -74,7 +82,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(cloud: GoogleCloud, monke
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert await Tokens(with_key(cloud), Calls()).token()
+    assert await token_of(Tokens(with_key(cloud), Calls()))
 
 
 def test_on_google_cloud_the_instances_own_account_is_found(cloud: GoogleCloud, tmp_path: Path) -> None:
@@ -98,7 +106,7 @@ async def test_without_any_credentials_the_remedy_is_told(monkeypatch: pytest.Mo
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     calls = Calls()
     with pytest.raises(Unavailable) as caught:
-        await Tokens(parse_platform({}), calls).token()
+        await token_of(Tokens(parse_platform({}), calls))
     assert "platforms.gcp.credentialsFile" in caught.value.remedy
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
 
@@ -139,14 +147,14 @@ async def test_a_token_endpoint_that_sends_on_is_not_followed(tmp_path: Path) ->
         return Reply(302, b"", {"Location": "/elsewhere"}) if request.path == "/token" else as_json(TOKEN)
 
     with answering(answer, tmp_path) as port, pytest.raises(Unavailable):
-        await tokens_at(tmp_path, port).token()
+        await token_of(tokens_at(tmp_path, port))
     assert set(asked) == {"/token"}
 
 
 async def test_a_token_endpoint_that_pours_is_not_drunk_up(tmp_path: Path) -> None:
     large = as_json({**TOKEN, "filler": "x" * 65536})
     with answering(lambda _: large, tmp_path) as port, pytest.raises(Unavailable):
-        await tokens_at(tmp_path, port).token()
+        await token_of(tokens_at(tmp_path, port))
 
 
 @pytest.mark.parametrize("start", [HEAD + b"Content-Length: 60000\r\n\r\n", HEAD + b"X-Long: "], ids=["body", "header"])
@@ -159,7 +167,7 @@ async def test_a_token_endpoint_that_drips_is_cut_off(tmp_path: Path, start: byt
         tokens = tokens_at(tmp_path, listening.getsockname()[1], time_limit=0.5)
         try:
             with pytest.raises(Unavailable):
-                await asyncio.wait_for(tokens.token(), 60)
+                await asyncio.wait_for(token_of(tokens), 60)
         finally:
             over.set()
             dripping.join()

@@ -1,30 +1,23 @@
 """Access tokens for the Compute API, from google-auth.
 
 Promises: a token is fetched when it is needed and kept until shortly before it ends; google-auth, which blocks, runs in
-a thread; its requests go through a transport of ours, which has time and size limits, follows no redirect and reads no
-proxy from the environment. No message holds a token, a key or what the authorisation server said.
+a thread; its requests go through the client of all clouds (``cloud_http``): bounded, no redirect, no proxy of the
+environment. No message holds a token, a key or what the authorisation server said.
 Source: google-auth's ``google.auth.transport.Request``; Google, "Application Default Credentials".
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from email.message import Message
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from typing import Final, Protocol, cast
 
+from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
@@ -32,10 +25,12 @@ from nodeattest_providers.single_flight import SingleFlight
 
 _SERVICE: Final = "oauth"
 _SCOPES: Final = ("https://www.googleapis.com/auth/compute.readonly",)
-_TIMEOUT: Final = 5.0
-"""Seconds for each step of a request; google-auth tries up to three times."""
 _WHOLE: Final = 10.0
-"""Seconds for a whole request: an answer that comes byte by byte would keep a thread for days."""
+"""Seconds for a request; google-auth tries up to three times."""
+_CONNECT: Final = 5.0
+_GRACE: Final = 5.0
+"""Seconds after which the thread waits no longer for a loop that has ended."""
+_CONNECTIONS: Final = 4
 _LIMIT: Final = 64 * 1024
 """Bytes of an answer; tokens have some 2 KiB."""
 
@@ -61,58 +56,15 @@ class _Response:
     """What google-auth expects of an answer."""
 
     status: int
-    headers: Message
-    """Its ``get`` ignores case, as google-auth expects."""
+    headers: Mapping[str, str]
     data: bytes = field(repr=False)
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """Follows none: the answer with the redirect is the answer."""
-
-    def redirect_request(self, req: object, fp: object, code: int, msg: str, headers: object, newurl: str) -> None:  # noqa: PLR0917 - urllib has it so
-        """Follow none."""
-
-
-class _Connection(http.client.HTTPSConnection):
-    """Is cut off some seconds after it began, whatever still comes in."""
-
-    def __init__(self, host: str, *, whole: float, **arguments: Any) -> None:  # noqa: ANN401 - urllib's own
-        super().__init__(host, **arguments)
-        self._whole = whole
-        self._begun: socket.socket | None = None
-
-    def connect(self) -> None:
-        """Connect, and begin to count."""
-        clock = threading.Timer(self._whole, self._end)
-        clock.daemon = True
-        clock.start()
-        super().connect()
-        self._begun = self.sock  # urllib lets go of it while the answer is read
-
-    def _end(self) -> None:
-        begun = self._begun or self.sock
-        with suppress(OSError):  # over long ago
-            if begun is not None:
-                begun.shutdown(socket.SHUT_RDWR)
-
-
-class _Https(HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext, whole: float) -> None:
-        super().__init__(context=context)
-        self._own, self._whole = context, whole
-
-    def https_open(self, req: Request) -> http.client.HTTPResponse:
-        """Send a request; urllib calls this."""
-        return self.do_open(partial(_Connection, whole=self._whole), req, context=self._own)
-
-
 class _Transport:
-    """Sends google-auth's requests."""
+    """Sends google-auth's requests, which come from its thread, by the client of the loop."""
 
-    def __init__(self, settings: GcpPlatform, whole: float) -> None:
-        proxies = {"https": settings.proxy} if settings.proxy else {}
-        https = _Https(trust(settings), whole)
-        self._opener: OpenerDirector = build_opener(ProxyHandler(proxies), https, _NoRedirect())
+    def __init__(self, http: CloudHttp, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._http, self._loop, self._seconds = http, loop, seconds
 
     def __call__(
         self,
@@ -120,28 +72,17 @@ class _Transport:
         method: str = "GET",
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
         **_: object,
     ) -> _Response:
         """Send one request, whatever the status; raises google-auth's TransportError where no answer came."""
         from google.auth.exceptions import TransportError
 
-        request = Request(url, data=body, headers=dict(headers or {}), method=method)  # noqa: S310 - google-auth's own URLs
+        exchange = self._http.exchange(method, url, headers=headers or {}, body=body)
         try:
-            with self._opener.open(request, timeout=min(timeout or _TIMEOUT, _TIMEOUT)) as answer:
-                return _Response(answer.status, answer.headers, _bounded(answer))
-        except HTTPError as error:
-            with error:
-                return _Response(error.code, error.headers, _bounded(error))
-        except (OSError, http.client.HTTPException, ValueError):
+            answer = asyncio.run_coroutine_threadsafe(exchange, self._loop).result(self._seconds)
+        except (ExchangeError, TimeoutError, CancelledError):
             raise TransportError("no answer") from None
-
-
-def _bounded(answer: object) -> bytes:
-    data = cast("http.client.HTTPResponse", answer).read(_LIMIT + 1)
-    if len(data) > _LIMIT:
-        raise ValueError("too large an answer")
-    return data
+        return _Response(answer.status, answer.headers, answer.body)
 
 
 class Tokens:
@@ -153,7 +94,10 @@ class Tokens:
         self._settings = settings
         self._observe = observe
         self._credentials: _Credentials | None = None
-        self._transport: _Transport | None = None
+        limits = ResponseLimits(
+            seconds=time_limit, connect_seconds=_CONNECT, answer_bytes=_LIMIT, connections=_CONNECTIONS
+        )
+        self._http = CloudHttp(trust=lambda: trust(settings), proxy=settings.proxy, limits=limits)
         self._flights: SingleFlight[str, str] = SingleFlight()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gcp-token")
         """Apart from the loop's own threads, which others may keep busy."""
@@ -174,12 +118,15 @@ class Tokens:
         """End what is under way."""
         await self._flights.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        await self._http.aclose()
 
     async def _fetch(self) -> str:
         started = time.monotonic()
         outcome, failure = CallOutcome.OK, ""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._refresh)
+            loop = asyncio.get_running_loop()
+            transport = _Transport(self._http, loop, self._time_limit + _GRACE)
+            return await loop.run_in_executor(self._thread, self._refresh, transport)
         except _TokenError as error:
             outcome, failure = error.outcome, str(error)
         finally:
@@ -192,14 +139,13 @@ class Tokens:
             retry_after=15.0,
         )
 
-    def _refresh(self) -> str:
+    def _refresh(self, transport: _Transport) -> str:
         """Fetch a token, in a thread."""
         from google.auth import exceptions
 
         try:
-            self._transport = self._transport or _Transport(self._settings, self._time_limit)
-            credentials = self._credentials or _find(self._settings, self._transport)
-            credentials.refresh(self._transport)
+            credentials = self._credentials or _find(self._settings, transport)
+            credentials.refresh(transport)
         except exceptions.TransportError:
             raise _TokenError(CallOutcome.UNREACHABLE, "the token endpoint cannot be reached") from None
         except exceptions.DefaultCredentialsError:
