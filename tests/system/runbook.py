@@ -18,6 +18,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Final, TypedDict
 
+from needs import not_possible
 from world import BIN, LOOPBACK_FLAGS, Agent, World
 
 __all__ = ["Runbook"]
@@ -52,7 +53,7 @@ class Runbook:
 
     def __init__(self, world: World, page: str, section: str = "", *, names: Mapping[str, str] | None = None) -> None:
         if world.management.kubectl is None:
-            lacks("there is no kubectl, neither in KUBEBUILDER_ASSETS nor on the path")
+            not_possible("kubectl runs beside real API servers only")
         self.folder = world.directory / re.sub(r"\W+", "-", section or page)
         self.folder.mkdir(exist_ok=True)
         self._world = world
