@@ -1,8 +1,9 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
 At the total limit, a new connection replaces another one (``ConnectionSlots``). A handshake that takes too long is
-aborted. Where clients can be authenticated by their handshake or their address, the other connections have slots of
-their own, and their handshakes a budget. Connections from outside the allowed networks are closed at accept.
+aborted, and handshakes begin at a bounded rate, round robin among clients (``HandshakeBudget``). Where clients can be
+authenticated by their handshake or their address, the other connections have slots of their own. Connections from
+outside the allowed networks are closed at accept.
 Out of scope: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 
@@ -29,6 +30,8 @@ __all__ = ["RECEIVE_BUFFER", "BoundedServer", "UnauthenticatedLimits", "cannot_l
 
 _HANDSHAKE: Final = 5.0
 """Seconds for a TLS handshake."""
+_HANDSHAKES: Final = 256.0
+"""A second, where no connection is authenticated by its handshake: each costs some 2 ms."""
 _UNSENT: Final = 32 * 1024
 """Encrypted bytes that wait for a slow client before those that are not encrypted yet wait, too."""
 RECEIVE_BUFFER: Final = 24 * 1024
@@ -102,12 +105,11 @@ class BoundedServer:
         )
         self._anonymous = self._arriving = self._slots
         """Slots of unauthenticated connections, and of those of proven clients before their handshake."""
-        self._budget: HandshakeBudget | None = None
+        self._budget = HandshakeBudget(_HANDSHAKES if unauthenticated is None else unauthenticated.handshakes)
         if unauthenticated is not None:
             most = unauthenticated.connections
             self._anonymous = ConnectionSlots(most, most, replaces_oldest=True)
             self._arriving = ConnectionSlots(most, most, replaces_oldest=True)
-            self._budget = HandshakeBudget(unauthenticated.handshakes)
             if unauthenticated.proven is not None:
                 unauthenticated.proven.on_add = self._move
         self._allowed = allowed
@@ -198,7 +200,7 @@ class BoundedServer:
         """Do the TLS handshake; any failure ends the connection."""
         secured: asyncio.Transport | None = None
         try:
-            if self._budget is not None and slots is self._anonymous and not await self._budget.wait(client):
+            if slots is self._anonymous and not await self._budget.wait(client):
                 self._over += 1
                 return
             if not slots.take(client, transport):

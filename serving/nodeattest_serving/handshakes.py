@@ -16,8 +16,6 @@ from typing import Final
 __all__ = ["HandshakeBudget", "ProvenClients"]
 
 _MAX_WAITING: Final = 256
-_LATE: Final = 0.1
-"""Seconds for which handshakes that a busy event loop delayed are made up for."""
 _MAX_PROVEN: Final = 64
 _UNUSED: Final = 3600.0
 """Seconds without a valid request after which a proven client can be replaced."""
@@ -52,14 +50,13 @@ class HandshakeBudget:
         return await turn
 
     def _serve(self) -> None:
-        """Begin what is due."""
+        """Begin one: a busy event loop begins one in each pass, and so delays no handshake that has begun."""
         loop = asyncio.get_running_loop()
         now, self._timer = loop.time(), None
-        self._next = max(self._next, now - _LATE)
-        while self._waiting and self._next <= now:
+        if self._next <= now:
             client = next(iter(self._waiting))
             self._waiting.move_to_end(client)
-            self._next += self._pause
+            self._next = now + self._pause
             self._end(client, self._waiting[client].popleft(), may_begin=True)
         if self._waiting:
             self._timer = loop.call_at(self._next, self._serve)
