@@ -99,7 +99,7 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
     }
 )
 _RUBBER_STAMP: Final = "null"
-"""The proposal's, which accepts everything, for tests; there is none here, and nobody may offer one."""
+"""Accepts everything; tests name its class, and no lookup finds it."""
 INSECURE: Final = frozenset(
     {ProviderName(_RUBBER_STAMP), *(ProviderName(name) for name, row in BUILT_IN.items() if not row.secure)}
 )

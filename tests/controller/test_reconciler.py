@@ -409,8 +409,8 @@ async def test_what_is_malformed_is_denied_without_a_verification(world: World) 
 class ProvesNoName(OneRound):
     """A verifier whose proofs name no node, and which says so."""
 
-    def provable_names(self, section: object, sections: object) -> dict[ProviderID, NodeName]:
-        del section, sections
+    def provable_names(self, settings: object, sections: object) -> dict[ProviderID, NodeName]:
+        del settings, sections
         return {}
 
 

@@ -22,10 +22,10 @@ from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.tokens import Tokens
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.platform import CallOutcome
-from nodeattest_sandbox.clouds.gcp.authority import make_authority
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
-from nodeattest_sandbox.clouds.gcp.serving import Reply, Request, Serving, as_json
+from nodeattest_sandbox.clouds.serving import Reply, Request, Serving, as_json
+from nodeattest_sandbox.pki import server_tls
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +125,13 @@ def tokens_at(directory: Path, port: int, **changes: float) -> Tokens:
     """Make a controller's tokens, by a key that names this token endpoint."""
     key = directory / "key.json"
     key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
-    settings = parse_platform({"caBundle": str(directory / "cloud-ca.pem"), "credentialsFile": str(key)})
+    settings = parse_platform({"caBundle": str(directory / "ca.crt"), "credentialsFile": str(key)})
     return Tokens(settings, Calls(), **changes)
 
 
 @contextmanager
 def answering(answer: Callable[[Request], Reply], directory: Path) -> Generator[int]:
-    _, context = make_authority(directory)
+    _, context = server_tls(directory, "gcp")
     serving = Serving(answer, context)
     try:
         yield serving.port
@@ -159,7 +159,7 @@ async def test_a_token_endpoint_that_pours_is_not_drunk_up(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("start", [HEAD + b"Content-Length: 60000\r\n\r\n", HEAD + b"X-Long: "], ids=["body", "header"])
 async def test_a_token_endpoint_that_drips_is_cut_off(tmp_path: Path, start: bytes) -> None:
-    _, context = make_authority(tmp_path)
+    _, context = server_tls(tmp_path, "gcp")
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         dripping = threading.Thread(target=drip, args=(listening, context, start, over))
@@ -199,7 +199,7 @@ async def test_a_quota_that_is_told_as_a_refusal_is_waited_for_as_a_quota(tmp_pa
         key.write_text(TokenServer(url=f"https://127.0.0.1:{port}/token").account_key(ACCOUNT, PROJECT))
         settings = parse_platform(
             {
-                "caBundle": str(tmp_path / "cloud-ca.pem"),
+                "caBundle": str(tmp_path / "ca.crt"),
                 "credentialsFile": str(key),
                 "endpoints": {"compute": f"https://127.0.0.1:{port}"},
             }

@@ -1,0 +1,1 @@
+"""The ``null`` provider: ``attestor`` on the node, ``verifier`` in the controller."""

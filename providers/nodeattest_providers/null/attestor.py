@@ -1,0 +1,24 @@
+"""The ``null`` provider's attestor, for tests; absent from the wheel and from the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.names import ProviderName
+from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+
+
+class NullAttestor:
+    """Makes empty evidence; implements ``Attestor``."""
+
+    provider = ProviderName("null")
+    versions: tuple[int, ...] = (1,)
+    two_step = False
+
+    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
+        del settings
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        """Make the empty evidence."""
+        return Evidence(self.provider, self.versions[0], {})
