@@ -20,7 +20,7 @@ from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, bucket_client, goog
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish.cloud import CloudStore
 from nodeattest_identity.publish.directory import DirectoryStore
-from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.publisher import open_store, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ObjectStore,
@@ -29,7 +29,6 @@ from nodeattest_identity.publish.store import (
     StoreRefusedError,
     StoreUnavailableError,
     WriteConflictError,
-    open_store,
     parse_location,
 )
 

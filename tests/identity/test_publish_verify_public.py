@@ -13,9 +13,16 @@ from publish_kit import HOUR, START, Clock, directory, key, wanted
 from store_kit import BUCKET, moto
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, PublishResult, check_public, publish
+from nodeattest_identity.publish.publisher import (
+    PublicCheck,
+    PublicStatus,
+    PublishResult,
+    check_public,
+    open_store,
+    publish,
+)
 from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.publish.store import StoreAccess, open_store, parse_location
+from nodeattest_identity.publish.store import StoreAccess, parse_location
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 
 

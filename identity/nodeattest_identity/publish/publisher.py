@@ -16,6 +16,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import (
@@ -29,12 +30,19 @@ from nodeattest_identity.issuer.documents import (
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Plan, Write, jwks_path, plan
 from nodeattest_identity.publish.state import Desired, IssuerState
-from nodeattest_identity.publish.store import MAX_OBJECT, ObjectStore, StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.store import (
+    MAX_OBJECT,
+    ObjectStore,
+    StoreAccess,
+    StoreLocation,
+    StoreRefusedError,
+    WriteConflictError,
+)
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_identity.tokens.relying_party import FetchedDocument, HttpsFetcher
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["PublicCheck", "PublicStatus", "PublishResult", "check_public", "dry_run", "publish"]
+__all__ = ["PublicCheck", "PublicStatus", "PublishResult", "check_public", "dry_run", "open_store", "publish"]
 
 _ATTEMPTS: Final = 16
 """Two without conflicts: write, see that nothing is left. A conflict takes one."""
@@ -216,3 +224,22 @@ def _headers(url: str, answer: FetchedDocument, content_type: str, max_age: int)
             "soon; give --max-age, or change what the server sends"
         )
     return wrong
+
+
+def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
+    """Open the store without connecting to it; raises ``StoreRefusedError``.
+
+    A store's library is imported only when that store is used.
+    """
+    if location.kind == "dir":
+        from nodeattest_identity.publish.directory import DirectoryStore
+
+        return DirectoryStore(Path(location.root), location.prefix)
+    try:
+        from nodeattest_identity.publish.cloud import CloudStore
+    except ImportError:
+        raise StoreRefusedError(
+            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
+            "(docs/install.md)"
+        ) from None
+    return CloudStore(location, access)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, Protocol
 
 from nodeattest_kube.paths import is_segment
 
 __all__ = [
     "FORMS", "MAX_OBJECT", "ForeignIssuerError", "ObjectStore", "PublishError", "StoreAccess", "StoreLocation",
-    "StoreRefusedError", "StoreUnavailableError", "StoredObject", "WriteConflictError", "open_store",
-    "parse_location",
+    "StoreRefusedError", "StoreUnavailableError", "StoredObject", "WriteConflictError", "parse_location",
 ]  # fmt: skip
 
 MAX_OBJECT: Final = 1 << 20
@@ -126,22 +124,3 @@ def parse_location(text: str) -> StoreLocation:
         ):
             return StoreLocation(kind=kind, root=root, container="".join(container), prefix="/".join(parts))
     raise StoreRefusedError(f"--to: expected {FORMS}, got {text[:80]!a}")
-
-
-def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
-    """Open the store without connecting to it; raises ``StoreRefusedError``.
-
-    A store's library is imported only when that store is used.
-    """
-    if location.kind == "dir":
-        from nodeattest_identity.publish.directory import DirectoryStore
-
-        return DirectoryStore(Path(location.root), location.prefix)
-    try:
-        from nodeattest_identity.publish.cloud import CloudStore
-    except ImportError:
-        raise StoreRefusedError(
-            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
-            "(docs/install.md)"
-        ) from None
-    return CloudStore(location, access)

@@ -25,7 +25,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
-from nodeattest_identity.publish.publisher import PublicStatus, PublishResult, check_public, publish
+from nodeattest_identity.publish.publisher import PublicStatus, PublishResult, check_public, open_store, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
@@ -33,7 +33,6 @@ from nodeattest_identity.publish.store import (
     StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
-    open_store,
 )
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
