@@ -394,3 +394,10 @@ def test_the_namespaced_overlay_takes_back_every_cluster_wide_right_but_one_by_n
     ]
     assert rules
     assert all(strings(rule, "resourceNames") for rule in rules)
+
+
+def test_a_patch_file_holds_one_document() -> None:
+    """Source: kustomize#5471, kubectl 1.31 and 1.32 panic at two deletions in one file."""
+    for file in TREE.rglob("kustomization.yaml"):
+        for patch in yaml.safe_load(file.read_text()).get("patches", ()):
+            assert len(list(yaml.safe_load_all((file.parent / patch["path"]).read_text()))) == 1, file

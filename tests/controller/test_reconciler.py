@@ -30,7 +30,7 @@ from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation import IssuedCertificate
 from nodeattest_controller.model.attestation_reset import reset
-from nodeattest_controller.model.objects import items, mapping, text
+from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
@@ -263,6 +263,18 @@ def file_both(world: World) -> None:
     answered = world.evaluator.parse_request(first).csr.der
     raw = envelope.encode(answered, Evidence(ProviderName("tpm"), 1, {"name": ref.name, "uid": ref.uid}))
     world.file("second", request=base64.b64encode(raw).decode())
+
+
+async def test_the_age_of_a_join_counts_from_its_first_request(pki: ClusterPki) -> None:
+    async with World(pki, TwoRounds()).running() as world:
+        file_both(world)
+        created: JsonObject = {"creationTimestamp": rfc3339(CREATED + timedelta(seconds=40))}
+        second = world.csr("second")
+        world.workload_api.put(f"{CSRS}/second", {**second, "metadata": {**mapping(second, "metadata"), **created}})
+        world.now += timedelta(seconds=60)
+        await world.settle()
+        assert await world.reconcile("second") == DONE
+        assert "\nnodeattest_request_age_seconds_sum 60.0\n" in world.metrics.render().decode()
 
 
 def decided(world: World) -> None:

@@ -119,6 +119,20 @@ def expired(cloud: SandboxAzure) -> Signing:
     return Signing(*cloud.issuing.issue("metadata.azure.com", names, now=now() - timedelta(days=400)))
 
 
+async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_issuer_and_validity(
+    signer: AzureSigner, machine: SandboxMachine
+) -> None:
+    issuer = Issuer.root("Other Root").issuing("Microsoft Azure RSA TLS Issuing CA " + "0" * 20)
+    signing = Signing(*issuer.issue("metadata.azure.com", [x509.DNSName("metadata.azure.com")]))
+    request = request_of(machine)
+    document = document_for(request, machine, signing)
+    refused = await verdict(signer, with_document(request, document), facts_for(machine))
+    assert refused.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    name, until = issuer.certificate.subject.rfc4514_string(), signing.certificate.not_valid_after_utc
+    assert f"issued by '{name}', valid from " in str(refused)
+    assert f" to {until:%Y-%m-%dT%H:%M:%SZ}: " in str(refused)
+
+
 DNS = x509.DNSName
 DENIED: dict[str, tuple[Spoil, Reason]] = {
     "no message at all": (lambda _, __, ___: b"{}", Reason.PLATFORM_DOCUMENT_MALFORMED),

@@ -205,6 +205,15 @@ def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(tag: bytes, paddi
     assert list(split_der(header + certificate[:-1])) == []
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x30\x05abc", b"\x30\x82\x01", bytes(9), b"\xff" * 9, b"\x30\x80" + bytes(100), b"\x30\x00\x30\x01a"],
+    ids=["nothing", "cut", "cut length", "zeros", "ones", "indefinite length", "empty"],
+)
+def test_bytes_that_are_not_a_whole_certificate_are_none(data: bytes) -> None:
+    assert list(split_der(data)) == []
+
+
 class Counting(bytes):
     """Bytes that count what is copied out of them."""
 
