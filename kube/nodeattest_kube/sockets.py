@@ -1,7 +1,7 @@
 """Sockets to one API server: to which addresses, how much may come before an answer, and answers in turns.
 
 Promises: an address that is refused is never connected to, whatever name led there. A peer sends a bounded number of
-bytes before the head of an answer, for the handshakes, a proxy's answer and interim answers together. The body of a
+bytes for the handshakes and a proxy's answer, and again before the head of an answer. The body of a
 tenant's answer is decrypted in its cluster's turns, at most 32 KiB in each; meanwhile the socket is not read.
 TLS records of one byte cost a hundred times their bytes, so the time is measured, not the bytes.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from weakref import WeakSet, WeakValueDictionary
 
@@ -42,6 +43,8 @@ _HONEST: Final = 1 << 13
 _SECONDS_A_READ: Final = 50e-6
 _SECONDS_A_BYTE: Final = 0.25e-6
 """What is charged before an answer, for bytes beyond the honest ones: records of one byte take 5 µs for 23 bytes."""
+MOST_ADDRESSES: Final = 4
+"""Addresses of one family that a name may lead to."""
 _DEAD_PEER: Final = 30
 """Seconds without any TCP acknowledgement until a connection counts as dead (client-go: HTTP/2 ping after 30 s)."""
 
@@ -195,6 +198,15 @@ class PacedInput:
         return self._body.is_eof() or self._transport.is_closing()
 
 
+def _first_of_each_family(infos: AddressInfos) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
+    """Yield a few addresses: aiohttp tries all of them, again and again, and a tenant's name may have thousands."""
+    count = Counter[int]()
+    for family, _kind, protocol, _name, address in infos:
+        count[family] += 1
+        if count[family] <= MOST_ADDRESSES:
+            yield family, protocol, address
+
+
 class TenantResolver(AbstractResolver):
     """Has a tenant's names looked up by somebody else than the loop's threads."""
 
@@ -210,7 +222,7 @@ class TenantResolver(AbstractResolver):
             ResolveResult(
                 hostname=host, host=address[0], port=port, family=found, proto=protocol, flags=socket.AI_NUMERICHOST
             )
-            for found, _kind, protocol, _name, address in await self._resolver(host, port)
+            for found, protocol, address in _first_of_each_family(await self._resolver(host, port))
         ]
 
     async def close(self) -> None:

@@ -70,6 +70,24 @@ class Limits:
     """Until the answer begins, and between two pieces of it."""
 
 
+class AskedResponse(aiohttp.ClientResponse):
+    """An answer to the request that was sent: one that came before it belongs to nobody."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Read the head; raises ``ServerDisconnectedError`` where the kept connection had bytes already."""
+        protocol, transport = connection.protocol, connection.transport
+        if protocol is None or transport is None:
+            raise aiohttp.ServerDisconnectedError
+        if protocol.should_close:
+            transport.abort()
+            raise aiohttp.ServerDisconnectedError
+        try:
+            return await super().start(connection)
+        except BaseException:
+            transport.abort()  # aiohttp would wait half a minute for the other side
+            raise
+
+
 class ApiResponse:
     """One HTTP answer whose body has not been read yet; ``release`` it."""
 
@@ -205,7 +223,7 @@ class Transport:
         self._tls.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=name)  # else a socket would stay open
         sockets = self._sockets
 
-        class Response(aiohttp.ClientResponse):
+        class Response(AskedResponse):
             async def start(self, connection: Connection) -> aiohttp.ClientResponse:
                 sockets.of(connection).expect_answer()
                 return await super().start(connection)
@@ -301,7 +319,7 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _explain(error: BaseException) -> str:
-    """Say what went wrong below the API, without a byte of an answer; system errors and TLS name no credentials."""
+    """Say what went wrong below the API, and of an answer a proxy's status line only; nothing names credentials."""
     match error:
         case TimeoutError():
             text = "no answer within the time limit"

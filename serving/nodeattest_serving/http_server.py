@@ -200,7 +200,9 @@ class ServerConnection(web.RequestHandler):
         self._is_refused = True
         self.close()
         refused = response(self._server.refuse(kind), last=True, kind=_LastResponse)
-        refused.transport = self.transport
+        refused.transport = transport = self.transport
+        if transport is not None:
+            self._start_timer("linger", self._limits.unread_seconds, transport.abort)
         return refused
 
     def _await_header(self) -> None:
@@ -259,7 +261,8 @@ class _Server(web.Server):
         assert isinstance(connection, ServerConnection)  # noqa: S101 - for the type checker: we make no others
         try:
             answer = await self._handler(request)
-            if "Upgrade" in request.headers and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            upgrades = request.method == "CONNECT" or "Upgrade" in request.headers
+            if upgrades and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
                 answer.force_close()  # what follows a declined upgrade is of another protocol
             try:
                 async with asyncio.timeout(self._limits.unread_seconds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -19,6 +20,7 @@ from scripted import Authority, Server, answers, cut, kubeconfig, server_tls, se
 from nodeattest_kube.client import ApiClient, ApiError, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.sockets import AddressInfos, TenantResolver
 
 READ: Final = 16_384
 BEFORE_ANSWER: Final = 65_536
@@ -223,6 +225,39 @@ async def test_a_connection_that_was_closed_while_it_was_kept_costs_a_read_nothi
     with pytest.raises(Unreachable):
         await client.get("/x")
     assert len(server.requests) == 2, "once more, and no oftener"
+
+
+async def test_an_answer_that_nobody_asked_for_is_taken_for_nobodys(tmp_path: Path) -> None:
+    authority, context = server_tls(tmp_path, "127.0.0.1")
+    kept: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kept.append(writer)
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+                body = b'{"path":"%s"}' % path
+                writer.write(HEAD % len(body) + body)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", ssl=context) as running:
+        server = Server(f"https://127.0.0.1:{running.sockets[0].getsockname()[1]}", authority.pem, authority)
+        async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
+            assert await client.get("/one") == {"path": "/one"}
+            kept[0].write(HEAD % 16 + b'{"path":"/else"}')
+            await rest()
+            for path in ("/two", "/three"):
+                assert await client.get(path) == {"path": path}
+    assert len(kept) == 2
+
+
+async def test_of_a_name_with_many_addresses_a_few_are_tried() -> None:
+    async def thousands(_host: str, port: int) -> AddressInfos:
+        v4 = [(socket.AF_INET, 0, 6, "", (f"192.0.2.{number}", port)) for number in range(200)]
+        return [*v4, *((socket.AF_INET6, 0, 6, "", (f"2001:db8::{number:x}", port, 0, 0)) for number in range(2000))]
+
+    found = await TenantResolver(thousands).resolve("evil.example", 443)
+    assert [each["host"] for each in found][::4] == ["192.0.2.0", "2001:db8::0"]
+    assert len(found) == 8
 
 
 async def test_a_hundred_connections_to_one_server_are_the_most(server: Server) -> None:

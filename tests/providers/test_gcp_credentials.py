@@ -157,6 +157,17 @@ async def test_a_token_endpoint_that_pours_is_not_drunk_up(tmp_path: Path) -> No
         await token_of(tokens_at(tmp_path, port))
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 60_000, b'{"access_token":"x","expires_in":1e300}', b'{"access_token":5,"expires_in":5}'],
+    ids=["nested", "for ever", "a number"],
+)
+async def test_a_token_endpoints_nonsense_is_unavailable(tmp_path: Path, body: bytes) -> None:
+    answer = Reply(200, body, {"Content-Type": "application/json"})
+    with answering(lambda _: answer, tmp_path) as port, pytest.raises(Unavailable):
+        await token_of(tokens_at(tmp_path, port))
+
+
 @pytest.mark.parametrize("start", [HEAD + b"Content-Length: 60000\r\n\r\n", HEAD + b"X-Long: "], ids=["body", "header"])
 async def test_a_token_endpoint_that_drips_is_cut_off(tmp_path: Path, start: bytes) -> None:
     _, context = server_tls(tmp_path, "gcp")

@@ -42,6 +42,7 @@ from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.request_body import RequestBody
 from nodeattest_kube.addresses import IPNetwork
+from nodeattest_kube.transport import AskedResponse
 from nodeattest_serving.bounded_server import RECEIVE_BUFFER
 from nodeattest_serving.http_server import READ_AHEAD
 
@@ -142,6 +143,7 @@ class Forwarder:
             ),
             read_bufsize=READ_AHEAD,
             auto_decompress=False,
+            response_class=AskedResponse,
             cookie_jar=DummyCookieJar(),
             skip_auto_headers=_SKIPPED_HEADERS,
             trust_env=False,
@@ -252,12 +254,12 @@ class _Exchange:
             sent = self._sent = self._replace(_new_response(response))
             if self._key is not None:
                 sent.force_close()
-            await sent.prepare(self._request)
-            if isinstance(sent, web.Response):
+            async with asyncio.timeout(self._unread_seconds):
+                await sent.prepare(self._request)
+            if not isinstance(sent, web.Response):
+                await self._relay_body(response, sent)
+            async with asyncio.timeout(self._unread_seconds):
                 await sent.write_eof()
-                return sent
-            await self._relay_body(response, sent)
-            await sent.write_eof()
             return sent
         finally:
             response.close()

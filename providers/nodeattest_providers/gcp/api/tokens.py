@@ -122,13 +122,16 @@ class Tokens:
 
     async def _fetch(self) -> str:
         started = time.monotonic()
-        outcome, failure = CallOutcome.OK, ""
+        outcome, failure = CallOutcome.FAILED, ""
         try:
             loop = asyncio.get_running_loop()
             transport = _Transport(self._http, loop, self._time_limit + _GRACE)
-            return await loop.run_in_executor(self._thread, self._refresh, transport)
+            token = await loop.run_in_executor(self._thread, self._refresh, transport)
         except _TokenError as error:
             outcome, failure = error.outcome, str(error)
+        else:
+            outcome = CallOutcome.OK
+            return token
         finally:
             self._observe(_SERVICE, outcome, time.monotonic() - started)
         raise Unavailable(
@@ -153,13 +156,17 @@ class Tokens:
         except exceptions.RefreshError as error:
             outcome = CallOutcome.FAILED if getattr(error, "retryable", False) else CallOutcome.REFUSED
             raise _TokenError(outcome, "the authorisation server gave none") from None
-        except (exceptions.GoogleAuthError, Denied, OSError, ValueError, TypeError, KeyError):
+        except (exceptions.GoogleAuthError, Denied, OSError, *_OF_ANSWERS):
             raise _TokenError(CallOutcome.FAILED, "the credentials cannot be used") from None
         token = credentials.token
-        if not token or not token.isascii() or not token.isprintable():
+        if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
             raise _TokenError(CallOutcome.FAILED, "the authorisation server's answer holds none")
         self._credentials = credentials
         return token
+
+
+_OF_ANSWERS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What google-auth raises for an answer that it does not expect."""
 
 
 class _TokenError(Exception):
