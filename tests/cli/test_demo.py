@@ -133,7 +133,7 @@ def test_a_kept_demo_ends_in_plain_tables_and_commands_that_work_and_ends_with_a
     process = start(tmp_path, "--nodes", "1", "--keep", TERM="xterm")
     try:
         said = kept(process)
-        (folder,) = tmp_path.iterdir()
+        (folder,) = tmp_path.glob("nodeattest-*")  # beside the folders of running software TPMs
         listed, explained, adopted, rejoined = printed_commands(said)
         log = (folder / "controller/controller.log").read_text()
         refused = [line for line in log.splitlines() if "403 Forbidden" in line]

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import functools
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -51,7 +51,7 @@ from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
-from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
@@ -59,6 +59,13 @@ SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 CAPI: Final = "/apis/cluster.x-k8s.io/v1beta1"
 CABPK_TTL: Final = timedelta(minutes=15)
 NUMBERS: Final = count(1)
+
+
+OWNED = tuple(
+    f"/apis/{group}.cluster.x-k8s.io/v1beta1/namespaces/{{}}/{resource}"
+    for group, resource in (("bootstrap", "kubeadmconfigs"), ("infrastructure", "devmachines"))
+)
+"""What a Machine owns."""
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +175,10 @@ class Scene:
 
     def remove(self, resource: str, name: str) -> None:
         self.admin.delete(f"{CAPI}/namespaces/{self.namespace}/{resource}/{name}")
+        owned = [f"{path.format(self.namespace)}/{name}" for path in OWNED]
+        for path in (*owned, f"/api/v1/namespaces/{self.namespace}/secrets/{name}-bootstrap"):
+            with suppress(ApiRefusal):  # nobody collects garbage on the sandbox
+                self.admin.delete(path)
 
     async def sees(self, holds: Callable[[], bool]) -> None:
         """Wait for the caches."""
@@ -175,9 +186,7 @@ class Scene:
 
     def owned(self) -> list[JsonMap]:
         """Return what the garbage collector has still to remove."""
-        path = f"/apis/{{}}.cluster.x-k8s.io/v1beta1/namespaces/{self.namespace}/{{}}"
-        found = [("bootstrap", "kubeadmconfigs"), ("infrastructure", "devmachines")]
-        return [one for names in found for one in self.admin.list(path.format(*names))]
+        return [one for path in OWNED for one in self.admin.list(path.format(self.namespace))]
 
     def names(self, resource: str) -> set[str]:
         found = self.management.objects_of(self.key, "machines" if resource == "machines" else "machinepools")

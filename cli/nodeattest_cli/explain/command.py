@@ -52,7 +52,7 @@ _WHO: Final = {
     Requester.OTHER: "by somebody else",
 }
 _PAGE: Final = "denials.md"
-_ROW: Final = re.compile(r"^\| `(\w+)` \| .* \| (.*) \|$", re.MULTILINE)
+_CELLS: Final = " | "
 _AGENT_REASONS: Final = "\n## On the node\n"
 """The last section's reasons are the agent's own, some of the same names."""
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
@@ -266,8 +266,9 @@ def remedy_of(reason: str) -> str:
 def _remedies() -> dict[str, str]:
     packaged = resources.files("nodeattest_cli") / _PAGE
     page = packaged if packaged.is_file() else Path(__file__).parents[3] / "docs" / _PAGE
-    rows = _ROW.findall(page.read_text(encoding="utf-8").partition(_AGENT_REASONS)[0])
-    return {reason: _plain(remedy) for reason, remedy in rows}
+    lines = page.read_text(encoding="utf-8").partition(_AGENT_REASONS)[0].splitlines()
+    rows = [line.strip("| ").split(_CELLS) for line in lines if line.startswith("| `")]
+    return {cells[0].strip("`"): _plain(cells[-1]) for cells in rows}
 
 
 def _plain(markdown: str) -> str:
