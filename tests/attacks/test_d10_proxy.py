@@ -295,3 +295,35 @@ async def test_garbage_within_tls_is_refused_in_one_word(row: Row, garbage: byte
         assert verdict(await exchange(port, garbage, client)) == row.expected
         assert verdict(await exchange(port, request("/"), client)) == Expected(Verdict.ACCEPT, "")
         assert seen.requests == 1
+
+
+@pytest.mark.parametrize(("row", "stale"), attacks({"D10-78": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n/else"}))
+async def test_an_answer_that_nobody_asked_for_is_taken_for_nobodys(row: Row, stale: bytes) -> None:
+    kept: list[asyncio.StreamWriter] = []
+
+    async def tells_path(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kept.append(writer)
+        while True:
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(path), path))
+
+    async with upstream(tells_path) as seen, proxy(seen) as port:
+        assert (await exchange(port, request("/one"))).body == b"/one"
+        kept[0].write(stale)
+        for _ in range(20):  # until it is there
+            await asyncio.sleep(0)
+        for path in ("/two", "/three"):
+            answer = await exchange(port, request(path))
+            assert (verdict(answer), answer.body) == (row.expected, path.encode())
+
+
+@pytest.mark.parametrize(("row", "smuggled"), attacks({"D10-79": request("/admin")}))
+async def test_what_follows_a_refused_connect_is_no_request(row: Row, smuggled: bytes) -> None:
+    lines = f"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nContent-Length: {len(smuggled)}\r\n\r\n"
+    async with upstream() as seen, proxy(seen) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(lines.encode() + smuggled)
+        assert verdict(await read_answer(reader)) == row.expected
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+        assert seen.connections == []

@@ -73,35 +73,6 @@ async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
         assert b"root" not in seen.bytes
 
 
-async def test_what_follows_a_refused_connect_is_no_request() -> None:
-    head = f"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nContent-Length: {len(ADMIN)}\r\n\r\n".encode()
-    async with upstream() as seen, sidecar(seen) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(head + ADMIN)
-        assert (await read_answer(reader)).status >= 400
-        assert b"HTTP/1.1" not in await reader.read()
-        writer.close()
-        assert seen.connections == []
-
-
-async def test_an_answer_that_nobody_asked_for_is_taken_for_nobodys() -> None:
-    kept: list[asyncio.StreamWriter] = []
-
-    async def tells_path(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        kept.append(writer)
-        while True:
-            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(path), path))
-
-    async with upstream(tells_path) as seen, proxy(seen) as port:
-        assert (await exchange(port, request("/one"))).body == b"/one"
-        kept[0].write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n/else")
-        for _ in range(20):
-            await asyncio.sleep(0)
-        for path in ("/two", "/three"):
-            assert (await exchange(port, request(path))).body == path.encode()
-
-
 REQUEST_LINES: Final = {
     "absolute form": b"GET http://addon.example/admin HTTP/1.1\r\n",
     "absolute form of another host": b"GET http://metadata/ HTTP/1.1\r\n",
