@@ -375,8 +375,8 @@ def test_what_the_controller_and_an_operators_reset_write_is_accepted_and_read_b
     assert not parse_attestation(final).was_reset, "the next client certificate closes what a reset opened"
 
 
-def test_columns_answer_which_nodes_are_attested_by_what_until_when(api: Client, control_plane_kind: str) -> None:
-    if control_plane_kind == "sandbox":
+def test_columns_answer_which_nodes_are_attested_by_what_until_when(api: Client, plane: ControlPlane) -> None:
+    if plane.kubectl is None:
         not_possible("the sandbox makes no tables")
     api.create(LEDGERS, made("MachineAttestation", "columns", LEDGER_SPEC))
     table = "application/json;as=Table;v=v1;g=meta.k8s.io"
