@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.errors import Check, Reason
+from nodeattest_providers.errors import Check, Reason, Unavailable
 from nodeattest_providers.key_types import PublicKey
 from nodeattest_providers.names import (
     ClusterPin,
@@ -296,7 +296,11 @@ class ClusterAPISigner(ABC):
 
         ``accounts`` are those of the platform in which the machine may be. Raises Denied or Unavailable.
         """
-        raise NotImplementedError(f"the provider {self.provider} tells no endorsement keys")
+        raise Unavailable(
+            Reason.PLATFORM_UNAVAILABLE,
+            f"the provider {self.provider} tells no endorsement keys",
+            remedy="take them from the policy or from the infrastructure provider's objects",
+        )
 
     async def aclose(self) -> None:
         """Close connections; the signer is not used any more."""
