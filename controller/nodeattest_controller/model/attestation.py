@@ -276,10 +276,11 @@ def record_certificate(
 
 def _endorsement_key_source(attested: AttestedNode) -> str:
     """Say what bound the endorsement key to the machine, by the check that passed; empty where the record did."""
-    names = [check.name.partition(_KEY_CHECK)[2] for check in attested.checks]
-    named = next((check.expected for check in attested.checks if check.name.endswith(_BY_PLATFORM)), "")
-    found = next((name for name in names if name in _KEY_SOURCES), "")
-    return f"{found}: {named}"[:_MAX_SOURCE] if named and found == _BY_PLATFORM else found
+    for check in attested.checks:
+        name = check.name.partition(_KEY_CHECK)[2]
+        if name in _KEY_SOURCES:
+            return f"{name}: {check.expected}"[:_MAX_SOURCE] if name == _BY_PLATFORM else name
+    return ""
 
 
 def first_uid_of(attested: AttestedNode) -> str:
